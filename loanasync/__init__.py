@@ -1,0 +1,99 @@
+"""Async Python SDK for a loan request approval service: ask once, never lose the answer."""
+
+from typing import TYPE_CHECKING
+
+from loanasync._client import LoanClient
+from loanasync._decisions import Approved, Decision, Refused
+from loanasync._dialect import Dialect
+from loanasync._limits import Limits
+from loanasync._meta import Meta, Problem
+from loanasync._models import (
+    AdditionalData,
+    ApprovalRequest,
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+    UserData,
+)
+from loanasync._policy import RetryPolicy, Timeout
+from loanasync.errors import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    CannotCompleteError,
+    ClientClosedError,
+    ConfigurationError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DomainError,
+    InvalidFiscalCodeError,
+    InvalidRequestError,
+    LoanError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    RejectedError,
+    ServiceError,
+    ShopNotAllowedError,
+    SystemFaultError,
+    TransportError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserNotFoundError,
+)
+
+__all__ = [
+    "AccessDeniedError",
+    "AdditionalData",
+    "AlreadyEvaluatedError",
+    "ApprovalRequest",
+    "Approved",
+    "CannotCompleteError",
+    "Citizenship",
+    "ClientClosedError",
+    "ConfigurationError",
+    "ConnectError",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "Decision",
+    "Dialect",
+    "DocumentType",
+    "DomainError",
+    "EducationalQualification",
+    "InvalidFiscalCodeError",
+    "InvalidRequestError",
+    "Limits",
+    "LoanClient",
+    "LoanError",
+    "Meta",
+    "PoolTimeoutError",
+    "Problem",
+    "ReadTimeoutError",
+    "Refused",
+    "RejectedError",
+    "Residence",
+    "RetryPolicy",
+    "SalaryType",
+    "ServiceError",
+    "ShopNotAllowedError",
+    "SystemFaultError",
+    "Timeout",
+    "TransportError",
+    "UnexpectedReplyError",
+    "UnexpectedStatusError",
+    "UserData",
+    "UserNotFoundError",
+    "__version__",
+]
+
+if TYPE_CHECKING:
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # read when asked for: reading metadata takes its time
+        from importlib.metadata import version  # noqa: PLC0415  (as above)
+
+        return version("loanasync")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

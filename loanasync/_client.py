@@ -1,0 +1,389 @@
+"""The client: the four calls of the service, checked before they are sent and read exactly."""
+
+import os
+from collections.abc import Mapping
+from copy import copy
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from loanasync import _calls as calls
+from loanasync import _rules as rules
+from loanasync._configuration import configure, from_environment
+from loanasync._decisions import Decision
+from loanasync._dialect import Dialect
+from loanasync._display import JSON
+from loanasync._limits import Limits
+from loanasync._meta import Problem
+from loanasync._models import ApprovalRequest, UserData
+from loanasync._options import Options, places
+from loanasync._pipeline import Pipeline
+from loanasync._policy import RetryPolicy, Timeout
+from loanasync._retry import Quota
+from loanasync._telemetry import Propagate, Telemetry
+from loanasync._transport import opener
+from loanasync.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["LoanClient"]
+
+
+class LoanClient:
+    """A shop's access to the service (spec §4), for as many calls at once as it likes.
+
+    It can be made anywhere, also before a loop runs; sessions are opened on first use, one for each event
+    loop. Close it with `aclose`, or use it as ``async with LoanClient(...) as client``.
+
+    Args:
+        base_url: Address of the environment, sandbox or production; https, or http on this machine.
+        shop_id: Identifier of the shop (spec §5).
+        auth_token: Value of ``X-Auth-Token`` (spec §5).
+        dialect: Which of the two descriptions is written.
+        limits: The limits that requests are checked against.
+        retry: When a call answered with 500 is repeated.
+        timeout: How long a call may take, seconds.
+        session: An aiohttp session of yours, for proxies, TLS and the like: used in its own event loop,
+            never closed, never changed; its middlewares are left out and no redirect is followed.
+        max_concurrency: Calls at once, for each event loop; more wait. None: 100 with our own session,
+            and what its connector allows with yours.
+        strict: Also verify the check letter of fiscal codes (needs the extra ``strict``).
+        tracer_provider: OpenTelemetry's, if not the global one.
+        meter_provider: OpenTelemetry's, if not the global one.
+        propagate: What is sent of the trace: ``traceparent``, the ``global`` propagators', or ``off``.
+
+    Raises:
+        ConfigurationError: A setting cannot work; it is named.
+
+    Example:
+        >>> LoanClient("https://loans.example.com", shop_id="my-shop", auth_token="secret")
+        LoanClient('https://loans.example.com', shop_id='my-shop', auth_token=***)
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        shop_id: str,
+        auth_token: str,
+        dialect: Dialect = Dialect.street_number(),
+        limits: Limits = Limits(),
+        retry: RetryPolicy = RetryPolicy(),
+        timeout: Timeout = Timeout(),
+        session: "aiohttp.ClientSession | None" = None,
+        max_concurrency: int | None = None,
+        strict: bool = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        propagate: Propagate = "traceparent",
+    ) -> None:
+        self._options = Options(
+            shop=configure(base_url, shop_id, auth_token),
+            dialect=dialect,
+            limits=limits,
+            retry=retry,
+            timeout=timeout,
+            strict=strict,
+        )
+        self._pipeline = Pipeline(
+            opener(session),
+            Telemetry(tracer_provider, meter_provider, propagate),
+            Quota(retry.quota),
+            places(session, max_concurrency),
+        )
+
+    @classmethod
+    def from_env(cls, **options: object) -> Self:
+        """Make a client from LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
+
+        None of them has a default, so that nothing points at production by accident.
+
+        Args:
+            options: The other arguments of `LoanClient`.
+
+        Raises:
+            ConfigurationError: A variable is not set, or its value cannot work.
+        """
+        settings: dict[str, Any] = {**from_environment(os.environ), **options}
+        return cls(**settings)
+
+    def with_options(
+        self,
+        *,
+        shop_id: str | None = None,
+        auth_token: str | None = None,
+        dialect: Dialect | None = None,
+        limits: Limits | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Timeout | None = None,
+        strict: bool | None = None,
+    ) -> Self:
+        """A light copy that shares sessions, retry quota and places; closing either closes both.
+
+        Args:
+            shop_id: Another shop at the same address; give its token, too.
+            auth_token: That shop's token.
+            dialect: As for `LoanClient`, and so the others.
+            limits: The limits that requests are checked against.
+            retry: When a call answered with 500 is repeated; the quota stays the one of the client.
+            timeout: How long a call may take, seconds.
+            strict: Also verify the check letter of fiscal codes.
+
+        Raises:
+            ConfigurationError: A setting cannot work; it is named.
+
+        Example:
+            >>> patient = client.with_options(timeout=Timeout(total=120, attempt=90))
+            >>> run(patient.approve(fiscal_code, request)).approved
+            True
+        """
+        twin = copy(self)
+        twin._options = self._options.changed(  # noqa: SLF001  (of this very class)
+            shop_id=shop_id,
+            auth_token=auth_token,
+            dialect=dialect,
+            limits=limits,
+            retry=retry,
+            timeout=timeout,
+            strict=strict,
+        )
+        return twin
+
+    def check(
+        self,
+        fiscal_code: str,
+        request: ApprovalRequest | UserData,
+        *,
+        additional_data_needed: bool = False,
+    ) -> tuple[Problem, ...]:
+        """Name every rule that a request breaks (spec §2, §8), without any I/O: for checkout forms.
+
+        Args:
+            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
+            request: What would be sent, to `approve` or to `complete`.
+            additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
+
+        Returns:
+            The problems, empty when the request may be sent.
+
+        Example:
+            >>> import attrs
+            >>> for problem in client.check(fiscal_code, attrs.evolve(request, amount=450, province="Roma")):
+            ...     print(problem)
+            amount: must be between 5000 and 1500000 euro cents
+            province: must be two upper-case letters, such as RM
+        """
+        options = self._options
+        found = list(rules.check_fiscal_code(fiscal_code, strict=options.strict))
+        if isinstance(request, UserData):
+            found += rules.check_user_data(request)
+        else:
+            found += rules.check_approval(
+                request,
+                additional_data_needed=additional_data_needed,
+                dialect=options.dialect,
+                limits=options.limits,
+            )
+        return tuple(found)
+
+    async def create_request(
+        self,
+        payload: Mapping[str, JSON],
+        *,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Mapping[str, JSON]:
+        """Create a request, before its approval is asked for (spec §1.1, §4.3).
+
+        The specification leaves the shape of payload and answer open: a JSON object in, one out.
+
+        Args:
+            payload: The body, sent as it is.
+            timeout: Instead of the client's.
+            retry: Instead of the client's.
+
+        Raises:
+            InvalidRequestError: The payload is no JSON object; nothing was sent.
+            ServiceError: The service answered with an error.
+            UnexpectedReplyError: The answer is no JSON object.
+            TransportError: No answer came.
+
+        Example:
+            >>> created = run(client.create_request({"fiscalCode": "TSTXYZ00A00A000B"}))
+            >>> created["fiscalCode"]
+            'TSTXYZ00A00A000B'
+        """
+        problems = tuple(rules.check_payload(payload))
+        call = None if problems else calls.create_request(self._options.shop, payload)
+        del payload  # personal: must not stand in a traceback
+        return cast("Mapping[str, JSON]", await self._run(call, problems, timeout, retry))
+
+    async def approve(
+        self,
+        fiscal_code: str,
+        request: ApprovalRequest,
+        *,
+        additional_data_needed: bool = False,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Decision:
+        """Ask for the approval of a created request (spec §4.1); it touches the person's credit history.
+
+        It may be asked once. A refusal is an answer, not an error, and final.
+
+        Args:
+            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
+            request: What is to be financed, and for whom; `amount` in euro cents.
+            additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
+            timeout: Instead of the client's.
+            retry: Instead of the client's.
+
+        Returns:
+            `Approved` (201) or `Refused` (422).
+
+        Raises:
+            InvalidRequestError: Rules are broken; nothing was sent.
+            RejectedError: 400; its subclasses tell the domain errors.
+            AccessDeniedError: 403.
+            CannotCompleteError: 409.
+            SystemFaultError: 500 to every attempt.
+            UnexpectedReplyError: The answer is outside the specification.
+            TransportError: No answer came; see its `request_sent`.
+
+        Example:
+            >>> decision = run(client.approve(fiscal_code, request))
+            >>> decision.approved, decision.amount, decision.meta.status
+            (True, 45000, 201)
+        """
+        problems = self.check(fiscal_code, request, additional_data_needed=additional_data_needed)
+        call = None
+        if not problems:
+            code = rules.normalize_fiscal_code(fiscal_code)
+            call = calls.approve(self._options.shop, self._options.dialect, code, request)
+            del code
+        del fiscal_code, request  # personal: must not stand in a traceback
+        return cast("Decision", await self._run(call, problems, timeout, retry))
+
+    async def upload_documents(
+        self,
+        fiscal_code: str,
+        payload: Mapping[str, JSON],
+        *,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Mapping[str, JSON]:
+        """Hand in the customer's documents, before `complete` (spec §1.4, §4.3).
+
+        The specification leaves the shape of payload and answer open: a JSON object in, one out.
+
+        Args:
+            fiscal_code: The customer's fiscal code.
+            payload: The body, sent as it is.
+            timeout: Instead of the client's.
+            retry: Instead of the client's.
+
+        Raises:
+            InvalidRequestError: The fiscal code or the payload cannot be; nothing was sent.
+            ServiceError: The service answered with an error.
+            UnexpectedReplyError: The answer is no JSON object.
+            TransportError: No answer came.
+
+        Example:
+            >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
+            <Body of 2 members>
+        """
+        problems = (
+            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
+            *rules.check_payload(payload),
+        )
+        call = None
+        if not problems:
+            code = rules.normalize_fiscal_code(fiscal_code)
+            call = calls.upload_documents(self._options.shop, code, payload)
+            del code
+        del fiscal_code, payload  # personal: must not stand in a traceback
+        return cast("Mapping[str, JSON]", await self._run(call, problems, timeout, retry))
+
+    async def complete(
+        self,
+        fiscal_code: str,
+        data: UserData,
+        *,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> UserData:
+        """Complete an approved customer's data by interface (spec §4.2), after `upload_documents`.
+
+        Args:
+            fiscal_code: The customer's fiscal code.
+            data: The additional user data (spec §2.2).
+            timeout: Instead of the client's.
+            retry: Instead of the client's.
+
+        Returns:
+            The data as the service saved it.
+
+        Raises:
+            InvalidRequestError: Rules are broken; nothing was sent.
+            RejectedError: 400; its subclasses tell the domain errors.
+            AccessDeniedError: 403.
+            SystemFaultError: 500 to every attempt.
+            UnexpectedReplyError: The answer is outside the specification.
+            TransportError: No answer came; see its `request_sent`.
+
+        Example:
+            >>> approved = run(client.approve(fiscal_code, request))
+            >>> _ = run(client.upload_documents(fiscal_code, {"front": "..."}))
+            >>> run(client.complete(fiscal_code, UserData(profession="baker"))).profession
+            'baker'
+        """
+        problems = (
+            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
+            *rules.check_user_data(data),
+        )
+        call = None
+        if not problems:
+            code = rules.normalize_fiscal_code(fiscal_code)
+            call = calls.complete(self._options.shop, self._options.dialect, code, data)
+            del code
+        del fiscal_code, data  # personal: must not stand in a traceback
+        return cast("UserData", await self._run(call, problems, timeout, retry))
+
+    async def _run(
+        self,
+        call: calls.Call | None,
+        problems: tuple[Problem, ...],
+        timeout: Timeout | None,
+        retry: RetryPolicy | None,
+    ) -> calls.Outcome:
+        if call is None:
+            raise InvalidRequestError(problems)
+        options = self._options
+        if timeout is not None or retry is not None:
+            options = options.changed(timeout=timeout, retry=retry)
+        return await self._pipeline.run(call, options.timeout, options.retry)
+
+    async def aclose(self) -> None:
+        """Take no more calls, wait for those under way, and close what was opened; again does nothing.
+
+        Calls that outlast ``timeout.total`` seconds lose their connection.
+        """
+        await self._pipeline.aclose(self._options.timeout.total)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        shop = self._options.shop
+        return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"

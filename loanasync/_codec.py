@@ -1,0 +1,268 @@
+"""Models to the bytes that are sent, and received bytes to models, one cattrs converter per dialect."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import date
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
+
+import attrs
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from loanasync._decisions import Approved, Refused
+from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
+from loanasync._display import JSON, Body
+from loanasync._meta import Meta
+from loanasync._models import AdditionalData, ApprovalRequest, Citizenship, DocumentType, UserData
+
+__all__ = ["Malformed", "Members", "decode", "encode", "read_decision", "read_user_data", "write"]
+
+DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
+
+Write = Callable[[Any], Any]
+
+_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
+    """A body that is not what the specification says; its arguments are paths and reasons, no values."""
+
+
+class Members(dict[str, Any]):
+    """A JSON object that remembers which of its members came more than once."""
+
+    repeated: frozenset[str] = frozenset()
+
+
+def _members(pairs: list[tuple[str, Any]]) -> Members:
+    members = Members(pairs)
+    if len(members) != len(pairs):  # JSON parsers keep the last one, silently
+        names = [name for name, _ in pairs]
+        members.repeated = frozenset(name for name in members if names.count(name) > 1)
+    return members
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_constant)
+
+
+def encode(members: Mapping[str, JSON]) -> bytes:
+    """A JSON object as UTF-8, without spaces."""
+    return json.dumps(
+        dict(members), allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=dict
+    ).encode()
+
+
+def decode(body: bytes) -> Members:
+    """The JSON object in a body, whatever charset its header claims (JSON is UTF-8).
+
+    Raises:
+        Malformed: The body is empty, not UTF-8, not JSON, or not an object.
+    """
+    if not body.strip():
+        raise Malformed("body: empty")
+    try:
+        members = _DECODER.decode(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        reason = "body: not UTF-8"
+    except RecursionError:
+        reason = "body: nested too deeply"
+    except ValueError:  # JSON errors, NaN, integers of thousands of digits
+        reason = "body: not JSON"
+    else:
+        if isinstance(members, Members):
+            return members
+        reason = "body: not a JSON object"
+    raise Malformed(reason)
+
+
+def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
+    """A checked model as the bytes to send; None is left out, `extra` goes in as it is."""
+    return encode(_writer(dialect).unstructure(model))
+
+
+def read_decision(kind: type[DecisionType], members: Members, meta: Meta) -> DecisionType:
+    """A decision's members under our names; one of a wrong type becomes None and is named in meta.
+
+    The decision itself (`approved`, `redirectUrl`) is checked before; a net amount that comes as a string
+    must not cost the shop its one answer.
+    """
+    known = _canonical(members)
+    try:
+        return _decision(kind, known, members, meta)
+    except (TypeError, ValueError):
+        pass
+    unread = tuple(wire for wire in _ECHO.values() if _wrong_type(kind, wire, known.get(wire)))
+    readable = {wire: value for wire, value in known.items() if wire not in unread}
+    return _decision(kind, readable, members, attrs.evolve(meta, unread=unread))
+
+
+def _decision(
+    kind: type[DecisionType], known: Mapping[str, Any], members: Members, meta: Meta
+) -> DecisionType:
+    # `raw` and `meta` are ours: a wire member of that name stays in raw only.
+    return _READER.structure({**known, "raw": Body(members), "meta": meta}, kind)
+
+
+def _wrong_type(kind: type[DecisionType], wire: str, value: object) -> bool:
+    try:
+        _READER.structure({wire: value, "meta": _NO_META}, kind)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def read_user_data(members: Members) -> UserData:
+    """The answer of a completion; members that we do not know end up in `extra`.
+
+    Raises:
+        Malformed: A member has a type outside spec §2.2.
+    """
+    known = set(USER_DATA_NAMES.values())
+    extra = {name: value for name, value in members.items() if name not in known}
+    wrong = []
+    for name in known.intersection(members):
+        try:
+            _READER.structure({name: members[name]}, UserData)
+        except (TypeError, ValueError):
+            wrong.append(f"{name}: wrong type")
+    if wrong:
+        raise Malformed(*sorted(wrong))
+    return attrs.evolve(_READER.structure(members, UserData), extra=extra)
+
+
+def _canonical(members: Members) -> dict[str, Any]:
+    known: dict[str, Any] = dict(members)
+    for alias, name in READ_ALIASES.items():
+        if alias in known:
+            known.setdefault(name, known[alias])
+    return known
+
+
+def _exactly(kind: type) -> Callable[[Any, Any], Any]:
+    """A hook that converts nothing: cattrs itself would read "false" as True and 1.9 as 1."""
+
+    def hook(value: object, _: object) -> object:
+        if type(value) is not kind:
+            raise TypeError(kind.__name__)
+        return value
+
+    return hook
+
+
+def _open(choices: type[StrEnum]) -> Callable[[Any, Any], Any]:
+    """A hook that keeps a value which a later version of the service may have added."""
+
+    def hook(value: object, _: object) -> object:
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise TypeError("str")
+        try:
+            return choices(value)
+        except ValueError:
+            return value
+
+    return hook
+
+
+def _citizenship(value: object, kind: object) -> object:
+    return Citizenship.ITALIAN if value == "Italian" else _open(Citizenship)(value, kind)
+
+
+def _day_of_month(value: object, _: object) -> object:
+    # spec §2.1: a string in the approval's input and an integer in its response; read either.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,2}", value):
+        return int(value)
+    if value is not None and type(value) is not int:
+        raise TypeError("int")
+    return value
+
+
+def _read_day(value: object, _: object) -> date:
+    if not isinstance(value, str) or not _DAY.fullmatch(value):
+        raise TypeError("YYYY-MM-DD")
+    return date.fromisoformat(value)
+
+
+def _write_day(value: date) -> str:
+    return f"{value.year:04}-{value.month:02}-{value.day:02}"
+
+
+def _write_month(value: date) -> str:
+    return f"{value.month:02}/{value.year:04}"
+
+
+_NO_META = Meta(status=0, attempts=0, elapsed=0.0)
+_ECHO = {
+    each.name: APPROVAL_NAMES[each.name] for each in attrs.fields(Approved) if each.name in APPROVAL_NAMES
+}
+
+
+def _reader() -> Converter:
+    converter = Converter(detailed_validation=False)
+    for kind in (bool, int, str):
+        converter.register_structure_hook(kind, _exactly(kind))
+    converter.register_structure_hook(date, _read_day)
+    converter.register_structure_hook_func(
+        lambda kind: kind in (Meta, Mapping[str, JSON]), lambda value, _: value
+    )
+    special = {
+        "citizenship": _citizenship,
+        "payment_day_of_month": _day_of_month,
+        "document_type": _open(DocumentType),
+    }
+    for model, names in ((Approved, _ECHO), (Refused, _ECHO), (UserData, USER_DATA_NAMES)):
+        fields = {each.name for each in attrs.fields(model)}
+        overrides: dict[str, Any] = {
+            name: override(rename=wire, struct_hook=special.get(name))
+            for name, wire in names.items()
+            if name in fields
+        }
+        hook = make_dict_structure_fn(model, converter, extra=override(omit=True), **overrides)
+        converter.register_structure_hook(model, hook)
+    return converter
+
+
+_READER = _reader()
+
+
+@cache
+def _writer(dialect: Dialect) -> Converter:
+    converter = Converter()
+    converter.register_unstructure_hook(date, _write_day)
+    special: dict[str, Write] = {
+        "payment_day_of_month": str,  # spec §2.1: a string here, an integer in the PATCH
+        "residence_start_date": _write_month,
+        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else str(value),
+    }
+
+    def members_of(model: type, names: Mapping[str, str], **hooks: Write) -> Write:
+        overrides: dict[str, Any] = {
+            each.name: override(
+                rename=names.get(each.name),
+                omit=each.name not in names,
+                omit_if_default=each.default is None,  # None means: not sent
+                unstruct_hook=hooks.get(each.name),
+            )
+            for each in attrs.fields(model)
+        }
+        return make_dict_unstructure_fn(model, converter, **overrides)
+
+    own = members_of(ApprovalRequest, dialect.approval_names, **special)
+    additional = members_of(AdditionalData, dialect.approval_names, **special)
+    user_data = members_of(UserData, USER_DATA_NAMES)
+
+    def approval(request: ApprovalRequest) -> dict[str, JSON]:
+        more = additional(request.additional) if request.additional is not None else {}
+        return {**own(request), **more, **request.extra}
+
+    converter.register_unstructure_hook(ApprovalRequest, approval)
+    converter.register_unstructure_hook(UserData, lambda data: {**user_data(data), **data.extra})
+    return converter

@@ -1,0 +1,133 @@
+"""Where the service is and who asks: checked once, when a client is made, and never again."""
+
+import platform
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from ipaddress import ip_address
+from urllib.parse import quote, urlsplit
+
+from attrs import field, frozen
+
+from loanasync import _values as values
+from loanasync._display import mask
+from loanasync.errors import ConfigurationError
+
+__all__ = ["Shop", "configure", "from_environment", "require"]
+
+_TOKEN = re.compile("[\x21-\x7e]+")
+_SEGMENT = re.compile(r"[\x21-\x7e]+")
+_PATH_CHARACTERS = re.compile(r"[/\\?#%]")
+
+
+@frozen(kw_only=True)
+class Shop:
+    """A shop at an environment of the service; what of it goes into a URL is already quoted."""
+
+    base_url: str
+    shop_id: str
+    headers: Mapping[str, str] = field(repr=mask, hash=False)
+    host: str
+    port: int
+
+
+def require(kind: type, setting: str, value: object) -> None:
+    """Refuse a setting of a wrong type where it is given, not where it is used first.
+
+    Raises:
+        ConfigurationError: The value is of another type.
+    """
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.kind(value)}")
+
+
+def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:
+    """Check what identifies a shop (spec §5).
+
+    Raises:
+        ConfigurationError: The first setting that cannot work, by name.
+    """
+    address, host, port = _address(base_url)
+    return Shop(
+        base_url=address,
+        shop_id=quote(_shop_id(shop_id), safe=""),
+        headers={
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            "User-Agent": _user_agent(),
+            "X-Auth-Token": _auth_token(auth_token),  # spec §5
+        },
+        host=host,
+        port=port,
+    )
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Read the settings of a shop from environment variables; none has a default.
+
+    Raises:
+        ConfigurationError: The first variable that is not set.
+    """
+    settings = {}
+    for setting in ("base_url", "shop_id", "auth_token"):
+        variable = f"LOANASYNC_{setting.upper()}"
+        value = environment.get(variable, "")
+        if not value.strip():
+            raise ConfigurationError(variable, "must be set in the environment")
+        settings[setting] = value
+    return settings
+
+
+def _user_agent() -> str:
+    return f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/{platform.python_version()}"
+
+
+def _address(base_url: object) -> tuple[str, str, int]:
+    if (wrong := values.text(base_url)) is not None:
+        raise ConfigurationError("base_url", wrong)
+    wrong = "must be an address such as https://loans.example.com, without user, query and fragment"
+    try:
+        parts = urlsplit(str(base_url))
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # what the resolver will do; labels may be too long
+    except ValueError:  # and UnicodeError, which is one
+        host, port, parts = None, None, urlsplit("")
+    extras = "@" in parts.netloc or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not host or extras or not str(base_url).isascii():
+        raise ConfigurationError("base_url", wrong)
+    if " " in str(base_url) or "%" in str(base_url) or ".." in parts.path.split("/"):
+        raise ConfigurationError("base_url", wrong)
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise ConfigurationError(
+            "base_url",
+            "must be https: over http the token and the customer's data are open to read",
+        )
+    default = 443 if parts.scheme == "https" else 80
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", host, port or default
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _shop_id(shop_id: object) -> str:
+    if (wrong := values.text(shop_id)) is not None:
+        raise ConfigurationError("shop_id", wrong)
+    segment = str(shop_id)
+    # ".." is normalised away by URL libraries: the request would go to another resource.
+    if segment in (".", "..") or not _SEGMENT.fullmatch(segment) or _PATH_CHARACTERS.search(segment):
+        raise ConfigurationError(
+            "shop_id", "must be printable ASCII without spaces and without any of / \\ ? # %"
+        )
+    return segment
+
+
+def _auth_token(auth_token: object) -> str:
+    if (wrong := values.text(auth_token)) is not None:
+        raise ConfigurationError("auth_token", wrong)
+    if not _TOKEN.fullmatch(str(auth_token)):
+        raise ConfigurationError("auth_token", "must be printable ASCII without spaces")
+    return str(auth_token)

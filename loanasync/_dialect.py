@@ -1,0 +1,157 @@
+"""How the two descriptions of the approval call differ (spec §2.1), as knobs one can turn."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal
+
+from attrs import frozen
+
+from loanasync.errors import ConfigurationError
+
+__all__ = ["APPROVAL_NAMES", "READ_ALIASES", "USER_DATA_NAMES", "Dialect", "field_of"]
+
+# spec §2.1: our names and the wire's; where the descriptions differ, the name of Dialect.street_number().
+APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "amount": "amount",
+        "instalments": "instalments",
+        "loan_finality": "loanFinality",
+        "email": "email",
+        "last_name": "lastname",
+        "first_name": "firstname",
+        "mobile_phone": "mobilePhone",
+        "country_calling_code": "countryCallingCode",
+        "city": "city",
+        "address": "address",
+        "province": "province",
+        "postal_code": "postalCode",
+        "street_number": "streetNumber",
+        "citizenship": "citizenship",
+        "iban": "iban",
+        "zero_interest_rate": "zeroInterestRate",
+        "order_token": "orderToken",
+        "payment_day_of_month": "paymentDayOfMonth",
+        "residence": "residence",
+        "residence_start_date": "residenceStartDate",
+        "educational_qualification": "educationalQualification",
+        "children": "children",
+        "salary_type": "salaryType",
+        "salary": "salary",
+        # of the response only
+        "fiscal_code": "fiscalCode",
+        "net_amount": "netAmount",
+        "redirect_url": "redirectUrl",
+    }
+)
+
+# spec §2.2
+USER_DATA_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "document_type": "documentOfType",
+        "document_code": "documentCode",
+        "document_city": "documentCity",
+        "document_issue_date": "documentIssueDate",
+        "document_expiration_date": "documentExpirationDate",
+        "iban": "iban",
+        "politically_exposed": "politicallyExposed",
+        "us_person": "usPerson",
+        "marketing": "marketing",
+        "payment_day_of_month": "paymentDayOfMonth",
+        "profession": "profession",
+    }
+)
+
+# Read as the name on the right, whichever dialect is spoken.
+READ_ALIASES: Mapping[str, str] = MappingProxyType(
+    {"civicNumber": "streetNumber", "installments": "instalments"}
+)
+
+_FIELDS = {
+    **{wire: name for name, wire in USER_DATA_NAMES.items()},
+    **{wire: name for name, wire in APPROVAL_NAMES.items()},
+}
+
+
+def field_of(wire_name: str) -> str:
+    """Our name for a wire name of either description; one that we do not know stays as it is.
+
+    Example:
+        >>> field_of("civicNumber"), field_of("lastname"), field_of("privacy")
+        ('street_number', 'last_name', 'privacy')
+    """
+    return _FIELDS.get(READ_ALIASES.get(wire_name, wire_name), wire_name)
+
+
+@frozen(kw_only=True, slots=False)
+class Dialect:
+    """Which of the two descriptions of the approval call is written (spec §2.1).
+
+    Reading accepts the spellings of both. The specification says that the descriptions differ in these
+    points; it does not say which differences belong together, nor which server speaks which. The presets
+    are therefore named after the one field that tells them apart, and every other knob can be turned with
+    ``attrs.evolve``.
+
+    Args:
+        street_number_field: Wire name of the street number.
+        instalments_field: Wire name of the number of instalments.
+        italian: Spelling of the Italian citizenship.
+        order_token_required: Whether `ApprovalRequest.order_token` must be given.
+        sends_iban: Whether `ApprovalRequest.iban` is part of the call.
+        sends_payment_day_of_month: Whether `ApprovalRequest.payment_day_of_month` is part of the call.
+
+    Raises:
+        ConfigurationError: A knob has a value that neither description knows.
+
+    Example:
+        >>> import attrs
+        >>> attrs.evolve(Dialect.street_number(), order_token_required=True).street_number_field
+        'streetNumber'
+    """
+
+    street_number_field: Literal["streetNumber", "civicNumber"] = "streetNumber"
+    instalments_field: Literal["instalments", "installments"] = "instalments"
+    italian: Literal["italian", "Italian"] = "italian"
+    order_token_required: bool = False
+    sends_iban: bool = True
+    sends_payment_day_of_month: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        spellings = {
+            "street_number_field": ("streetNumber", "civicNumber"),
+            "instalments_field": ("instalments", "installments"),
+            "italian": ("italian", "Italian"),
+        }
+        for knob, allowed in spellings.items():
+            if getattr(self, knob) not in allowed:
+                raise ConfigurationError(f"dialect.{knob}", f"must be {' or '.join(allowed)}")
+
+    @classmethod
+    def street_number(cls) -> "Dialect":
+        """The description with ``streetNumber``, which the service's validation messages use too."""
+        return cls()
+
+    @classmethod
+    def civic_number(cls) -> "Dialect":
+        """The description with ``civicNumber``.
+
+        That ``installments``, ``Italian``, a required order token and no ``iban`` and
+        ``paymentDayOfMonth`` go with it is our pairing; the specification leaves it open.
+        """
+        return cls(
+            street_number_field="civicNumber",
+            instalments_field="installments",
+            italian="Italian",
+            order_token_required=True,
+            sends_iban=False,
+            sends_payment_day_of_month=False,
+        )
+
+    @cached_property
+    def approval_names(self) -> Mapping[str, str]:
+        """Wire names of the approval's fields in this dialect."""
+        return {
+            **APPROVAL_NAMES,
+            "street_number": self.street_number_field,
+            "instalments": self.instalments_field,
+        }

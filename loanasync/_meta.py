@@ -1,0 +1,47 @@
+"""What every answer and every error says besides its body: how it came about, and what is wrong."""
+
+from attrs import frozen
+
+__all__ = ["Meta", "Problem"]
+
+
+@frozen
+class Problem:
+    """One broken rule, in one shape whether this package or the service found it.
+
+    Args:
+        field: Our name of the field, such as ``postal_code``; a wire name we do not know as it came.
+        wire_name: The name under which the service knows it, such as ``postalCode``.
+        message: A sentence that helps to mend it. It never repeats the value.
+
+    Example:
+        >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 euro cents"))
+        amount: must be between 5000 and 1500000 euro cents
+    """
+
+    field: str
+    wire_name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@frozen
+class Meta:
+    """How an answer came about: nothing personal in it, safe to log.
+
+    Args:
+        status: HTTP status of the last answer.
+        attempts: How many requests were sent for this call; more than 1 only after a 500.
+        elapsed: Seconds from the call's first step to its answer, waiting and sleeping included.
+        trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None.
+        unread: Wire names of members that came with a type outside spec §2 and therefore are None as
+            attributes; ``raw`` still holds them.
+    """
+
+    status: int
+    attempts: int
+    elapsed: float
+    trace_id: str | None = None
+    unread: tuple[str, ...] = ()

@@ -1,0 +1,249 @@
+"""What a shop sends: the approval request and the customer's additional data, field by field."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from datetime import date
+from enum import StrEnum
+from functools import wraps
+from typing import TypeVar
+
+import attrs
+from attrs import field, frozen
+
+from loanasync._display import JSON, Body, mask, read_only
+from loanasync._meta import Problem
+from loanasync.errors import InvalidRequestError
+
+__all__ = [
+    "AdditionalData",
+    "ApprovalRequest",
+    "Citizenship",
+    "DocumentType",
+    "EducationalQualification",
+    "Residence",
+    "SalaryType",
+    "UserData",
+]
+
+Model = TypeVar("Model", bound=type)
+
+
+class Citizenship(StrEnum):
+    """Citizenship of the customer (spec §2.1, ``citizenship``)."""
+
+    ITALIAN = "italian"
+    EU = "eu"
+    OUTSIDE_EU = "outside_eu"
+
+
+class Residence(StrEnum):
+    """How the customer lives (spec §2.1, ``residence``)."""
+
+    RENT = "rent"
+    HOME_OWNERSHIP = "home_ownership"
+    HOME_OWNERSHIP_MORTGAGE = "home_ownership_mortgage"
+    HOME_BUSINESS = "home_business"
+    WITH_RELATIVES = "with_relatives"
+
+
+class EducationalQualification(StrEnum):
+    """The customer's degree (spec §2.1, ``educationalQualification``)."""
+
+    MIDDLE_SCHOOL = "middle_school"
+    DIPLOMA = "diploma"
+    GRADUATION = "graduation"
+    MASTER = "master"
+    DOCTORATE = "doctorate"
+
+
+class SalaryType(StrEnum):
+    """What the figure in ``salary`` counts (spec §2.1, ``salaryType``)."""
+
+    NET_MONTHLY = "net-monthly"
+    GROSS_YEARLY = "gross-yearly"
+
+
+class DocumentType(StrEnum):
+    """Kind of identity document (spec §2.2, ``documentOfType``)."""
+
+    IDENTITY_CARD = "identity_card"
+    DRIVING_LICENSE = "driving_license"
+    PASSPORT = "passport"
+
+
+def names_its_fields(model: Model) -> Model:
+    """Make a missing or unknown field an `InvalidRequestError` that names it, not a TypeError."""
+    fields = attrs.fields_dict(model)
+    known = frozenset(fields)
+    required = frozenset(name for name, each in fields.items() if each.default is attrs.NOTHING)
+    written_by_attrs: Callable[..., None] = vars(model)["__init__"]
+
+    @wraps(written_by_attrs)
+    def __init__(self: object, **values: object) -> None:  # noqa: N807  (it becomes the model's own)
+        given = values.keys()
+        if not required <= given <= known:
+            missing = [Problem(name, name, "is required") for name in fields if name in required - given]
+            unknown = [Problem(name, name, _unknown(name, known)) for name in sorted(given - known)]
+            del given, values  # personal: must not stand in the traceback
+            raise InvalidRequestError((*missing, *unknown))
+        written_by_attrs(self, **values)
+
+    type.__setattr__(model, "__init__", __init__)
+    return model
+
+
+def _unknown(name: str, known: frozenset[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"is not a field of this model; {meant}members that this version does not know go into extra"
+
+
+@names_its_fields
+@frozen(kw_only=True)
+class AdditionalData:
+    """The conditional block of an approval (spec §2.1), required as a whole when the service wants it.
+
+    The service says so with ``additionalDataNeeded``; hand that on as ``additional_data_needed=True``.
+
+    Args:
+        residence: How the customer lives.
+        residence_start_date: Since when; the day is not sent (MM/YYYY).
+        educational_qualification: The customer's degree.
+        children: Number of children, ``"0"`` to ``"4"`` or ``"5+"``.
+        salary_type: What `salary` counts.
+        salary: Whole euros, not cents.
+
+    Raises:
+        InvalidRequestError: A field is missing or unknown.
+
+    Example:
+        >>> AdditionalData(
+        ...     residence=Residence.RENT, residence_start_date=date(2019, 5, 1),
+        ...     educational_qualification=EducationalQualification.DIPLOMA, children="2",
+        ...     salary_type=SalaryType.NET_MONTHLY, salary=1600,
+        ... )
+        AdditionalData(***)
+    """
+
+    residence: Residence | str
+    residence_start_date: date
+    educational_qualification: EducationalQualification | str
+    children: str
+    salary_type: SalaryType | str
+    salary: int
+
+    def __repr__(self) -> str:
+        return "AdditionalData(***)"
+
+
+@names_its_fields
+@frozen(kw_only=True)
+class ApprovalRequest:
+    """What is asked when a customer's order is to be financed (spec §2.1).
+
+    Building one checks only that each field is there; `LoanClient.check` and `LoanClient.approve` check
+    the rules, all at once. Personal fields are masked when it is printed.
+
+    Args:
+        amount: Loan amount in euro cents, 5000 to 1500000.
+        instalments: Number of instalments, 3 to 60.
+        loan_finality: Purpose of the loan; the one value that the specification gives is the default.
+        email: E-mail address.
+        last_name: Family name, sent as ``lastname``.
+        first_name: Given name, sent as ``firstname``.
+        mobile_phone: Mobile number, digits only, without the international prefix.
+        country_calling_code: International prefix such as ``+39``, which the service assumes for None.
+        city: City of residence.
+        address: Street name without commas and without the street number.
+        province: Two upper-case letters, such as ``RM``.
+        postal_code: Five digits as a string.
+        street_number: Such as ``12`` or ``12/A``; sent as ``streetNumber`` or ``civicNumber``.
+        citizenship: A `Citizenship` or its wire value.
+        iban: Bank account identifier.
+        zero_interest_rate: None leaves it to the shop's own setting and is not sent.
+        order_token: Token of an existing order; one of the two descriptions requires it.
+        payment_day_of_month: 1 to 31; sent as a string.
+        additional: The conditional block, when the service wants it.
+        extra: Members to send as they are, for fields that this version does not know.
+
+    Raises:
+        InvalidRequestError: A field is missing or unknown.
+
+    Example:
+        >>> request = ApprovalRequest(
+        ...     amount=45_000, instalments=12, email="anna@example.com", last_name="Prova",
+        ...     first_name="Anna", mobile_phone="3330000000", city="Roma", address="Via Prova",
+        ...     province="RM", postal_code="00100", street_number="12/A",
+        ...     citizenship=Citizenship.ITALIAN,
+        ... )
+        >>> request.amount, request.loan_finality
+        (45000, 'ecommerce_shop')
+    """
+
+    amount: int
+    instalments: int
+    loan_finality: str = "ecommerce_shop"
+    email: str = field(repr=mask)
+    last_name: str = field(repr=mask)
+    first_name: str = field(repr=mask)
+    mobile_phone: str = field(repr=mask)
+    country_calling_code: str | None = field(default=None, repr=mask)
+    city: str = field(repr=mask)
+    address: str = field(repr=mask)
+    province: str = field(repr=mask)
+    postal_code: str = field(repr=mask)
+    street_number: str = field(repr=mask)
+    citizenship: Citizenship | str = field(repr=mask)
+    iban: str | None = field(default=None, repr=mask)
+    zero_interest_rate: bool | None = None
+    order_token: str | None = field(default=None, repr=mask)
+    payment_day_of_month: int | None = None
+    additional: AdditionalData | None = None
+    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False)
+
+
+@names_its_fields
+@frozen(kw_only=True)
+class UserData:
+    """The customer's data that completes an approved request, sent and returned (spec §2.2).
+
+    Whether the service insists on fields other than `iban`, `payment_day_of_month` and `profession` is
+    not shown (spec §4.2), so each may be left out; at least one must be given.
+
+    Args:
+        document_type: A `DocumentType` or its wire value, sent as ``documentOfType``.
+        document_code: The document's code.
+        document_city: City that issued it.
+        document_issue_date: Day of issue.
+        document_expiration_date: Last day of validity; an expired one is the service's to judge.
+        iban: Bank account identifier.
+        politically_exposed: True for a politically exposed person.
+        us_person: True for a US citizen.
+        marketing: True if the data may be used for marketing.
+        payment_day_of_month: 1 to 31; sent as an integer.
+        profession: A profession.
+        extra: Members to send as they are; in an answer, the members that this version does not know.
+
+    Raises:
+        InvalidRequestError: A field is unknown.
+
+    Example:
+        >>> UserData(document_type=DocumentType.PASSPORT, us_person=False)
+        UserData(***)
+    """
+
+    document_type: DocumentType | str | None = None
+    document_code: str | None = None
+    document_city: str | None = None
+    document_issue_date: date | None = None
+    document_expiration_date: date | None = None
+    iban: str | None = None
+    politically_exposed: bool | None = None
+    us_person: bool | None = None
+    marketing: bool | None = None
+    payment_day_of_month: int | None = None
+    profession: str | None = None
+    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False)
+
+    def __repr__(self) -> str:
+        return "UserData(***)"

@@ -1,0 +1,197 @@
+"""The way of one call: span, place, attempts, answer; deadlines and retries are kept here."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from attrs import evolve, frozen
+
+from loanasync._calls import Call, NoAnswer, Outcome, Reply
+from loanasync._decisions import Approved, Refused
+from loanasync._loops import PerLoop
+from loanasync._meta import Meta
+from loanasync._policy import RetryPolicy, Timeout
+from loanasync._retry import Quota, Sleep, is_system_fault, repeat
+from loanasync._telemetry import CallSpan, Telemetry
+from loanasync._transport import Transport
+from loanasync.errors import (
+    ClientClosedError,
+    DeadlineExceededError,
+    LoanError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    StoppedBy,
+    SystemFaultError,
+)
+
+__all__ = ["Pipeline"]
+
+
+class _Lane:
+    """One event loop's transport, the places for its calls, and the calls that are under way."""
+
+    def __init__(self, transport: Transport, places: int | None) -> None:
+        self.transport = transport
+        self._places = None if places is None else asyncio.Semaphore(places)
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._calls += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._idle.set()
+
+    async def take_place(self, within: float) -> bool:
+        """Wait for a place, at most so many seconds."""
+        if self._places is None:
+            return True
+        try:
+            async with asyncio.timeout(within if self._places.locked() else None):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
+    def leave_place(self) -> None:
+        """Let the next call in."""
+        if self._places is not None:
+            self._places.release()
+
+    async def drain(self, within: float) -> None:
+        """Wait for the calls under way, at most so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+
+@frozen
+class _Answer:
+    """What the attempts of a call came to."""
+
+    last: Reply | NoAnswer
+    attempts: int
+    stopped_by: StoppedBy | None
+
+
+class Pipeline:
+    """What a client and its light copies share: sessions, places, quota and instruments."""
+
+    def __init__(
+        self,
+        open_transport: Callable[[], Transport],
+        telemetry: Telemetry,
+        quota: Quota,
+        places: int | None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._lanes = PerLoop(lambda: _Lane(open_transport(), places), self._close_lane)
+        self._telemetry = telemetry
+        self._quota = quota
+        self._now = now
+        self._sleep = sleep
+        self._closed = False
+        self._drain = 0.0
+
+    async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+        """Make a call.
+
+        Raises:
+            LoanError: Whatever the call came to, if it is not an outcome.
+        """
+        if self._closed:
+            raise ClientClosedError
+        started = self._now()
+        lane = self._lanes.here()
+        with lane, self._telemetry.call(call) as span:
+            outcome = await self._outcome(call, lane, span, started, timeout, retry)
+            if isinstance(outcome, LoanError):
+                # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
+                # token and the URL, is its cause or context.
+                raise outcome
+            return outcome
+
+    async def _outcome(
+        self,
+        call: Call,
+        lane: _Lane,
+        span: CallSpan,
+        started: float,
+        timeout: Timeout,
+        retry: RetryPolicy,
+    ) -> Outcome | LoanError:
+        operation = call.endpoint.operation
+        deadline = started + timeout.total
+        if not await lane.take_place(timeout.total):
+            return PoolTimeoutError(operation, "TimeoutError", "no", 0)
+        try:
+            answer = await self._answer(call, lane, span, deadline, timeout, retry)
+        finally:
+            lane.leave_place()
+        span.ended(answer.attempts, answer.stopped_by)
+        last = answer.last
+        if isinstance(last, NoAnswer):
+            # An attempt before this one was answered with a 500: the service has seen the request.
+            sent = last.request_sent if answer.attempts == 1 else "maybe"
+            return last.error(operation, last.cause_type, sent, answer.attempts)
+        meta = Meta(last.status, answer.attempts, self._now() - started, span.trace_id)
+        outcome = call.read(last, meta)
+        if isinstance(outcome, SystemFaultError) and answer.stopped_by is not None:
+            return evolve(outcome, stopped_by=answer.stopped_by)
+        if isinstance(outcome, Approved | Refused):
+            span.decided(approved=outcome.approved)
+        return outcome
+
+    async def _answer(
+        self,
+        call: Call,
+        lane: _Lane,
+        span: CallSpan,
+        deadline: float,
+        timeout: Timeout,
+        retry: RetryPolicy,
+    ) -> _Answer:
+        attempts = 0
+
+        def remaining() -> float:
+            return deadline - self._now()
+
+        async def attempt() -> Reply | NoAnswer:
+            nonlocal attempts
+            attempts += 1
+            within = min(timeout.attempt, remaining())
+            with span.attempt(attempts) as sending:
+                answer = await lane.transport.send(
+                    call.request(sending.headers), connect=timeout.connect, within=within
+                )
+                if isinstance(answer, Reply):
+                    sending.answered(answer.status)
+                    return answer
+                if answer.error is ReadTimeoutError and within < timeout.attempt:
+                    answer = evolve(answer, error=DeadlineExceededError)
+                sending.unanswered(answer.cause_type)
+                return answer
+
+        last = await attempt()
+        if not isinstance(last, Reply) or not is_system_fault(last):
+            self._quota.earn()
+            return _Answer(last, attempts, None)
+        last, stopped_by = await repeat(last, attempt, retry, self._quota, remaining, self._sleep)
+        return _Answer(last, attempts, stopped_by)
+
+    async def aclose(self, drain: float) -> None:
+        """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""
+        self._closed = True
+        self._drain = drain
+        await self._lanes.aclose()
+
+    async def _close_lane(self, lane: _Lane) -> None:
+        await lane.drain(self._drain)
+        await lane.transport.aclose()

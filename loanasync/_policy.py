@@ -1,0 +1,83 @@
+"""How often and how long a call is tried: plain values, given to a client or to a single call."""
+
+import math
+
+from attrs import frozen
+
+from loanasync.errors import ConfigurationError
+
+__all__ = ["RetryPolicy", "Timeout"]
+
+
+def _require_seconds(owner: str, **settings: object) -> None:
+    for name, value in settings.items():
+        if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]
+            raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds above 0")
+
+
+def _require_count(owner: str, least: int, **settings: object) -> None:
+    for name, value in settings.items():
+        if type(value) is not int or value < least:
+            raise ConfigurationError(f"{owner}.{name}", f"must be an int of at least {least}")
+
+
+@frozen(kw_only=True)
+class RetryPolicy:
+    """When a call that was answered with HTTP 500 is repeated; no other answer or failure ever is.
+
+    The wait before attempt n is random between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`; a
+    ``Retry-After`` of the answer is the least. Repeating ends at `attempts`, when the wait would pass the
+    call's deadline, or when the client's quota is used up.
+
+    Args:
+        attempts: Requests sent at the most, the first included; 1 never repeats.
+        base: Seconds of the first wait at the most.
+        cap: Seconds of any wait at the most.
+        quota: Retries that a client may have in hand for all its calls. A retry takes one; ten calls
+            answered with anything but a 500 give one back. It keeps a failing service from being hit
+            harder. The quota of the client is the one that counts, also for calls with their own policy.
+
+    Raises:
+        ConfigurationError: A value that cannot be.
+
+    Example:
+        >>> RetryPolicy(attempts=1).attempts
+        1
+    """
+
+    attempts: int = 3
+    base: float = 0.2
+    cap: float = 5.0
+    quota: int = 50
+
+    def __attrs_post_init__(self) -> None:
+        _require_count("retry", 1, attempts=self.attempts)
+        _require_count("retry", 0, quota=self.quota)
+        _require_seconds("retry", base=self.base, cap=self.cap)
+
+
+@frozen(kw_only=True)
+class Timeout:
+    """How long a call may take; the specification names no time-outs (§8).
+
+    Args:
+        total: Seconds for the call as a whole: waiting for a place, attempts and the waits between them.
+        attempt: Seconds for one attempt, from connecting to the last byte of the answer.
+        connect: Seconds for a connection to stand; less than `attempt`.
+
+    Raises:
+        ConfigurationError: A value that cannot be.
+
+    Example:
+        >>> Timeout(total=10, attempt=8, connect=2).total
+        10
+    """
+
+    total: float = 60.0
+    attempt: float = 30.0
+    connect: float = 5.0
+
+    def __attrs_post_init__(self) -> None:
+        _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)
+        if self.connect >= self.attempt:
+            raise ConfigurationError("timeout.connect", "must be less than timeout.attempt")

@@ -1,0 +1,109 @@
+"""One rule for each kind of value: what is wrong with it, as a sentence, or None."""
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+
+__all__ = [
+    "Rule",
+    "boolean",
+    "choice",
+    "day",
+    "day_of_month",
+    "email",
+    "matching",
+    "number",
+    "text",
+]
+
+Rule = Callable[[object], str | None]
+
+# Line breaks, other control characters, and halves of surrogate pairs, which UTF-8 cannot carry.
+_UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+
+
+def kind(value: object) -> str:
+    """Name a value's type; the value itself may be personal."""
+    return type(value).__name__
+
+
+def text(value: object) -> str | None:
+    """A string with something in it and nothing that cannot be sent."""
+    if value is None:
+        return "is required"
+    if not isinstance(value, str):
+        return f"must be a str, not {kind(value)}"
+    if not value.strip():
+        return "must not be blank"
+    if _UNSENDABLE.search(value):
+        return "must not hold line breaks or other control characters"
+    return None
+
+
+def matching(pattern: str, meaning: str) -> Rule:
+    """A text that a pattern matches as a whole."""
+    whole = re.compile(pattern)
+
+    def rule(value: object) -> str | None:
+        wrong = text(value)
+        if wrong is None and not whole.fullmatch(str(value)):
+            wrong = f"must be {meaning}"
+        return wrong
+
+    return rule
+
+
+def email(value: object) -> str | None:
+    """Spec §2.1: a valid e-mail address; whether it exists is the service's to know."""
+    wrong = text(value)
+    if wrong is None and not _EMAIL.fullmatch(str(value)):
+        wrong = "must be an e-mail address: one @ with something on both sides, and no spaces"
+    return wrong
+
+
+def choice(allowed: Iterable[str], hint: str = "") -> Rule:
+    """One of the wire values of an enumeration."""
+    options = tuple(allowed)
+
+    def rule(value: object) -> str | None:
+        if value is None:
+            return "is required"
+        if isinstance(value, str) and value in options:
+            return None
+        return f"must be one of {', '.join(options)}{hint}"
+
+    return rule
+
+
+def number(least: int, most: int | None, unit: str, hint: str = "") -> Rule:
+    """A whole number in a range; True is no number, and 12.0 is none either."""
+    span = f"between {least} and {most}" if most is not None else f"at least {least}"
+
+    def rule(value: object) -> str | None:
+        if value is None:
+            return f"is required: {unit} as an int, {span}"
+        if type(value) is not int:
+            return f"must be an int, not {kind(value)}: {unit}, {span}{hint}"
+        if value < least or (most is not None and value > most):
+            return f"must be {span} {unit}"
+        return None
+
+    return rule
+
+
+day_of_month = number(1, 31, "day of the month")
+
+
+def boolean(value: object) -> str | None:
+    """True or False, and nothing that merely looks so."""
+    return None if type(value) is bool else f"must be True or False, not {kind(value)}"
+
+
+def day(value: object) -> str | None:
+    """A date without a time."""
+    if value is None:
+        return "is required"
+    if isinstance(value, datetime):
+        return "must be a date without a time: take its .date()"
+    return None if isinstance(value, date) else f"must be a datetime.date, not {kind(value)}"

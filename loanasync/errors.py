@@ -1,0 +1,352 @@
+"""Everything that can go wrong, as one tree of exceptions that say what to do next.
+
+::
+
+    LoanError
+    ├── InvalidRequestError          found before anything was sent
+    ├── ConfigurationError           the client itself is set up wrongly
+    ├── ClientClosedError            the client was closed before
+    ├── ServiceError                 the service answered, and it was neither a decision nor a success
+    │   ├── RejectedError                400, a formally wrong parameter
+    │   │   └── DomainError                  400 under `domain`
+    │   │       ├── UserNotFoundError
+    │   │       ├── AlreadyEvaluatedError
+    │   │       ├── ShopNotAllowedError
+    │   │       └── InvalidFiscalCodeError
+    │   ├── AccessDeniedError            403
+    │   ├── CannotCompleteError          409
+    │   ├── SystemFaultError             500, and the attempts are used up
+    │   └── UnexpectedStatusError        a status that the specification does not name for this call
+    ├── UnexpectedReplyError         an answer came, and its content is outside the specification
+    └── TransportError               no answer came
+        ├── ConnectError                 no connection
+        ├── PoolTimeoutError             no free place among the concurrent calls in time
+        ├── ReadTimeoutError             connected, and no answer within the time of one attempt
+        ├── ConnectionLostError          connected, and the connection broke
+        └── DeadlineExceededError        the total time of the call ran out
+
+A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
+personal value, and each survives pickling with all that it says.
+"""
+
+from typing import Literal
+
+from attrs import define
+
+from loanasync._meta import Meta, Problem
+
+__all__ = [
+    "AccessDeniedError",
+    "AlreadyEvaluatedError",
+    "CannotCompleteError",
+    "ClientClosedError",
+    "ConfigurationError",
+    "ConnectError",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "DomainError",
+    "InvalidFiscalCodeError",
+    "InvalidRequestError",
+    "LoanError",
+    "PoolTimeoutError",
+    "ReadTimeoutError",
+    "RejectedError",
+    "ServiceError",
+    "ShopNotAllowedError",
+    "SystemFaultError",
+    "TransportError",
+    "UnexpectedReplyError",
+    "UnexpectedStatusError",
+    "UserNotFoundError",
+]
+
+RequestSent = Literal["no", "maybe"]
+StoppedBy = Literal["attempts", "deadline", "quota"]
+ReplyOutcome = Literal["approved", "refused", "unknown"]
+
+
+class LoanError(Exception):
+    """Any failure of this package; catch it to catch them all.
+
+    Two errors are equal when their type and all they say are equal, so that one that crossed a process
+    boundary still compares.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.args == self.args
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
+
+
+def _listed(problems: tuple[Problem, ...]) -> str:
+    return "; ".join(map(str, problems))
+
+
+@define(slots=False, repr=False)
+class InvalidRequestError(LoanError):
+    """The request breaks rules of the specification (§2, §8); nothing was sent.
+
+    Raised before any I/O. Show `problems` at the form's fields, mend them all, and ask then: an approval
+    that was not asked costs the customer nothing.
+
+    Args:
+        problems: Every broken rule at once.
+    """
+
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        return f"nothing was sent, mend this first: {_listed(self.problems)}"
+
+
+@define(slots=False, repr=False)
+class ConfigurationError(LoanError):
+    """The client is set up in a way that cannot work; nothing was sent.
+
+    Args:
+        setting: The parameter or environment variable to mend, such as ``shop_id``.
+        message: What it must be.
+    """
+
+    setting: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.message}"
+
+
+class ClientClosedError(LoanError):
+    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`."""
+
+    def __str__(self) -> str:
+        return (
+            "this client was closed: make a new LoanClient, or keep this one open for as long as calls come"
+        )
+
+
+@define(slots=False, repr=False)
+class ServiceError(LoanError):
+    """The service answered with a status that is neither a decision nor a success (spec §7).
+
+    Args:
+        operation: The call: ``create_request``, ``approve``, ``upload_documents`` or ``complete``.
+        problems: What the service says, in its own words and language; personal values of the request
+            are taken out of them.
+        meta: Status, attempts, elapsed seconds and trace id.
+    """
+
+    operation: str
+    problems: tuple[Problem, ...]
+    meta: Meta
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the answer."""
+        return self.meta.status
+
+    @property
+    def attempts(self) -> int:
+        """How many requests were sent for this call."""
+        return self.meta.attempts
+
+    def _says(self, advice: str) -> str:
+        said = f" ({_listed(self.problems)})" if self.problems else ""
+        return f"{self.operation} was answered with {self.status}{said}: {advice}"
+
+    def __str__(self) -> str:
+        return self._says("see its problems")
+
+
+class RejectedError(ServiceError):
+    """400: a parameter is formally wrong for the service (spec §7). Mend `problems` and ask again."""
+
+    def __str__(self) -> str:
+        return self._says("mend these fields, then the call may be repeated")
+
+
+class DomainError(RejectedError):
+    """400 under ``domain``: the request is well formed and yet not possible (spec §7)."""
+
+    def __str__(self) -> str:
+        return self._says("the request as it stands is not possible; do not repeat it unchanged")
+
+
+class UserNotFoundError(DomainError):
+    """400 "User not found": the fiscal code is wrong, or no request was created for it (spec §7)."""
+
+    def __str__(self) -> str:
+        return self._says("check the fiscal code, and call create_request for it first")
+
+
+class ShopNotAllowedError(DomainError):
+    """400 "This sales point cannot apply for a loan" (spec §7). Ask the service to enable the shop."""
+
+    def __str__(self) -> str:
+        return self._says("the service has to allow this shop to request loans; no retry helps")
+
+
+class InvalidFiscalCodeError(DomainError):
+    """400 "Invalid fiscalCode." (spec §7): let the customer check the code."""
+
+    def __str__(self) -> str:
+        return self._says("let the customer check the fiscal code")
+
+
+@define(slots=False, repr=False)
+class AlreadyEvaluatedError(DomainError):
+    """400 "User already evaluated for approval" (spec §3): a decision exists, and this is not it.
+
+    Args:
+        after_retry: True when an earlier attempt of this same call was answered with a 500: that attempt
+            may be the evaluation, and its decision did not reach us. Ask the service for it by other
+            means; do not treat the customer as refused.
+    """
+
+    after_retry: bool = False
+
+    def __str__(self) -> str:
+        if self.after_retry:
+            return self._says(
+                "an earlier attempt of this call, answered with a 500, may be the evaluation; "
+                "its decision did not arrive: ask the service for it, do not ask for approval again"
+            )
+        return self._says("this customer was evaluated before; do not ask again")
+
+
+class AccessDeniedError(ServiceError):
+    """403: the shop id or the token is not accepted (spec §5, §7). Check both."""
+
+    def __str__(self) -> str:
+        return self._says("check shop_id and auth_token, and that base_url is the environment they belong to")
+
+
+class CannotCompleteError(ServiceError):
+    """409: the request cannot be completed (spec §4.1, §7). Repeating it does not help."""
+
+    def __str__(self) -> str:
+        return self._says("the service cannot complete this request; do not repeat it")
+
+
+@define(slots=False, repr=False)
+class SystemFaultError(ServiceError):
+    """500 to the last attempt (spec §7): the service failed, and what it did before is not known.
+
+    Args:
+        stopped_by: Why no further attempt was made: ``attempts``, ``deadline`` or ``quota``.
+    """
+
+    stopped_by: StoppedBy = "attempts"
+
+    def __str__(self) -> str:
+        return self._says(
+            f"gave up after {self.attempts} attempt(s), stopped by {self.stopped_by}; "
+            "the request may have been evaluated, so repeat it only knowingly"
+        )
+
+
+class UnexpectedStatusError(ServiceError):
+    """A status that spec §4 does not name for this call; redirects are among them, never followed."""
+
+    def __str__(self) -> str:
+        return self._says(
+            "the specification does not name this status here; check base_url and what stands in between"
+        )
+
+
+@define(slots=False, repr=False)
+class UnexpectedReplyError(LoanError):
+    """An answer came, and its content is outside the specification; nothing was guessed from it.
+
+    Args:
+        operation: The call.
+        reasons: Where it is wrong, as paths such as ``approved: expected bool``; never values.
+        outcome: ``refused`` when a 422, or ``approved`` when a 201, is not contradicted by its own body
+            (spec §3: the status alone is final), else ``unknown``.
+        meta: Status, attempts, elapsed seconds and trace id.
+    """
+
+    operation: str
+    reasons: tuple[str, ...]
+    outcome: ReplyOutcome
+    meta: Meta
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the answer."""
+        return self.meta.status
+
+    def __str__(self) -> str:
+        known = {
+            "approved": "by its status it is an approval: do not ask again, ask the service for the details",
+            "refused": "by its status it is a refusal, which is final",
+            "unknown": "the outcome is not known; settle it with the service before repeating the call",
+        }[self.outcome]
+        reasons = "; ".join(self.reasons)
+        return (
+            f"{self.operation} was answered with {self.status} outside the specification ({reasons}): {known}"
+        )
+
+
+@define(slots=False, repr=False)
+class TransportError(LoanError):
+    """No answer came.
+
+    Args:
+        operation: The call.
+        cause_type: Name of the underlying error's class, with its errno where it has one.
+        request_sent: ``no`` when the service provably got nothing of this call, so that it may be
+            repeated; else ``maybe``, also when an earlier attempt of the call was answered with a 500.
+        attempts: How many attempts were begun.
+    """
+
+    operation: str
+    cause_type: str
+    request_sent: RequestSent
+    attempts: int
+
+    def _says(self, what: str) -> str:
+        advice = (
+            "nothing was sent, the call may be repeated"
+            if self.request_sent == "no"
+            else "the request may have reached the service; settle its outcome before repeating it"
+        )
+        return f"{self.operation}: {what} ({self.cause_type}): {advice}"
+
+    def __str__(self) -> str:
+        return self._says("no answer came")
+
+
+class ConnectError(TransportError):
+    """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds."""
+
+    def __str__(self) -> str:
+        return self._says("no connection; check base_url and the network")
+
+
+class PoolTimeoutError(TransportError):
+    """No free place among ``max_concurrency`` calls before the deadline. Raise it, or call less at once."""
+
+    def __str__(self) -> str:
+        return self._says("no free place among the concurrent calls in time")
+
+
+class ReadTimeoutError(TransportError):
+    """Connected, and no answer within ``Timeout.attempt`` seconds."""
+
+    def __str__(self) -> str:
+        return self._says("no answer within the time of one attempt")
+
+
+class ConnectionLostError(TransportError):
+    """Connected, and the connection broke before an answer came."""
+
+    def __str__(self) -> str:
+        return self._says("the connection broke before an answer came")
+
+
+class DeadlineExceededError(TransportError):
+    """``Timeout.total`` seconds ran out before an answer came."""
+
+    def __str__(self) -> str:
+        return self._says("the call's total time ran out")
