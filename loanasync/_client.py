@@ -176,18 +176,24 @@ class LoanClient:
             amount: must be between 5000 and 1500000 euro cents
             province: must be two upper-case letters, such as RM
         """
-        options = self._options
-        found = list(rules.check_fiscal_code(fiscal_code, strict=options.strict))
         if isinstance(request, UserData):
-            found += rules.check_user_data(request)
-        else:
-            found += rules.check_approval(
+            codes = rules.check_fiscal_code(fiscal_code, strict=self._options.strict)
+            return (*codes, *rules.check_user_data(request))
+        return self._check_approval(fiscal_code, request, additional_data_needed=additional_data_needed)
+
+    def _check_approval(
+        self, fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool
+    ) -> tuple[Problem, ...]:
+        options = self._options
+        return (
+            *rules.check_fiscal_code(fiscal_code, strict=options.strict),
+            *rules.check_approval(
                 request,
                 additional_data_needed=additional_data_needed,
                 dialect=options.dialect,
                 limits=options.limits,
-            )
-        return tuple(found)
+            ),
+        )
 
     async def create_request(
         self,
@@ -258,7 +264,7 @@ class LoanClient:
             >>> decision.approved, decision.amount, decision.meta.status
             (True, 45000, 201)
         """
-        problems = self.check(fiscal_code, request, additional_data_needed=additional_data_needed)
+        problems = self._check_approval(fiscal_code, request, additional_data_needed=additional_data_needed)
         call = None
         if not problems:
             code = rules.normalize_fiscal_code(fiscal_code)

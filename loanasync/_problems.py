@@ -70,9 +70,9 @@ def _messages(members: Members) -> Iterator[tuple[str, str]]:
 
 
 def _tidy(text: str, personal: Collection[str], longest: int) -> str:
-    for value in personal:
-        if value.casefold() in text.casefold():
-            text = re.sub(re.escape(value), "***", text, flags=re.IGNORECASE)
+    for value in sorted(personal, key=len, reverse=True):
+        # As a whole only: the name Prova must not tear a hole into "approval".
+        text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "***", text, flags=re.IGNORECASE)
     printable = "".join(character if character.isprintable() else " " for character in text)
     return printable if len(printable) <= longest else printable[: longest - 1] + "…"
 

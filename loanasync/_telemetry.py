@@ -99,7 +99,7 @@ class CallSpan:
         self._span: Span = telemetry.tracer.start_span(
             f"loanasync.{call.endpoint.operation}", kind=SpanKind.INTERNAL
         )
-        self._token: "Token[Context] | None" = None
+        self._token: Token[Context] | None = None
 
     @property
     def trace_id(self) -> str | None:
@@ -161,7 +161,7 @@ class AttemptSpan:
             kind=SpanKind.CLIENT,
             attributes=attributes,
         )
-        self._token: "Token[Context] | None" = None
+        self._token: Token[Context] | None = None
         self._started = 0.0
         self.headers: dict[str, str] = {}
 

@@ -1,0 +1,23 @@
+"""The command ``loanasync``: a demo and a sandbox for a shop's developer."""
+
+import sys
+from importlib.util import find_spec
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command, or say what is missing for it."""
+    missing = [name for name in ("typer", "opentelemetry.sdk") if not _installed(name)]
+    if missing:
+        sys.exit("the command needs its extra: pip install 'loanasync[cli]'")
+    from loanasync.cli._commands import app  # noqa: PLC0415  (needs what was looked for above)
+
+    app()
+
+
+def _installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False

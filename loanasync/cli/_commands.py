@@ -1,0 +1,80 @@
+"""The commands, their options and their help."""
+
+import asyncio
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from loanasync import __version__
+from loanasync.cli._demo import demo as run_demo
+from loanasync.sandbox import Sandbox, serve
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="loanasync",
+    help="Tools around the loan request approval service.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local variables
+)
+
+
+class Description(StrEnum):
+    """The two descriptions of the approval call, by the field that tells them apart."""
+
+    STREET_NUMBER = "street_number"
+    CIVIC_NUMBER = "civic_number"
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001  (typer's form of a callback)
+    if wanted:
+        typer.echo(f"loanasync {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo() -> None:
+    """Watch whole loan requests travel, against a sandbox that is started for them.
+
+    Example: loanasync demo
+    """
+    terminal = Console()
+    asyncio.run(run_demo(terminal if terminal.is_terminal else Console(width=120)))
+
+
+@app.command()
+def sandbox(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    shop_id: Annotated[str, typer.Option(help="The shop that it knows.")] = "sandbox-shop",
+    auth_token: Annotated[str, typer.Option(help="The shop's token.")] = "sandbox-token",  # noqa: S107
+    dialect: Annotated[
+        Description | None, typer.Option(help="Speak one description only; else both are accepted.")
+    ] = None,
+) -> None:
+    """Run the sandbox on this machine until Ctrl-C.
+
+    Example: loanasync sandbox --port 8080
+    """
+    service = Sandbox(
+        port=port,
+        shop_id=shop_id,
+        auth_token=auth_token,
+        dialect=None if dialect is None else dialect.value,
+    )
+    try:
+        asyncio.run(serve(service))
+    except OSError as error:
+        typer.echo(f"the sandbox cannot start on port {port}: {error.strerror or error}", err=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,89 @@
+"""Every check of the project, each in an environment of its own: `nox -l` lists them."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "venv"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False  # one Python is enough to work; what is skipped is said
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "types", "tests", "docs", "build"]
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+LONGEST_FILE = 400
+# What needs neither loop nor network to be tested is tested whole.
+PURE = "calls codec configuration decisions dialect display limits meta models options policy problems rules values"
+
+
+def install(session: nox.Session, group: str, *package: str) -> None:
+    session.install("-q", *nox.project.dependency_groups(PYPROJECT, group), *package)
+
+
+@nox.session(python=ONE_PYTHON)
+def demo(session: nox.Session) -> None:
+    """Watch whole loan requests travel, against a sandbox started for them."""
+    session.install("-q", ".[cli]")
+    session.run("loanasync", "demo")
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run every ring of tests against the built wheel, and README and docs with them."""
+    install(session, "tests", ".[cli,strict]")
+    env = {"PYTHONSAFEPATH": "1", "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
+    session.run("coverage", "erase", env=env)
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    session.run("pytest", "--cov", "--cov-branch", "--cov-report=", "tests", env=env)
+    pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors.py"
+    session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
+    session.run("coverage", "report", "--fail-under=97", env=env)
+
+
+@nox.session(python=ONE_PYTHON)
+def lint(session: nox.Session) -> None:
+    """Check style and form, file lengths, and that nothing unfinished is left behind."""
+    install(session, "lint")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    for file in sorted(Path("loanasync").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if len(text.splitlines()) > LONGEST_FILE:
+            session.error(f"{file} has more than {LONGEST_FILE} lines: rebuild the room")
+        for mark in ("TO" + "DO", "FIX" + "ME"):
+            if mark in text:
+                session.error(f"{file} has a {mark}")
+
+
+@nox.session(python=ONE_PYTHON)
+def types(session: nox.Session) -> None:
+    """Check all types, and that the public surface has them all."""
+    install(session, "types", ".[cli,strict]")
+    session.run("mypy")
+    report = session.run("basedpyright", "--verifytypes", "loanasync", "--ignoreexternal", silent=True)
+    session.log(str(report))
+    # Outside its environment it finds no symbol, and calls that complete.
+    if "Symbols exported by" in str(report) and " 0\n" in str(report).split("Symbols exported by")[1][:80]:
+        session.error("basedpyright did not find the package")
+
+
+@nox.session(python=ONE_PYTHON)
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a warning is an error."""
+    install(session, "docs", ".[cli]")
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-E", "docs", "docs/_build/html")
+
+
+@nox.session(python=ONE_PYTHON)
+def build(session: nox.Session) -> None:
+    """Build wheel and source archive, and check what an index would show of them."""
+    install(session, "build")
+    dist = session.create_tmp()
+    session.run("python", "-m", "build", "--outdir", dist)
+    session.run("twine", "check", "--strict", *map(str, Path(dist).glob("loanasync-*")))

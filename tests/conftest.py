@@ -1,0 +1,102 @@
+"""Fixtures of all rings, and the one repair that aioresponses needs."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import aiohttp
+
+import pytest
+from aioresponses import aioresponses, core
+from hypothesis import HealthCheck, settings
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from loanasync import LoanClient, RetryPolicy
+from loanasync.sandbox import Sandbox
+
+# No deadline: on a busy machine a slow example is not a wrong one.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("tests")
+
+_NEEDS = "stream_writer"
+
+
+class RepairedResponse(aiohttp.ClientResponse):
+    """aioresponses 0.7.9 makes responses without the stream writer that aiohttp 3.14 asks for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault(_NEEDS, mock.Mock())
+        super().__init__(*args, **kwargs)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _repaired_aioresponses() -> Iterator[None]:
+    needed = inspect.signature(aiohttp.ClientResponse.__init__).parameters
+    assert needed[_NEEDS].default is inspect.Parameter.empty, "aiohttp needs no repair any more"
+    assert _NEEDS not in inspect.getsource(core), "aioresponses needs no repair any more"
+    with mock.patch.object(core, "ClientResponse", RepairedResponse):
+        yield
+
+
+@pytest.fixture
+def wire() -> Iterator[aioresponses]:
+    """Answers for the next requests, and what was sent; nothing leaves the process."""
+    with aioresponses() as answers:
+        yield answers
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(
+    sandbox: Sandbox, tracing: TracerProvider, metering: MeterProvider
+) -> AsyncIterator[LoanClient]:
+    async with LoanClient(
+        sandbox.base_url,
+        shop_id=sandbox.shop_id,
+        auth_token=sandbox.auth_token,
+        retry=RetryPolicy(base=0.001, cap=0.002),
+        tracer_provider=tracing,
+        meter_provider=metering,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracing(exporter: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def metering(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
+    provider = MeterProvider(metric_readers=[reader])
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def fiscal_codes() -> Callable[[], str]:
+    """A fresh made-up fiscal code at each call."""
+    numbers = iter(range(1000))
+    return lambda: f"TSTXYZ00A00A{next(numbers):03}Z"

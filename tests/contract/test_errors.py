@@ -1,0 +1,216 @@
+"""Spec §5, §7, §8: each status, message and limit, over a real socket to the sandbox.
+
+Where our own rules would stop a request first, the rules are left out, so that the service answers.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+
+from loanasync import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    CannotCompleteError,
+    InvalidFiscalCodeError,
+    InvalidRequestError,
+    LoanClient,
+    LoanError,
+    RejectedError,
+    ShopNotAllowedError,
+    SystemFaultError,
+    UserNotFoundError,
+)
+from loanasync import _rules as rules
+from loanasync.sandbox import Sandbox
+
+BLANK = "This value should not be blank."
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: object, **__: object) -> Iterator[object]:
+        return iter(())
+
+    for check in ("check_fiscal_code", "check_approval", "check_user_data"):
+        monkeypatch.setattr(rules, check, nothing)
+
+
+async def rejected(client: LoanClient, **changes: Any) -> RejectedError:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    with pytest.raises(RejectedError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(**changes))
+    return caught.value
+
+
+# spec §7, table "400 validation messages"; those of the create call are below
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("field", "value", "wire_name", "message"),
+    [
+        ("address", "", "address", BLANK),
+        ("amount", 4_999, "amount", "This value should be between 5000 and 1500000"),
+        ("citizenship", "martian", "citizenship", "This value should be one of the available options."),
+        ("street_number", "", "streetNumber", BLANK),
+        ("email", "", "email", BLANK),
+        ("first_name", "", "firstname", BLANK),
+        ("instalments", 2, "instalments", "The number of installments must be between 3 and 60"),
+        ("last_name", "", "lastname", BLANK),
+        ("mobile_phone", "", "mobilePhone", BLANK),
+        ("postal_code", "", "postalCode", BLANK),
+    ],
+)
+async def test_each_validation_message_comes_under_our_field_name(
+    client: LoanClient, field: str, value: object, wire_name: str, message: str
+) -> None:
+    error = await rejected(client, **{field: value})
+    assert type(error) is RejectedError
+    assert [(each.field, each.wire_name, each.message) for each in error.problems] == [
+        (field, wire_name, message)
+    ]
+    assert (error.status, error.attempts, error.operation) == (400, 1, "approve")
+
+
+@pytest.mark.usefixtures("unchecked")
+async def test_an_invalid_fiscal_code_comes_under_our_field_name(client: LoanClient) -> None:
+    with pytest.raises(RejectedError) as caught:
+        await client.approve("SHORT", approval_request())
+    assert [(each.field, each.message) for each in caught.value.problems] == [
+        ("fiscal_code", "Invalid fiscal code")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("payload", "name", "message"),
+    [
+        ({"actualJobEndingDate": "soon"}, "actualJobEndingDate", "Invalid date format"),
+        ({"privacy": False}, "privacy", "This value should be equal to 'true'."),
+        ({"fiscalCode": "SHORT"}, "fiscal_code", "Invalid fiscal code"),
+    ],
+    ids=["actualJobEndingDate", "privacy", "fiscalCode"],
+)
+async def test_each_validation_message_of_the_create_call(
+    client: LoanClient, payload: dict[str, Any], name: str, message: str
+) -> None:
+    with pytest.raises(RejectedError) as caught:
+        await client.create_request({"fiscalCode": FISCAL_CODE, **payload})
+    assert [(each.field, each.message) for each in caught.value.problems] == [(name, message)]
+
+
+# spec §7, table "400 domain errors"
+@pytest.mark.parametrize(
+    ("tag", "error", "message"),
+    [
+        ("nouser", UserNotFoundError, "User not found"),
+        ("already", AlreadyEvaluatedError, "User already evaluated for approval"),
+        ("noshop", ShopNotAllowedError, "This sales point cannot apply for a loan"),
+    ],
+)
+async def test_each_domain_error_has_its_class(
+    client: LoanClient, tag: str, error: type[LoanError], message: str
+) -> None:
+    caught = await rejected(client, email=f"a+{tag}@example.com")
+    assert type(caught) is error
+    assert [each.message for each in caught.problems] == [message]
+
+
+@pytest.mark.usefixtures("unchecked")
+async def test_an_invalid_fiscal_code_is_a_domain_error_of_the_completion(client: LoanClient) -> None:
+    with pytest.raises(InvalidFiscalCodeError) as caught:
+        await client.complete("SHORT", user_data())
+    assert [each.message for each in caught.value.problems] == ["Invalid fiscalCode."]
+
+
+@pytest.mark.usefixtures("unchecked")
+async def test_an_invalid_fiscal_code_is_a_domain_error_of_one_description() -> None:
+    async with (
+        Sandbox(dialect="civic_number") as sandbox,
+        LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token) as client,
+    ):
+        with pytest.raises(InvalidFiscalCodeError):
+            await client.approve("SHORT", approval_request())
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("field", "wire_name"),
+    [("document_city", "documentCity"), ("document_expiration_date", "documentExpirationDate")],
+)
+async def test_the_completion_is_rejected_field_by_field_in_italian(
+    client: LoanClient, field: str, wire_name: str
+) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    await client.upload_documents(FISCAL_CODE, {})
+    wrong = user_data().__class__(extra={wire_name: ""})
+    with pytest.raises(RejectedError) as caught:
+        await client.complete(FISCAL_CODE, wrong)
+    [problem] = caught.value.problems
+    assert (problem.field, problem.wire_name) == (field, wire_name)
+    assert problem.message.startswith("Questo valore")
+
+
+@pytest.mark.parametrize(("shop_id", "auth_token"), [("other", "sandbox-token"), ("sandbox-shop", "wrong")])
+@pytest.mark.parametrize("operation", ["create_request", "approve", "upload_documents", "complete"])
+async def test_wrong_credentials_are_denied_at_every_call(
+    client: LoanClient, operation: str, shop_id: str, auth_token: str
+) -> None:
+    stranger = client.with_options(shop_id=shop_id, auth_token=auth_token)
+    calls = {
+        "create_request": lambda: stranger.create_request({"fiscalCode": FISCAL_CODE}),
+        "approve": lambda: stranger.approve(FISCAL_CODE, approval_request()),
+        "upload_documents": lambda: stranger.upload_documents(FISCAL_CODE, {}),
+        "complete": lambda: stranger.complete(FISCAL_CODE, user_data()),
+    }
+    with pytest.raises(AccessDeniedError) as caught:
+        await calls[operation]()
+    assert (caught.value.status, caught.value.operation) == (403, operation)
+    assert [each.message for each in caught.value.problems] == ["Access denied"]
+
+
+async def test_a_request_that_cannot_be_completed_is_409_with_a_plain_string(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    with pytest.raises(CannotCompleteError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(email="a+conflict@example.com"))
+    assert caught.value.status == 409
+    assert caught.value.problems[0].message
+
+
+async def test_a_fault_that_stays_is_500_with_a_system_error(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    with pytest.raises(SystemFaultError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(email="a+500x9@example.com"))
+    assert (caught.value.status, caught.value.attempts, caught.value.stopped_by) == (500, 3, "attempts")
+    assert [(each.wire_name, each.message) for each in caught.value.problems] == [("system", "System error")]
+
+
+# spec §8: the service and our rules draw the same lines
+@pytest.mark.parametrize(
+    ("field", "inside", "outside"),
+    [
+        ("amount", (5_000, 1_500_000), (4_999, 1_500_001)),
+        ("instalments", (3, 60), (2, 61)),
+        ("province", ("RM",), ("R", "Rm", "ROM", "12")),
+        ("postal_code", ("00100",), ("0010", "001000", "0010A", "٠٠١٠٠")),
+    ],
+    ids=["amount", "instalments", "province", "postalCode"],
+)
+async def test_each_limit_is_where_the_service_has_it(
+    client: LoanClient,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    inside: tuple[object, ...],
+    outside: tuple[object, ...],
+) -> None:
+    for number, value in enumerate(inside):
+        code = f"TSTXYZ00A00A00{number}Z"
+        await client.create_request({"fiscalCode": code})
+        await client.approve(code, approval_request(**{field: value}))
+    for value in outside:
+        with pytest.raises(InvalidRequestError) as ours:
+            await client.approve(FISCAL_CODE, approval_request(**{field: value}))
+        assert [each.field for each in ours.value.problems] == [field]
+        with monkeypatch.context() as patched:
+            patched.setattr(rules, "check_approval", lambda *_, **__: iter(()))
+            theirs = await rejected(client, **{field: value})
+        assert [each.field for each in theirs.problems] == [field]

@@ -1,0 +1,164 @@
+"""Spec §2: each field of the approval, of its answer and of the completion, over a real socket."""
+
+from datetime import date
+from typing import Any
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, additional_data, approval_request, user_data
+
+from loanasync import ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
+from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
+
+FULL: dict[str, Any] = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loan_finality": "ecommerce_shop",
+    "email": "anna.prova@example.com",
+    "last_name": "Prova",
+    "first_name": "Anna",
+    "mobile_phone": "3330000000",
+    "country_calling_code": "+39",
+    "city": "Forlì",
+    "address": "Via Prova",
+    "province": "FC",
+    "postal_code": "00100",
+    "street_number": "12/A",
+    "citizenship": "eu",
+    "iban": "IT00A0000000000000000000000",
+    "zero_interest_rate": True,
+    "order_token": "order-1",
+    "payment_day_of_month": 5,
+}
+
+# spec §2.1, response: what is an echo of the input
+ECHOED = sorted(set(FULL) - {"loan_finality", "country_calling_code"})
+
+
+@pytest.fixture
+async def decision(client: LoanClient) -> Approved:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    decided = await client.approve(FISCAL_CODE, ApprovalRequest(**FULL))
+    assert isinstance(decided, Approved)
+    return decided
+
+
+def test_the_full_request_has_every_field_of_the_model() -> None:
+    assert FULL.keys() | {"additional", "extra"} == {each.name for each in attrs.fields(ApprovalRequest)}
+
+
+@pytest.mark.parametrize("field", ECHOED)
+async def test_each_input_field_comes_back_as_it_was_sent(decision: Approved, field: str) -> None:
+    assert getattr(decision, field) == FULL[field]
+
+
+async def test_the_answer_names_the_customer(decision: Approved) -> None:
+    assert decision.fiscal_code == FISCAL_CODE
+
+
+async def test_the_answer_says_what_the_shop_receives_in_cents(decision: Approved) -> None:
+    assert isinstance(decision.net_amount, int)
+    assert 0 < decision.net_amount <= 45_000
+
+
+async def test_the_answer_says_where_to_send_the_customer(decision: Approved) -> None:
+    assert str(decision.redirect_url).startswith("http://127.0.0.1:")
+    assert FISCAL_CODE not in str(decision.redirect_url)
+
+
+async def test_the_day_of_payment_goes_as_a_string_and_comes_as_an_integer(decision: Approved) -> None:
+    assert decision.raw["paymentDayOfMonth"] == 5
+    assert type(decision.payment_day_of_month) is int
+
+
+@pytest.mark.parametrize("deprecated", ["approvalMessageApiFull", "approvalMessageApiSemiFull"])
+async def test_the_deprecated_texts_come_and_are_no_attributes(decision: Approved, deprecated: str) -> None:
+    assert deprecated in decision.raw
+    assert not {"approval_message_api_full", "approval_message_api_semi_full"} & set(dir(decision))
+
+
+async def test_every_member_of_the_answer_is_known_or_deprecated(decision: Approved) -> None:
+    known = {*APPROVAL_NAMES.values(), "approved", "approvalMessageApiFull", "approvalMessageApiSemiFull"}
+    assert set(decision.raw) <= known
+    assert decision.meta.unread == ()
+
+
+async def test_a_refusal_echoes_the_same_members_without_a_redirect(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    decided = await client.approve(FISCAL_CODE, ApprovalRequest(**{**FULL, "amount": 1_200_000}))
+    assert isinstance(decided, Refused)
+    assert all(getattr(decided, field) == FULL[field] for field in ECHOED if field != "amount")
+
+
+@pytest.mark.parametrize("citizenship", ["italian", "eu", "outside_eu"])
+@pytest.mark.parametrize(
+    "dialect", [Dialect.street_number(), Dialect.civic_number()], ids=["street", "civic"]
+)
+async def test_each_citizenship_is_accepted_in_both_dialects(
+    client: LoanClient, citizenship: str, dialect: Dialect
+) -> None:
+    speaking = client.with_options(dialect=dialect)
+    await speaking.create_request({"fiscalCode": FISCAL_CODE})
+    request = approval_request(citizenship=citizenship, order_token="o")
+    decided = await speaking.approve(FISCAL_CODE, request)
+    assert decided.citizenship == citizenship
+
+
+@pytest.mark.parametrize(("sent", "answered"), [(None, False), (False, False), (True, True)])
+async def test_the_zero_rate_is_three_valued(client: LoanClient, sent: bool | None, answered: bool) -> None:  # noqa: FBT001
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    decided = await client.approve(FISCAL_CODE, approval_request(zero_interest_rate=sent))
+    assert decided.zero_interest_rate is answered
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(
+            ("residence", value)
+            for value in (
+                "rent",
+                "home_ownership",
+                "home_ownership_mortgage",
+                "home_business",
+                "with_relatives",
+            )
+        ),
+        *(
+            ("educational_qualification", value)
+            for value in ("middle_school", "diploma", "graduation", "master", "doctorate")
+        ),
+        *(("children", value) for value in ("1", "2", "3", "4", "5+")),
+        *(("salary_type", value) for value in ("net-monthly", "gross-yearly")),
+        ("salary", 1_600),
+        ("residence_start_date", date(2019, 5, 1)),
+    ],
+)
+async def test_each_value_of_the_conditional_block_is_accepted(
+    client: LoanClient, field: str, value: Any
+) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE, "additionalDataNeeded": True})
+    request = approval_request(additional=additional_data(**{field: value}))
+    decided = await client.approve(FISCAL_CODE, request, additional_data_needed=True)
+    assert decided.approved
+
+
+@pytest.mark.parametrize("field", sorted(USER_DATA_NAMES))
+async def test_each_field_of_the_completion_is_saved_alone(client: LoanClient, field: str) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    await client.upload_documents(FISCAL_CODE, {})
+    data = UserData(**{field: getattr(user_data(), field)})
+    assert await client.complete(FISCAL_CODE, data) == data
+
+
+@pytest.mark.parametrize("kind", ["identity_card", "driving_license", "passport"])
+async def test_each_kind_of_document_is_accepted(client: LoanClient, kind: str) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    await client.upload_documents(FISCAL_CODE, {})
+    saved = await client.complete(FISCAL_CODE, user_data(document_type=kind))
+    assert saved.document_type == kind
+
+
+async def test_an_extra_member_is_sent_and_does_no_harm(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    assert (await client.approve(FISCAL_CODE, approval_request(extra={"newField": [1]}))).approved

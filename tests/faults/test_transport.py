@@ -1,0 +1,256 @@
+"""What the transport says of a peer that misbehaves, over real sockets."""
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from builders import FISCAL_CODE, approval_request
+
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    LoanClient,
+    LoanError,
+    ReadTimeoutError,
+    Refused,
+    RetryPolicy,
+    Timeout,
+    TransportError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+)
+
+QUICK = Timeout(total=5, attempt=0.2, connect=0.1)
+
+
+def answer(status: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
+    head = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+class Peer:
+    """A server that reads whole requests and plays a script of raw bytes."""
+
+    def __init__(self, *scripts: bytes | None, reset: bool = False, close: bool = True) -> None:
+        self.scripts = list(scripts)
+        self.requests: list[bytes] = []
+        self.reset = reset
+        self.close = close
+        self.base_url = ""
+        self.talks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.talks.add(asyncio.create_task(self._talk(reader, writer)))
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                self.requests.append(head + await reader.readexactly(length))
+                script = self.scripts.pop(0)
+                if script is None:
+                    continue
+                writer.write(script)
+                await writer.drain()
+                if self.reset:
+                    raw: socket.socket = writer.get_extra_info("socket")
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if self.close or self.reset:
+                    break
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(peer: Peer) -> AsyncIterator[Peer]:
+    server = await asyncio.start_server(peer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    peer.base_url = f"http://{host}:{port}"
+    try:
+        yield peer
+    finally:
+        server.close()
+        await asyncio.gather(*peer.talks)  # each ends when its client has hung up
+
+
+async def outcome(peer: Peer, timeout: Timeout = QUICK) -> object:
+    async with (
+        serving(peer),
+        LoanClient(peer.base_url, shop_id="s", auth_token="t", timeout=timeout) as client,
+    ):
+        try:
+            return await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(base=0.001))
+        except LoanError as error:
+            return error
+
+
+APPROVAL = b'{"approved": true}'
+REFUSAL = b'{"approved": false}'
+
+
+async def test_a_refused_connection_sent_nothing() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        async with LoanClient(f"http://127.0.0.1:{port}", shop_id="s", auth_token="t") as client:
+            with pytest.raises(ConnectError) as caught:
+                await client.approve(FISCAL_CODE, approval_request())
+    assert caught.value.request_sent == "no"
+    assert caught.value.cause_type.startswith("ClientConnectorError errno ")
+
+
+async def test_a_host_without_a_name_sent_nothing() -> None:
+    async with LoanClient("https://nowhere.invalid", shop_id="s", auth_token="t") as client:
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert (caught.value.request_sent, caught.value.cause_type[:23]) == ("no", "ClientConnectorDNSError")
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+async def test_a_connection_that_breaks_before_the_answer_was_maybe_sent(reset: bool) -> None:  # noqa: FBT001
+    peer = Peer(b"", reset=reset)
+    error = await outcome(peer)
+    assert isinstance(error, ConnectionLostError)
+    assert (error.request_sent, len(peer.requests)) == ("maybe", 1)
+
+
+async def test_half_of_the_headers_is_no_answer() -> None:
+    peer = Peer(b"HTTP/1.1 201 Created\r\nContent-")
+    error = await outcome(peer)
+    assert isinstance(error, ConnectionLostError)
+    assert (error.request_sent, len(peer.requests)) == ("maybe", 1)
+
+
+async def test_garbage_is_no_answer_and_no_400() -> None:
+    peer = Peer(b"hello, this is no HTTP\r\n\r\n")
+    error = await outcome(peer)
+    assert isinstance(error, ConnectionLostError)
+    assert (error.request_sent, len(peer.requests)) == ("maybe", 1)
+
+
+async def test_silence_ends_with_the_time_of_the_attempt() -> None:
+    peer = Peer(None)
+    error = await outcome(peer)
+    assert isinstance(error, ReadTimeoutError)
+    assert (error.request_sent, len(peer.requests)) == ("maybe", 1)
+
+
+async def test_silence_ends_with_the_deadline_when_that_is_nearer() -> None:
+    error = await outcome(Peer(None), Timeout(total=0.1, attempt=5, connect=1))
+    assert isinstance(error, DeadlineExceededError)
+    assert error.request_sent == "maybe"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "known"),
+    [
+        pytest.param("422 Unprocessable", REFUSAL, "refused", id="422"),
+        pytest.param("201 Created", APPROVAL, "approved", id="201"),
+        pytest.param("400 Bad Request", b"{}", "unknown", id="400"),
+    ],
+)
+@pytest.mark.parametrize("close", [True, False], ids=["truncated", "timed out"])
+async def test_a_status_is_kept_when_its_body_does_not_come_whole(
+    status: str,
+    body: bytes,
+    known: str,
+    close: bool,  # noqa: FBT001
+) -> None:
+    peer = Peer(answer(status, body, length=1000), close=close)
+    error = await outcome(peer)
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.outcome, error.status) == (known, int(status[:3]))
+    assert error.reasons == ("body: truncated" if close else "body: timed out",)
+    assert len(peer.requests) == 1
+
+
+async def test_a_truncated_500_is_repeated_as_any_500() -> None:
+    peer = Peer(answer("500 Oops", b"{}", length=1000), answer("422 No", REFUSAL))
+    assert isinstance(await outcome(peer), Refused)
+    assert len(peer.requests) == 2
+
+
+async def test_a_body_that_inflates_without_end_is_cut() -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    error = await outcome(Peer(answer("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.outcome, error.reasons) == ("approved", ("body: too large",))
+
+
+async def test_a_redirect_is_never_followed() -> None:
+    async with serving(Peer(answer("201 Created", APPROVAL))) as other:
+        peer = Peer(answer("307 Temporary Redirect", b"", f"Location: {other.base_url}/"))
+        error = await outcome(peer)
+        assert isinstance(error, UnexpectedStatusError)
+        assert (error.status, other.requests) == (307, [])
+
+
+async def test_a_stale_connection_is_no_reason_to_send_twice() -> None:
+    peer = Peer(answer("201 Created", APPROVAL), b"", close=False)
+    async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        peer.close = True
+        with pytest.raises(TransportError):
+            await client.approve(FISCAL_CODE, approval_request())
+    assert len(peer.requests) == 2
+
+
+async def test_the_users_session_is_used_and_left_as_it_was() -> None:
+    repeats = 0
+
+    async def repeating(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        nonlocal repeats
+        repeats += 1
+        return await handler(request)
+
+    peer = Peer(answer("422 No", REFUSAL))
+    async with (
+        serving(peer),
+        aiohttp.ClientSession(
+            middlewares=(repeating,), raise_for_status=True, headers={"X-Proxy": "yes"}
+        ) as session,
+    ):
+        async with LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session) as client:
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+        assert not session.closed
+        assert (repeats, len(peer.requests)) == (0, 1)
+        assert b"x-proxy: yes" in peer.requests[0].lower()
+
+
+async def test_a_closed_session_of_the_user_is_named_at_once() -> None:
+    async with aiohttp.ClientSession() as session:
+        client = LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session=session)
+    with pytest.raises(ConfigurationError, match="session: is closed"):
+        await client.approve(FISCAL_CODE, approval_request())
+
+
+def test_a_session_of_another_loop_is_named_at_once() -> None:
+    async def make() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession()
+
+    async def use(session: aiohttp.ClientSession) -> None:
+        client = LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session=session)
+        with pytest.raises(ConfigurationError, match="belongs to another event loop"):
+            await client.approve(FISCAL_CODE, approval_request())
+        await session.close()
+
+    session = asyncio.run(make())
+    asyncio.run(use(session))
+
+
+def test_something_else_is_no_session() -> None:
+    with pytest.raises(ConfigurationError, match="session: must be of type ClientSession, not str"):
+        LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session="x")  # type: ignore[arg-type]

@@ -1,0 +1,295 @@
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+
+import loanasync
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    ConfigurationError,
+    Dialect,
+    InvalidRequestError,
+    Limits,
+    LoanClient,
+    RetryPolicy,
+    Timeout,
+)
+from loanasync.sandbox import Sandbox
+
+
+def made(**options: object) -> LoanClient:
+    settings: dict[str, object] = {
+        "base_url": "https://loans.example.com",
+        "shop_id": "shop",
+        "auth_token": "secret-token",
+        **options,
+    }
+    return LoanClient(**settings)  # type: ignore[arg-type]
+
+
+async def approval(client: LoanClient, fiscal_code: str = FISCAL_CODE) -> loanasync.Decision:
+    await client.create_request({"fiscalCode": fiscal_code})
+    return await client.approve(fiscal_code, approval_request())
+
+
+def test_a_client_is_made_without_a_loop_and_shows_no_token() -> None:
+    client = made()
+    assert repr(client) == "LoanClient('https://loans.example.com', shop_id='shop', auth_token=***)"
+    assert "secret-token" not in str(vars(client))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("base_url", "loans.example.com"),
+        ("shop_id", "a/b"),
+        ("auth_token", "a b"),
+        ("dialect", "street_number"),
+        ("limits", {}),
+        ("retry", 3),
+        ("timeout", 10.0),
+        ("session", object()),
+        ("max_concurrency", 0),
+        ("max_concurrency", True),
+        ("max_concurrency", "5"),
+        ("strict", 1),
+        ("propagate", "b3"),
+    ],
+)
+def test_a_wrong_setting_is_named_when_the_client_is_made(setting: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        made(**{setting: value})
+    assert caught.value.setting == setting
+
+
+def test_strict_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._options.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"strict: needs python-stdnum.*loanasync\[strict\]"):
+        made(strict=True)
+
+
+def test_strict_checks_the_check_letter() -> None:
+    assert [problem.field for problem in made(strict=True).check(FISCAL_CODE, approval_request())] == [
+        "fiscal_code"
+    ]
+    assert made().check(FISCAL_CODE, approval_request()) == ()
+
+
+def test_from_env_reads_three_variables_and_has_no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", "env-shop")
+    monkeypatch.delenv("LOANASYNC_AUTH_TOKEN", raising=False)
+    with pytest.raises(ConfigurationError, match="LOANASYNC_AUTH_TOKEN: must be set"):
+        LoanClient.from_env()
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "t")
+    assert "env-shop" in repr(LoanClient.from_env(timeout=Timeout(total=5)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda client: client.create_request([]), id="create_request"),
+        pytest.param(lambda client: client.approve("x", approval_request()), id="approve"),
+        pytest.param(lambda client: client.approve(FISCAL_CODE, user_data()), id="approve with user data"),
+        pytest.param(lambda client: client.upload_documents(FISCAL_CODE, {"a": b""}), id="documents"),
+        pytest.param(lambda client: client.complete(FISCAL_CODE, approval_request()), id="complete"),
+        pytest.param(lambda client: client.complete("a/b\n", user_data()), id="path characters"),
+        pytest.param(lambda client: client.create_request(None), id="none"),
+    ],
+)
+async def test_bad_input_is_named_and_nothing_is_sent(
+    sandbox: Sandbox, client: LoanClient, call: object
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await call(client)  # type: ignore[operator]
+    assert caught.value.problems
+    assert not sandbox.journal
+
+
+async def test_every_broken_rule_is_named_at_once(client: LoanClient) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await client.approve(
+            "short", approval_request(amount=1, province="roma", postal_code=100), additional_data_needed=True
+        )
+    assert [problem.field for problem in caught.value.problems] == [
+        "fiscal_code",
+        "amount",
+        "province",
+        "postal_code",
+        "residence",
+        "residence_start_date",
+        "educational_qualification",
+        "children",
+        "salary_type",
+        "salary",
+    ]
+
+
+async def test_personal_values_do_not_stand_in_the_frames_of_an_error(client: LoanClient) -> None:
+    request = approval_request(amount=1, email="marker@example.com")
+    with pytest.raises(InvalidRequestError) as caught:
+        await client.approve(FISCAL_CODE, request)
+    traceback = caught.value.__traceback__
+    seen = 0
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals["__name__"].startswith("loanasync"):
+            seen += 1
+            assert FISCAL_CODE not in repr(frame.f_locals)
+            assert "marker@" not in repr(frame.f_locals)
+        traceback = traceback.tb_next
+    assert seen
+
+
+async def test_with_options_shares_sessions_and_changes_what_it_is_told(
+    sandbox: Sandbox, client: LoanClient
+) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    small = client.with_options(limits=Limits(amount_max=10_000), timeout=Timeout(total=9))
+    assert small.check(FISCAL_CODE, approval_request())
+    assert not client.check(FISCAL_CODE, approval_request())
+    civic = client.with_options(dialect=Dialect.civic_number(), retry=RetryPolicy(attempts=1), strict=False)
+    decision = await civic.approve(FISCAL_CODE, approval_request(order_token="o"))
+    assert decision.approved
+    other = client.with_options(shop_id="other", auth_token="t")
+    with pytest.raises(loanasync.AccessDeniedError):
+        await other.create_request({})
+    with pytest.raises(ConfigurationError, match="belong together"):
+        client.with_options(shop_id="other")
+    await small.aclose()
+    with pytest.raises(ClientClosedError):
+        await client.create_request({})
+    assert len(sandbox.journal) == 3
+
+
+async def test_a_call_can_have_its_own_time_and_retries(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    request = approval_request(email="anna+500x1@example.com")
+    with pytest.raises(loanasync.SystemFaultError):
+        await client.approve(FISCAL_CODE, request, retry=RetryPolicy(attempts=1))
+    with pytest.raises(ConfigurationError, match="timeout: must be of type Timeout"):
+        await client.approve(FISCAL_CODE, request, timeout=3)  # type: ignore[arg-type]
+
+
+async def test_closing_twice_is_fine_and_a_closed_client_says_so(client: LoanClient) -> None:
+    assert (await approval(client)).approved
+    await client.aclose()
+    await client.aclose()
+    with pytest.raises(ClientClosedError):
+        await client.approve(FISCAL_CODE, approval_request())
+
+
+async def test_a_hundred_calls_at_once_pass_through_a_few_places(sandbox: Sandbox) -> None:
+    async with LoanClient(
+        sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, max_concurrency=4
+    ) as client:
+        codes = [f"TSTXYZ00A00A{number:03}Z" for number in range(100)]
+        decisions = await asyncio.gather(*(approval(client, code) for code in codes))
+    assert all(isinstance(decision, Approved) for decision in decisions)
+    assert len(sandbox.journal) == 200
+
+
+class ServedInThread:
+    """A sandbox in a loop of its own, which outlives the loops of its clients."""
+
+    def __enter__(self) -> Sandbox:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._sandbox = Sandbox()
+        asyncio.run_coroutine_threadsafe(self._sandbox.start(), self._loop).result()
+        return self._sandbox
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._sandbox.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def test_one_client_serves_one_loop_after_another() -> None:
+    with ServedInThread() as sandbox:
+        client = LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token)
+
+        async def use(code: str) -> bool:
+            decision = await approval(client, code)
+            await client._pipeline._lanes.aclose()  # what a notebook's end of cell does not do
+            return decision.approved
+
+        assert asyncio.run(use("TSTXYZ00A00A001Z"))
+        assert asyncio.run(use("TSTXYZ00A00A002Z"))
+
+
+def test_a_client_left_open_in_a_dead_loop_works_in_the_next() -> None:
+    script = """
+import asyncio, sys
+from loanasync import LoanClient
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+for number in range(3):
+    print(asyncio.run(client.create_request({"fiscalCode": f"TSTXYZ00A00A00{number}Z"}))["fiscalCode"])
+"""
+    with ServedInThread() as sandbox:
+        done = subprocess.run(
+            [sys.executable, "-c", script, sandbox.base_url], capture_output=True, text=True, check=False
+        )
+    assert done.stdout.split() == [f"TSTXYZ00A00A00{number}Z" for number in range(3)]
+    assert "Event loop is closed" not in done.stderr
+
+
+def test_one_client_serves_two_threads_and_closes_both_sessions() -> None:
+    with ServedInThread() as sandbox:
+        client = LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        there = asyncio.run_coroutine_threadsafe(approval(client, "TSTXYZ00A00A001Z"), loop)
+
+        async def here() -> bool:
+            decision = await approval(client, "TSTXYZ00A00A002Z")
+            assert (await asyncio.wrap_future(there)).approved
+            lanes = list(client._pipeline._lanes._made.values())
+            await client.aclose()
+            assert len(lanes) == 2
+            assert all(lane.transport._session.closed for lane in lanes)
+            return decision.approved
+
+        assert asyncio.run(here())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
+def test_a_forked_child_opens_its_own_connections_and_leaves_the_parents_alone() -> None:
+    script = """
+import asyncio, os, sys
+from loanasync import LoanClient
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+async def create(number):
+    return (await client.create_request({"fiscalCode": f"TSTXYZ00A00A00{number}Z"}))["fiscalCode"]
+async def last(number):
+    print(await create(number), flush=True)
+    await client.aclose()
+with asyncio.Runner() as runner:
+    print(runner.run(create(0)), flush=True)
+    child = os.fork()
+    if child == 0:
+        asyncio.run(last(1))
+        os._exit(0)
+    os.waitpid(child, 0)
+    runner.run(last(2))
+"""
+    with ServedInThread() as sandbox:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script, sandbox.base_url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    assert done.stdout.split() == [f"TSTXYZ00A00A00{number}Z" for number in range(3)], done.stderr

@@ -1,0 +1,288 @@
+import asyncio
+import traceback
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from builders import FISCAL_CODE
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import APPROVED, FAULT, LOST, NOT_CONNECTED, REFUSED, TIMED_OUT, Run, fault
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    ClientClosedError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    LoanError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+    TransportError,
+    UnexpectedStatusError,
+)
+from loanasync._calls import NoAnswer, Reply
+from loanasync._retry import Quota, retry_after
+
+
+async def failure(run: Run, **policy: object) -> LoanError:
+    with pytest.raises(LoanError) as caught:
+        await run.approve(**policy)  # type: ignore[arg-type]
+    return caught.value
+
+
+async def test_an_approval_is_asked_once_when_it_is_answered() -> None:
+    run = Run(APPROVED)
+    decision = await run.approve()
+    assert isinstance(decision, Approved)
+    assert (decision.meta.status, decision.meta.attempts, len(run.transport.sent)) == (201, 1, 1)
+    assert decision.meta.trace_id is None
+    assert run.clock.slept == []
+
+
+async def test_a_refused_customer_is_never_asked_again() -> None:
+    run = Run(REFUSED, APPROVED)
+    assert isinstance(await run.approve(), Refused)
+    assert len(run.transport.sent) == 1
+
+
+async def test_a_system_fault_is_repeated_and_its_answer_kept() -> None:
+    run = Run(FAULT, FAULT, APPROVED)
+    decision = await run.approve()
+    assert isinstance(decision, Approved)
+    assert decision.meta.attempts == 3
+    assert decision.meta.elapsed == pytest.approx(sum(run.clock.slept))
+    assert len(run.clock.slept) == 2
+
+
+async def test_a_refusal_after_a_fault_is_final() -> None:
+    run = Run(FAULT, REFUSED, APPROVED)
+    assert isinstance(await run.approve(), Refused)
+    assert len(run.transport.sent) == 2
+
+
+@pytest.mark.parametrize(
+    "status", [200, 204, 301, 307, 400, 401, 403, 404, 408, 409, 425, 429, 502, 503, 504]
+)
+async def test_no_other_status_is_repeated(status: int) -> None:
+    run = Run(Reply(status=status, headers={"Retry-After": "0"}, body=b"{}"), APPROVED)
+    await failure(run)
+    assert len(run.transport.sent) == 1
+
+
+@pytest.mark.parametrize("answer", [NOT_CONNECTED, LOST, TIMED_OUT], ids=lambda answer: answer.error.__name__)
+async def test_no_transport_failure_is_repeated(answer: NoAnswer) -> None:
+    run = Run(answer, APPROVED)
+    error = await failure(run)
+    assert isinstance(error, TransportError)
+    assert (type(error), error.request_sent, error.attempts) == (answer.error, answer.request_sent, 1)
+    assert error.cause_type == answer.cause_type
+    assert len(run.transport.sent) == 1
+
+
+async def test_a_lost_connection_after_a_fault_was_maybe_sent_even_if_the_last_attempt_was_not() -> None:
+    error = await failure(Run(FAULT, NOT_CONNECTED))
+    assert isinstance(error, ConnectError)
+    assert (error.request_sent, error.attempts) == ("maybe", 2)
+
+
+async def test_already_evaluated_after_a_fault_says_so() -> None:
+    body = b'{"errors":{"domain":["User already evaluated for approval"]}}'
+    told = Reply(status=400, headers={}, body=body)
+    after = await failure(Run(FAULT, told))
+    at_once = await failure(Run(told))
+    assert isinstance(after, AlreadyEvaluatedError)
+    assert isinstance(at_once, AlreadyEvaluatedError)
+    assert (after.after_retry, at_once.after_retry) == (True, False)
+
+
+async def test_attempts_end_the_repeating() -> None:
+    run = Run(FAULT, FAULT, FAULT, APPROVED)
+    error = await failure(run)
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.attempts, error.status) == ("attempts", 3, 500)
+    assert len(run.transport.sent) == 3
+
+
+async def test_one_attempt_never_waits() -> None:
+    run = Run(FAULT)
+    error = await failure(run, retry=RetryPolicy(attempts=1))
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.attempts, run.clock.slept) == ("attempts", 1, [])
+
+
+async def test_the_deadline_ends_the_repeating_before_a_wait_that_would_pass_it() -> None:
+    run = Run(fault({"Retry-After": "10"}), APPROVED)
+    error = await failure(run, timeout=Timeout(total=10, attempt=8))
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.attempts, run.clock.slept) == ("deadline", 1, [])
+
+
+async def test_the_quota_ends_the_repeating() -> None:
+    run = Run(FAULT, FAULT, FAULT, quota=1)
+    error = await failure(run)
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.attempts) == ("quota", 2)
+
+
+async def test_a_failing_service_gets_no_more_than_the_calls_plus_the_quota() -> None:
+    run = Run(*[FAULT] * 400, quota=20)
+    outcomes = await asyncio.gather(*(run.approve() for _ in range(100)), return_exceptions=True)
+    assert all(isinstance(outcome, SystemFaultError) for outcome in outcomes)
+    assert len(run.transport.sent) == 100 + 20
+
+
+def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() -> None:
+    quota = Quota(1)
+    assert [quota.take(), quota.take()] == [True, False]
+    for _ in range(9):
+        quota.earn()
+    assert not quota.take()
+    for _ in range(100):
+        quota.earn()
+    assert [quota.take(), quota.take()] == [True, False]
+
+
+async def test_retry_after_is_the_least_wait() -> None:
+    run = Run(fault({"Retry-After": "7"}), APPROVED)
+    await run.approve()
+    assert run.clock.slept == [7.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [
+        pytest.param("3", 3, 3, id="seconds"),
+        pytest.param("", 0, 0, id="empty"),
+        pytest.param("soon", 0, 0, id="words"),
+        pytest.param("-5", 0, 0, id="negative"),
+        pytest.param("٣", 0, 0, id="other digits"),
+        pytest.param("9" * 5000, 10**9, 10**10, id="enormous"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0, id="past"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0, id="past without zone"),
+        pytest.param(
+            format_datetime(datetime.now(UTC) + timedelta(hours=9)), 8 * 3600, 9 * 3600, id="future"
+        ),
+    ],
+)
+def test_retry_after_is_read_in_both_forms_and_never_fails(asked: str, least: float, most: float) -> None:
+    assert least <= retry_after({"Retry-After": asked}) <= most
+
+
+@given(
+    attempts=st.integers(1, 6),
+    base=st.floats(0.01, 3),
+    total=st.floats(1, 30),
+    quota=st.integers(0, 5),
+    faults=st.integers(0, 8),
+)
+async def test_never_more_than_the_policy_and_never_past_the_deadline(
+    attempts: int, base: float, total: float, quota: int, faults: int
+) -> None:
+    run = Run(*[FAULT] * faults, APPROVED, quota=quota)
+    started = run.clock.now()
+    try:
+        await run.approve(
+            Timeout(total=total, attempt=20, connect=0.5), RetryPolicy(attempts=attempts, base=base)
+        )
+    except SystemFaultError as error:
+        assert error.attempts == len(run.transport.sent)
+    assert len(run.transport.sent) <= min(attempts, quota + 1, faults + 1)
+    assert run.clock.now() < started + total
+    assert all(wait <= base * 2**number for number, wait in enumerate(run.clock.slept))
+
+
+async def test_an_attempt_gets_its_own_time_and_no_more_than_the_call_has_left() -> None:
+    run = Run(fault({"Retry-After": "55"}), APPROVED)
+    await run.approve(Timeout(total=60, attempt=30))
+    assert [within for _, within in run.transport.sent] == [30, 5]
+
+
+async def test_an_attempt_that_the_deadline_cut_short_is_a_deadline_exceeded() -> None:
+    cut = await failure(Run(TIMED_OUT), timeout=Timeout(total=10, attempt=30))
+    slow = await failure(Run(TIMED_OUT), timeout=Timeout(total=60, attempt=30))
+    assert isinstance(cut, DeadlineExceededError)
+    assert cut.request_sent == "maybe"
+    assert isinstance(slow, ReadTimeoutError)
+
+
+async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
+    held = asyncio.Event()
+    run = Run(held, APPROVED, places=1)
+    first = asyncio.create_task(run.approve())
+    while not run.transport.sent:
+        await asyncio.sleep(0)
+    error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
+    assert isinstance(error, PoolTimeoutError)
+    assert (error.request_sent, error.attempts) == ("no", 0)
+    held.set()
+    assert isinstance(await first, Approved)
+    assert isinstance(await run.approve(), Approved), "the place is free again"
+
+
+async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
+    run = Run(asyncio.Event(), APPROVED, places=1)
+    task = asyncio.create_task(run.approve())
+    while not run.transport.sent:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert isinstance(await run.approve(), Approved)
+    assert len(run.transport.sent) == 2
+
+
+async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None:
+    held = asyncio.Event()
+    run = Run(held)
+    call = asyncio.create_task(run.approve())
+    while not run.transport.sent:
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(run.pipeline.aclose(60))
+    await asyncio.sleep(0)
+    assert isinstance(await failure(run), ClientClosedError)
+    assert run.transport.closed == 0
+    held.set()
+    assert isinstance(await call, Approved)
+    await closing
+    assert run.transport.closed == 1
+    await run.pipeline.aclose(60)
+    assert run.transport.closed == 1
+
+
+async def test_closing_does_not_wait_for_ever() -> None:
+    run = Run(asyncio.Event())
+    call = asyncio.create_task(run.approve())
+    while not run.transport.sent:
+        await asyncio.sleep(0)
+    await run.pipeline.aclose(0.01)
+    assert run.transport.closed == 1
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(REFUSED.__class__(status=418, headers={}, body=b"{}"),), (FAULT,) * 3, (NOT_CONNECTED,), (LOST,)],
+    ids=["status", "fault", "no connection", "lost"],
+)
+async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(
+    steps: tuple[Reply | NoAnswer, ...],
+) -> None:
+    run = Run(*steps)
+    error = await failure(run)
+    assert isinstance(error, UnexpectedStatusError | SystemFaultError | ConnectError | ConnectionLostError)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
+    assert ours
+    shown = " ".join(repr(value) for frame in ours for value in frame.f_locals.values())
+    assert FISCAL_CODE not in shown
+    assert "token" not in shown.replace("order_token", "")

@@ -1,0 +1,209 @@
+"""Spans and metrics of a call (HTTP client conventions), and nothing personal in any of them."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from scripted import APPROVED, FAULT, LOST, REFUSED, Run, Step
+
+from loanasync import Approved, ConfigurationError, LoanError
+from loanasync._telemetry import Propagate, Telemetry
+
+TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
+
+
+@pytest.fixture
+def run(tracing: TracerProvider, metering: MeterProvider) -> Iterator[Run]:
+    made = Run()
+    made.pipeline._telemetry = Telemetry(tracing, metering, "traceparent")
+    yield made
+
+
+async def spans_of(run: Run, exporter: InMemorySpanExporter, *steps: Step) -> Sequence[ReadableSpan]:
+    run.transport.steps = list(steps)
+    try:
+        await run.approve()
+    except (LoanError, asyncio.CancelledError):
+        pass
+    return exporter.get_finished_spans()
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
+    run: Run, exporter: InMemorySpanExporter
+) -> None:
+    first, second, call = await spans_of(run, exporter, FAULT, APPROVED)
+    assert (call.name, call.kind, call.status.status_code) == (
+        "loanasync.approve",
+        SpanKind.INTERNAL,
+        StatusCode.UNSET,
+    )
+    assert attributes(call) == {"loanasync.approved": True, "loanasync.attempts": 2}
+    shown = {
+        "http.request.method": "POST",
+        "server.address": "loans.example.com",
+        "server.port": 443,
+        "url.template": TEMPLATE,
+        "url.full": "https://loans.example.com/api/shops/REDACTED/requests/REDACTED",
+    }
+    assert attributes(first) == {**shown, "http.response.status_code": 500, "error.type": "500"}
+    assert attributes(second) == {
+        **shown,
+        "http.response.status_code": 201,
+        "http.request.resend_count": 1,
+    }
+    assert [first.status.status_code, second.status.status_code] == [StatusCode.ERROR, StatusCode.UNSET]
+    for attempt in (first, second):
+        assert (attempt.name, attempt.kind) == (f"POST {TEMPLATE}", SpanKind.CLIENT)
+        assert attempt.parent is not None
+        assert call.context is not None
+        assert attempt.parent.span_id == call.context.span_id
+
+
+async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
+    run: Run, exporter: InMemorySpanExporter
+) -> None:
+    attempt, call = await spans_of(run, exporter, REFUSED)
+    assert attributes(call) == {"loanasync.approved": False, "loanasync.attempts": 1}
+    assert call.status.status_code is StatusCode.UNSET
+    assert (attributes(attempt)["error.type"], attempt.status.status_code) == ("422", StatusCode.ERROR)
+
+
+async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
+    run: Run, exporter: InMemorySpanExporter
+) -> None:
+    *_, call = await spans_of(run, exporter, FAULT, FAULT, FAULT)
+    assert attributes(call) == {
+        "loanasync.attempts": 3,
+        "loanasync.stopped_by": "attempts",
+        "error.type": "SystemFaultError",
+    }
+    assert call.status.status_code is StatusCode.ERROR
+    assert call.status.description is None
+    assert not call.events, "an exception's text and stack stay out of the span"
+
+
+async def test_an_unanswered_attempt_names_its_cause(run: Run, exporter: InMemorySpanExporter) -> None:
+    attempt, call = await spans_of(run, exporter, LOST)
+    assert attributes(attempt)["error.type"] == "ServerDisconnectedError"
+    assert "http.response.status_code" not in attributes(attempt)
+    assert attributes(call)["error.type"] == "ConnectionLostError"
+
+
+async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExporter) -> None:
+    run.transport.steps = [asyncio.Event()]
+    task = asyncio.create_task(run.approve())
+    while not run.transport.sent:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    attempt, call = exporter.get_finished_spans()
+    for span in (attempt, call):
+        assert span.status.status_code is StatusCode.UNSET
+        assert "error.type" not in attributes(span)
+
+
+async def test_the_trace_goes_on_from_the_callers_span_to_the_wire_and_into_the_answer(
+    run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider
+) -> None:
+    run.transport.steps = [APPROVED]
+    before = context.get_current()
+    with tracing.get_tracer("shop").start_as_current_span("checkout"):
+        token = context.attach(baggage.set_baggage("customer", "anna"))
+        decision = await run.approve()
+        context.detach(token)
+    attempt, call, checkout = exporter.get_finished_spans()
+    assert call.parent == checkout.context
+    assert attempt.context is not None
+    headers = run.transport.sent[0][0].headers
+    trace_id, span_id = f"{attempt.context.trace_id:032x}", f"{attempt.context.span_id:016x}"
+    assert headers["traceparent"] == f"00-{trace_id}-{span_id}-{attempt.context.trace_flags:02x}"
+    assert "baggage" not in headers, "it would go to a third party"
+    assert isinstance(decision, Approved)
+    assert decision.meta.trace_id == trace_id
+    assert context.get_current() == before
+
+
+@pytest.mark.parametrize(("propagate", "sent"), [("off", set()), ("global", {"traceparent", "baggage"})])
+async def test_propagation_can_be_global_or_off(
+    run: Run, tracing: TracerProvider, propagate: Propagate, sent: set[str]
+) -> None:
+    run.pipeline._telemetry = Telemetry(tracing, None, propagate)
+    run.transport.steps = [APPROVED]
+    token = context.attach(baggage.set_baggage("a", "b"))
+    await run.approve()
+    context.detach(token)
+    assert {"traceparent", "baggage"} & run.transport.sent[0][0].headers.keys() == sent
+
+
+def test_another_propagation_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="propagate: must be one of traceparent, global, off"):
+        Telemetry(None, None, "b3")  # type: ignore[arg-type]
+
+
+async def test_three_metrics_count_durations_decisions_and_retries(
+    run: Run, reader: InMemoryMetricReader
+) -> None:
+    run.transport.steps = [FAULT, APPROVED, REFUSED, LOST]
+    await run.approve()
+    await run.approve()
+    with pytest.raises(LoanError):
+        await run.approve()
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics: dict[str, Any] = {
+        metric.name: metric.data.data_points
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    assert metrics.keys() == {
+        "http.client.request.duration",
+        "loanasync.decisions",
+        "loanasync.retries",
+    }
+    decisions = {
+        point.attributes["loanasync.outcome"]: point.value for point in metrics["loanasync.decisions"]
+    }
+    assert decisions == {"approved": 1, "refused": 1}
+    assert [point.value for point in metrics["loanasync.retries"]] == [1]
+    durations = metrics["http.client.request.duration"]
+    ends = {
+        point.attributes.get("error.type", point.attributes.get("http.response.status_code"))
+        for point in durations
+    }
+    assert ends == {"500", 201, "422", "ServerDisconnectedError"}
+    assert all(point.explicit_bounds[0] == 0.005 and point.explicit_bounds[-1] == 10 for point in durations)
+    assert all("url.full" not in point.attributes for point in durations)
+
+
+async def test_nothing_personal_is_in_any_span_or_metric(
+    run: Run, exporter: InMemorySpanExporter, reader: InMemoryMetricReader
+) -> None:
+    request = approval_request()
+    spans = await spans_of(run, exporter, FAULT, REFUSED)
+    shown = "".join(span.to_json() for span in spans) + str(reader.get_metrics_data())
+    assert FISCAL_CODE not in shown
+    for name in ("email", "last_name", "mobile_phone", "address", "city", "first_name"):
+        assert getattr(request, name) not in shown
+
+
+async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
+    run = Run(FAULT, APPROVED)
+    decision = await run.approve()
+    assert isinstance(decision, Approved)
+    assert decision.meta.trace_id is None
+    assert "traceparent" not in run.transport.sent[0][0].headers
+    assert trace.get_current_span() is trace.INVALID_SPAN

@@ -1,0 +1,125 @@
+"""Exact method, path, headers and bytes of every call, in both dialects (spec §2, §4, §5)."""
+
+import json
+from datetime import date
+from importlib.metadata import version
+
+import pytest
+from aioresponses import aioresponses
+from aioresponses.core import RequestCall
+from builders import FISCAL_CODE, additional_data, approval_request
+from yarl import URL
+
+from loanasync import Approved, Dialect, LoanClient, Refused, UserData
+
+BASE = "https://loans.example.com/v"
+REQUESTS = f"{BASE}/api/shops/shop%3A1/requests"
+REQUEST = f"{REQUESTS}/{FISCAL_CODE}"
+
+
+def made_client(**options: object) -> LoanClient:
+    return LoanClient(BASE + "/", shop_id="shop:1", auth_token="token", **options)  # type: ignore[arg-type]
+
+
+def only_call(wire: aioresponses) -> tuple[str, str, RequestCall]:
+    [((method, url), calls)] = wire.requests.items()
+    [call] = calls
+    return method, str(url), call
+
+
+async def test_an_approval_is_one_post_with_exactly_these_headers_and_bytes(wire: aioresponses) -> None:
+    wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
+    request = approval_request(
+        amount=45_000,
+        instalments=12,
+        email="anna@example.com",
+        last_name="Provà",
+        first_name="Anna",
+        mobile_phone="3330000000",
+        city="Roma",
+        address="Via Prova",
+        province="RM",
+        postal_code="00100",
+        street_number="12/A",
+        citizenship="italian",
+    )
+    async with made_client() as client:
+        assert isinstance(await client.approve(f" {FISCAL_CODE.lower()} ", request), Approved)
+    method, url, call = only_call(wire)
+    assert (method, url) == ("POST", REQUEST)
+    assert (
+        call.kwargs["data"]
+        == (
+            '{"amount":45000,"instalments":12,"loanFinality":"ecommerce_shop","email":"anna@example.com",'
+            '"lastname":"Provà","firstname":"Anna","mobilePhone":"3330000000","city":"Roma",'
+            '"address":"Via Prova","province":"RM","postalCode":"00100","streetNumber":"12/A",'
+            '"citizenship":"italian"}'
+        ).encode()
+    )
+    headers = dict(call.kwargs["headers"])
+    agent = headers.pop("User-Agent")
+    assert headers == {
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "X-Auth-Token": "token",
+    }
+    assert agent.startswith(f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/3.")
+
+
+async def test_the_transport_follows_no_redirect_and_no_middleware(wire: aioresponses) -> None:
+    wire.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
+    async with made_client() as client:
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+    sent = only_call(wire)[2].kwargs
+    assert sent["allow_redirects"] is False
+    assert sent["raise_for_status"] is False
+    assert sent["middlewares"] == ()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "street_number", "instalments", "italian"),
+    [
+        pytest.param(Dialect.street_number(), "streetNumber", "instalments", "italian", id="street"),
+        pytest.param(Dialect.civic_number(), "civicNumber", "installments", "Italian", id="civic"),
+    ],
+)
+async def test_each_dialect_spells_its_own_way(
+    wire: aioresponses, dialect: Dialect, street_number: str, instalments: str, italian: str
+) -> None:
+    wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
+    request = approval_request(
+        street_number="7", instalments=9, citizenship="italian", order_token="o", additional=additional_data()
+    )
+    async with made_client(dialect=dialect) as client:
+        await client.approve(FISCAL_CODE, request, additional_data_needed=True)
+    sent = json.loads(only_call(wire)[2].kwargs["data"])
+    assert (sent[street_number], sent[instalments], sent["citizenship"]) == ("7", 9, italian)
+    assert len({"streetNumber", "civicNumber"} & sent.keys()) == 1
+    assert len({"instalments", "installments"} & sent.keys()) == 1
+    assert sent["residenceStartDate"] == additional_data().residence_start_date.strftime("%m/%Y")
+
+
+async def test_a_completion_is_a_patch_with_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
+    wire.patch(URL(REQUEST, encoded=True), status=200, payload={"usPerson": False})
+    data = UserData(document_issue_date=date(2022, 5, 7), payment_day_of_month=5, us_person=False)
+    async with made_client() as client:
+        assert await client.complete(FISCAL_CODE, data) == UserData(us_person=False)
+    method, url, call = only_call(wire)
+    assert (method, url) == ("PATCH", REQUEST)
+    assert call.kwargs["data"] == b'{"documentIssueDate":"2022-05-07","usPerson":false,"paymentDayOfMonth":5}'
+
+
+async def test_the_prerequisite_calls_send_their_object_as_it_is(wire: aioresponses) -> None:
+    wire.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
+    wire.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
+    async with made_client() as client:
+        assert dict(await client.create_request({"fiscalCode": FISCAL_CODE, "n": [1]})) == {"a": 1}
+        assert dict(await client.upload_documents(FISCAL_CODE, {"front": {"x": None}})) == {}
+    sent = {
+        (method, str(url)): [call.kwargs["data"] for call in calls]
+        for (method, url), calls in wire.requests.items()
+    }
+    assert sent == {
+        ("POST", REQUESTS): [f'{{"fiscalCode":"{FISCAL_CODE}","n":[1]}}'.encode()],
+        ("POST", f"{REQUEST}/documents"): [b'{"front":{"x":null}}'],
+    }
