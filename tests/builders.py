@@ -57,6 +57,14 @@ def user_data(**changes: Any) -> UserData:
     return UserData(**{**values, **changes})
 
 
+def _user_data(fields: dict[str, Any]) -> UserData:
+    return UserData(**fields)
+
+
+def _approval_request(fields: dict[str, Any]) -> ApprovalRequest:
+    return ApprovalRequest(**fields)
+
+
 # Anything a person may type: letters of every script, no control characters, no halves of surrogate pairs.
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20).filter(
     lambda text: text.strip() != ""
@@ -78,7 +86,7 @@ USER_DATA = st.fixed_dictionaries(
         "profession": TEXTS,
         "extra": st.dictionaries(st.just("newField") | st.just("other"), st.integers() | TEXTS, max_size=2),
     },
-).map(lambda fields: UserData(**fields))
+).map(_user_data)
 
 APPROVAL_REQUESTS = st.fixed_dictionaries(
     {
@@ -105,4 +113,4 @@ APPROVAL_REQUESTS = st.fixed_dictionaries(
             additional_data, residence_start_date=DAYS, salary=st.integers(0, 10**7), children=st.just("5+")
         ),
     },
-).map(lambda fields: ApprovalRequest(**fields))
+).map(_approval_request)

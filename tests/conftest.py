@@ -6,7 +6,6 @@ from typing import Any
 from unittest import mock
 
 import aiohttp
-
 import pytest
 from aioresponses import aioresponses, core
 from hypothesis import HealthCheck, settings

@@ -50,10 +50,12 @@ class ScriptedTransport:
         self.steps = list(steps)
         self.sent: list[tuple[Request, float]] = []
         self.closed = 0
+        self.arrived = asyncio.Event()
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         assert connect > 0
         self.sent.append((request, within))
+        self.arrived.set()
         step = self.steps.pop(0)
         if isinstance(step, asyncio.Event):
             await step.wait()
@@ -80,8 +82,8 @@ class Run:
         )
 
     async def approve(
-        self, timeout: Timeout = Timeout(), retry: RetryPolicy = RetryPolicy()
+        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
     ) -> calls.Outcome:
         shop = configure("https://loans.example.com", "shop", "token")
         call = calls.approve(shop, Dialect.street_number(), FISCAL_CODE, approval_request())
-        return await self.pipeline.run(call, timeout, retry)
+        return await self.pipeline.run(call, timeout or Timeout(), retry or RetryPolicy())

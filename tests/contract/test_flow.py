@@ -33,9 +33,8 @@ async def test_a_loan_request_travels_from_creation_to_completion(
     await create(speaking)  # §1.1
     decision = await speaking.approve(FISCAL_CODE, approval_request(order_token="order-1"))  # §1.2
     assert isinstance(decision, Approved)
-    async with aiohttp.ClientSession() as browser:  # §1.3
-        async with browser.get(str(decision.redirect_url)) as page:
-            assert page.status == 200
+    async with aiohttp.ClientSession() as browser, browser.get(str(decision.redirect_url)) as page:  # §1.3
+        assert page.status == 200
     await speaking.upload_documents(FISCAL_CODE, {"front": "...", "back": "..."})  # §1.4
     data = user_data()
     assert await speaking.complete(FISCAL_CODE, data) == data

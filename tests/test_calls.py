@@ -1,0 +1,268 @@
+"""What each status of each call means (spec §3, §4, §7), without a loop or a socket."""
+
+import json
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+
+from loanasync import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    Approved,
+    CannotCompleteError,
+    Dialect,
+    DomainError,
+    InvalidFiscalCodeError,
+    LoanError,
+    Meta,
+    Problem,
+    Refused,
+    RejectedError,
+    ShopNotAllowedError,
+    SystemFaultError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserNotFoundError,
+)
+from loanasync import _calls as calls
+from loanasync._calls import Call, Reply
+from loanasync._configuration import configure
+
+SHOP = configure("https://loans.example.com/base/", "shop 1".replace(" ", ":"), "secret-token")
+STREET = Dialect.street_number()
+APPROVE = calls.approve(SHOP, STREET, FISCAL_CODE, approval_request())
+COMPLETE = calls.complete(SHOP, STREET, FISCAL_CODE, user_data())
+CREATE = calls.create_request(SHOP, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = calls.upload_documents(SHOP, FISCAL_CODE, {})
+
+
+def read(call: Call, status: int, body: object, *, attempts: int = 1, fault: str | None = None) -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reply = Reply(status=status, headers={}, body=content, fault=fault)
+    return call.read(reply, Meta(status=status, attempts=attempts, elapsed=0.1))
+
+
+def errors(**said: object) -> dict[str, object]:
+    return {"errors": said}
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "path"),
+    [
+        (APPROVE, "POST", f"/shop%3A1/requests/{FISCAL_CODE}"),
+        (COMPLETE, "PATCH", f"/shop%3A1/requests/{FISCAL_CODE}"),
+        (CREATE, "POST", "/shop%3A1/requests"),
+        (DOCUMENTS, "POST", f"/shop%3A1/requests/{FISCAL_CODE}/documents"),
+    ],
+    ids=["approve", "complete", "create_request", "upload_documents"],
+)
+def test_each_call_has_its_address_and_shows_none_of_it(call: Call, method: str, path: str) -> None:
+    request = call.request({"traceparent": "x"})
+    assert (request.method, request.url) == (method, f"https://loans.example.com/base/api/shops{path}")
+    assert request.headers["X-Auth-Token"] == "secret-token"
+    assert request.headers["traceparent"] == "x"
+    assert "traceparent" not in call.request({}).headers
+    redacted = path.replace("shop%3A1", "REDACTED").replace(FISCAL_CODE, "REDACTED")
+    assert call.redacted_url == f"https://loans.example.com/base/api/shops{redacted}"
+    shown = repr(call) + repr(request) + repr(Reply(status=201, headers={}, body=b"anna@example.com"))
+    assert not [secret for secret in (FISCAL_CODE, "secret-token", "anna@") if secret in shown]
+
+
+def test_201_is_approved_and_422_is_refused() -> None:
+    approved = read(APPROVE, 201, {"approved": True, "redirectUrl": "https://x/#t"})
+    refused = read(APPROVE, 422, {"approved": False})
+    assert isinstance(approved, Approved)
+    assert approved.redirect_url == "https://x/#t"
+    assert isinstance(refused, Refused)
+    assert read(APPROVE, 201, {"approved": True, "redirectUrl": None}).redirect_url is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason", "outcome"),
+    [
+        (201, {"approved": False}, "approved: contradicts status 201", "unknown"),
+        (422, {"approved": True}, "approved: contradicts status 422", "unknown"),
+        (201, {}, "approved: missing", "approved"),
+        (422, {}, "approved: missing", "refused"),
+        (201, {"approved": "true"}, "approved: expected a boolean", "unknown"),
+        (422, {"approved": "false"}, "approved: expected a boolean", "unknown"),
+        (201, {"approved": 1}, "approved: expected a boolean", "unknown"),
+        (422, {"approved": None}, "approved: expected a boolean", "unknown"),
+        (201, b'{"approved":true,"approved":true}', "approved: given more than once", "unknown"),
+        (422, b'{"approved":false,"approved":false}', "approved: given more than once", "unknown"),
+        (
+            201,
+            b'{"approved":true,"redirectUrl":"a","redirectUrl":"b"}',
+            "redirectUrl: given more than once",
+            "approved",
+        ),
+        (201, {"approved": True, "redirectUrl": 5}, "redirectUrl: expected a string", "approved"),
+        (201, b"", "body: empty", "approved"),
+        (422, b"", "body: empty", "refused"),
+        (201, b"<html>", "body: not JSON", "approved"),
+        (422, b"[]", "body: not a JSON object", "refused"),
+        (400, b"", "body: empty", "unknown"),
+        (400, b"<html>", "body: not JSON", "unknown"),
+        (400, {}, "errors: missing", "unknown"),
+        (400, {"errors": {}}, "errors: missing", "unknown"),
+        (400, {"errors": 5}, "errors: missing", "unknown"),
+    ],
+    ids=str,
+)
+def test_what_is_outside_the_specification_is_never_guessed(
+    status: int, body: object, reason: str, outcome: str
+) -> None:
+    error = read(APPROVE, status, body)
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.reasons, error.outcome, error.status) == ((reason,), outcome, status)
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(201, "approved"), (422, "refused"), (400, "unknown")])
+def test_a_truncated_body_leaves_what_the_status_says(status: int, outcome: str) -> None:
+    error = read(APPROVE, status, b'{"approved"', fault="truncated")
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.reasons, error.outcome) == (("body: truncated",), outcome)
+
+
+# spec §7, table "400 domain errors", and the tolerance that a service without codes asks for
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("User not found", UserNotFoundError),
+        ("Utente non trovato", UserNotFoundError),
+        ("User already evaluated for approval", AlreadyEvaluatedError),
+        ("USER ALREADY EVALUATED", AlreadyEvaluatedError),
+        ("Utente già valutato", AlreadyEvaluatedError),
+        ("This sales point cannot apply for a loan", ShopNotAllowedError),
+        ("Invalid fiscalCode.", InvalidFiscalCodeError),
+        ("invalid fiscal code", InvalidFiscalCodeError),
+        ("Something new", DomainError),
+    ],
+)
+def test_each_domain_error_has_its_class(message: str, kind: type[LoanError]) -> None:
+    for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
+        error = read(call, 400, errors(domain=[message]))
+        assert type(error) is kind
+        assert error.problems == (Problem("domain", "domain", message),)
+        assert error.operation == call.endpoint.operation
+
+
+@pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
+def test_already_evaluated_says_whether_a_500_came_before(attempts: int, after_retry: bool) -> None:  # noqa: FBT001
+    error = read(APPROVE, 400, errors(domain=["User already evaluated for approval"]), attempts=attempts)
+    assert isinstance(error, AlreadyEvaluatedError)
+    assert error.after_retry is after_retry
+
+
+def test_validation_problems_come_under_our_names_in_order() -> None:
+    said = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e", city=[5])
+    error = read(APPROVE, 400, said)
+    assert type(error) is RejectedError
+    assert error.problems == (
+        Problem("last_name", "lastname", "a"),
+        Problem("last_name", "lastname", "b"),
+        Problem("street_number", "civicNumber", "c"),
+        Problem("actualJobEndingDate", "actualJobEndingDate", "d"),
+        Problem("email", "email", "e"),
+        Problem("city", "city", "is not accepted"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (403, {"error": "Access denied"}, AccessDeniedError, "Access denied"),
+        (409, {"errors": "Not now"}, CannotCompleteError, "Not now"),
+        (500, errors(system=["System error"]), SystemFaultError, "System error"),
+    ],
+)
+def test_each_error_status_has_its_shape(
+    status: int, body: object, kind: type[LoanError], message: str
+) -> None:
+    error = read(APPROVE, status, body)
+    assert type(error) is kind
+    assert [problem.message for problem in error.problems] == [message]
+    assert error.status == status
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, AccessDeniedError), (409, CannotCompleteError), (500, SystemFaultError)]
+)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"errors": null}'])
+def test_a_status_that_says_all_needs_no_body(status: int, kind: type[LoanError], body: bytes) -> None:
+    error = read(APPROVE, status, body)
+    assert type(error) is kind
+    assert error.problems == ()
+    assert type(read(APPROVE, status, b"", fault="truncated")) is kind
+
+
+@pytest.mark.parametrize(
+    ("call", "statuses"),
+    [
+        (APPROVE, [101, 200, 202, 204, 301, 307, 401, 404, 418, 429, 502, 503]),
+        (COMPLETE, [201, 204, 302, 404, 409, 422, 503]),
+        (CREATE, [199, 300, 404, 409, 422, 503]),
+        (DOCUMENTS, [199, 300, 404, 413, 422, 503]),
+    ],
+    ids=["approve", "complete", "create_request", "upload_documents"],
+)
+def test_a_status_that_is_not_named_is_unexpected(call: Call, statuses: list[int]) -> None:
+    for status in statuses:
+        error = read(call, status, {"approved": True})
+        assert type(error) is UnexpectedStatusError
+        assert error.status == status
+
+
+def test_a_completion_is_the_saved_data_or_an_unexpected_reply() -> None:
+    assert read(COMPLETE, 200, COMPLETE.body) == user_data()
+    for body, reason in ((b"", "body: empty"), (b'{"usPerson":"no"}', "usPerson: wrong type")):
+        error = read(COMPLETE, 200, body)
+        assert isinstance(error, UnexpectedReplyError)
+        assert (error.reasons, error.outcome) == ((reason,), "unknown")
+    assert isinstance(read(COMPLETE, 200, COMPLETE.body, fault="truncated"), UnexpectedReplyError)
+
+
+@pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])
+def test_an_open_shape_is_an_object_or_nothing(call: Call) -> None:
+    for status in (200, 201, 202):
+        assert dict(read(call, status, {"a": [1]})) == {"a": [1]}
+    assert dict(read(call, 204, b"")) == {}
+    assert isinstance(read(call, 200, b"[]"), UnexpectedReplyError)
+    assert isinstance(read(call, 200, b"", fault="truncated"), UnexpectedReplyError)
+
+
+def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
+    said = errors(
+        email=["anna@example.com is taken by PROVA Anna"],
+        fiscalCode=[f"{FISCAL_CODE.lower()} with secret-token"],
+        address=["approval of Via Prova"],
+    )
+    said["errors"]["3330000000"] = ["x"]  # type: ignore[index]
+    error = read(APPROVE, 400, said)
+    assert [(each.wire_name, each.message) for each in error.problems] == [
+        ("email", "*** is taken by *** ***"),
+        ("fiscalCode", "*** with ***"),
+        ("address", "approval of ***"),
+        ("***", "x"),
+    ]
+
+
+def test_a_name_that_is_a_word_of_a_message_does_not_change_the_error() -> None:
+    call = calls.approve(SHOP, STREET, FISCAL_CODE, approval_request(last_name="User", first_name="found"))
+    error = read(call, 400, errors(domain=["User not found"]))
+    assert type(error) is UserNotFoundError
+    assert error.problems[0].message == "*** not ***"
+
+
+def test_values_within_lists_and_objects_are_personal_too() -> None:
+    call = calls.create_request(SHOP, {"a": [{"b": "hidden-value"}], "c": "no"})
+    error = read(call, 400, errors(a=["hidden-value has no place here"]))
+    assert error.problems[0].message == "*** has no place here"
+
+
+def test_a_message_is_cut_and_its_control_characters_are_not_printed() -> None:
+    error = read(APPROVE, 400, {"errors": {"x" * 100: ["line\nbreak\x1b[31m" + "z" * 1000]}})
+    [problem] = error.problems
+    assert problem.message.startswith("line break [31mzzz")
+    assert (len(problem.message), len(problem.wire_name)) == (300, 60)

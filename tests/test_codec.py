@@ -1,0 +1,266 @@
+"""Models to bytes and bytes to models: both descriptions written exactly, every spelling read."""
+
+import json
+from datetime import date
+from typing import Any
+
+import pytest
+from builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loanasync import ApprovalRequest, Approved, Citizenship, Dialect, DocumentType, Meta, Refused, UserData
+from loanasync._codec import Malformed, Members, decode, encode, read_decision, read_user_data, write
+
+META = Meta(status=201, attempts=1, elapsed=0.1)
+STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
+
+FULL = approval_request(
+    country_calling_code="+39",
+    iban="IT00",
+    zero_interest_rate=False,
+    order_token="o",
+    payment_day_of_month=5,
+    additional=additional_data(residence_start_date=date(987, 5, 1)),
+    extra={"newField": [1, {"a": None}]},
+)
+COMMON = {
+    "amount": 45_000,
+    "loanFinality": "ecommerce_shop",
+    "email": "anna@example.com",
+    "lastname": "Prova",
+    "firstname": "Anna",
+    "mobilePhone": "3330000000",
+    "countryCallingCode": "+39",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "iban": "IT00",
+    "zeroInterestRate": False,
+    "orderToken": "o",
+    "paymentDayOfMonth": "5",
+    "residence": "rent",
+    "residenceStartDate": "05/0987",
+    "educationalQualification": "diploma",
+    "children": "2",
+    "salaryType": "net-monthly",
+    "salary": 1_600,
+    "newField": [1, {"a": None}],
+}
+
+
+def decision(**members: object) -> Approved:
+    return read_decision(Approved, decode(json.dumps({"approved": True, **members}).encode()), META)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "own"),
+    [
+        (STREET, {"streetNumber": "12/A", "instalments": 12, "citizenship": "italian"}),
+        (CIVIC, {"civicNumber": "12/A", "installments": 12, "citizenship": "Italian"}),
+    ],
+    ids=["street", "civic"],
+)
+def test_each_description_is_written_exactly(dialect: Dialect, own: dict[str, object]) -> None:
+    assert json.loads(write(FULL, dialect)) == {**COMMON, **own}
+
+
+def test_none_is_not_sent() -> None:
+    sent = json.loads(write(approval_request(), STREET))
+    assert "zeroInterestRate" not in sent
+    assert None not in sent.values()
+    assert not {"additional", "extra", "iban", "orderToken", "paymentDayOfMonth"} & sent.keys()
+
+
+@pytest.mark.parametrize(
+    ("given_as", "dialect", "written"),
+    [
+        ("italian", STREET, "italian"),
+        ("Italian", STREET, "italian"),
+        (Citizenship.ITALIAN, CIVIC, "Italian"),
+        ("italian", CIVIC, "Italian"),
+        (Citizenship.OUTSIDE_EU, CIVIC, "outside_eu"),
+    ],
+)
+def test_citizenship_is_spelt_as_the_dialect_has_it(given_as: str, dialect: Dialect, written: str) -> None:
+    assert json.loads(write(approval_request(citizenship=given_as), dialect))["citizenship"] == written
+
+
+def test_user_data_is_written_exactly() -> None:
+    sent = write(user_data(document_type=DocumentType.PASSPORT, extra={"x": "à"}), STREET)
+    assert (
+        sent
+        == (
+            '{"documentOfType":"passport","documentCode":"AA00000AA","documentCity":"Roma",'
+            '"documentIssueDate":"2022-05-17","documentExpirationDate":"2032-05-17",'
+            '"iban":"IT00A0000000000000000000000","politicallyExposed":false,"usPerson":false,"marketing":true,'
+            '"paymentDayOfMonth":5,"profession":"baker","x":"à"}'
+        ).encode()
+    )
+
+
+@given(USER_DATA)
+def test_user_data_comes_back_as_it_was_sent(data: UserData) -> None:
+    assert read_user_data(decode(write(data, CIVIC))) == data
+
+
+@given(APPROVAL_REQUESTS)
+def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
+    for dialect in (STREET, CIVIC):
+        echoed = read_decision(Refused, decode(write(request, dialect)), META)
+        for name in ("amount", "instalments", "email", "street_number", "citizenship", "iban", "order_token"):
+            assert getattr(echoed, name) == getattr(request, name)
+        assert echoed.payment_day_of_month == request.payment_day_of_month
+        assert echoed.meta.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("members", "field", "value"),
+    [
+        ({"civicNumber": "7"}, "street_number", "7"),
+        ({"streetNumber": "7"}, "street_number", "7"),
+        ({"streetNumber": "7", "civicNumber": "8"}, "street_number", "7"),
+        ({"installments": 9}, "instalments", 9),
+        ({"instalments": 9}, "instalments", 9),
+        ({"citizenship": "Italian"}, "citizenship", Citizenship.ITALIAN),
+        ({"citizenship": "italian"}, "citizenship", Citizenship.ITALIAN),
+        ({"citizenship": "swiss"}, "citizenship", "swiss"),
+        ({"citizenship": None}, "citizenship", None),
+        ({"paymentDayOfMonth": 5}, "payment_day_of_month", 5),
+        ({"paymentDayOfMonth": "05"}, "payment_day_of_month", 5),
+        ({"paymentDayOfMonth": None}, "payment_day_of_month", None),
+        ({"redirectUrl": "https://x.example/#t"}, "redirect_url", "https://x.example/#t"),
+        ({"zeroInterestRate": True}, "zero_interest_rate", True),
+        ({"netAmount": 5}, "net_amount", 5),
+        ({"amount": None}, "amount", None),
+    ],
+)
+def test_every_spelling_is_read(members: dict[str, object], field: str, value: object) -> None:
+    read = decision(**members)
+    assert getattr(read, field) == value
+    assert type(getattr(read, field)) is type(value)
+    assert read.meta == META
+
+
+@pytest.mark.parametrize(
+    ("wire_name", "value"),
+    [
+        ("amount", "5000"),
+        ("amount", 1.5),
+        ("amount", True),
+        ("netAmount", [1]),
+        ("zeroInterestRate", "false"),
+        ("zeroInterestRate", 0),
+        ("email", 5),
+        ("citizenship", 5),
+        ("paymentDayOfMonth", "first"),
+        ("paymentDayOfMonth", 5.0),
+        ("streetNumber", {"a": 1}),
+    ],
+)
+def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: str, value: object) -> None:
+    read = decision(**{"redirectUrl": "https://x", "instalments": 9, wire_name: value})
+    assert read.meta.unread == (wire_name,)
+    assert read.raw[wire_name] == value
+    assert (read.redirect_url, read.instalments) == ("https://x", 9)
+    again = {name: getattr(read, name) for name in ("amount", "net_amount", "zero_interest_rate", "email")}
+    assert again == dict.fromkeys(again)
+
+
+def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
+    read = decision(raw="x", meta="y", approvalMessageApiFull="z", unknown=[1])
+    assert dict(read.raw) == {
+        "approved": True,
+        "raw": "x",
+        "meta": "y",
+        "approvalMessageApiFull": "z",
+        "unknown": [1],
+    }
+    assert read.meta == META
+    assert not hasattr(read, "approval_message_api_full")
+
+
+def test_unknown_members_of_user_data_go_into_extra() -> None:
+    assert dict(read_user_data(decode(b'{"usPerson":true,"new":[1]}')).extra) == {"new": [1]}
+    assert read_user_data(decode(b'{"documentOfType":"library_card"}')).document_type == "library_card"
+
+
+@pytest.mark.parametrize(
+    ("body", "reasons"),
+    [
+        ({"usPerson": "no", "documentIssueDate": "17/05/2022"}, ("documentIssueDate", "usPerson")),
+        ({"documentIssueDate": "2022-02-30"}, ("documentIssueDate",)),
+        ({"documentIssueDate": "20220517"}, ("documentIssueDate",)),
+        ({"documentOfType": 5}, ("documentOfType",)),
+    ],
+)
+def test_user_data_of_wrong_types_names_paths_and_no_values(
+    body: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    with pytest.raises(Malformed) as caught:
+        read_user_data(decode(json.dumps(body).encode()))
+    assert caught.value.args == tuple(f"{name}: wrong type" for name in reasons)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "empty"),
+        (b" \r\n", "empty"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b"<html>", "not JSON"),
+        (b'{"a":', "not JSON"),
+        (b'{"a": NaN}', "not JSON"),
+        (b'{"a": -Infinity}', "not JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"[" * 20_000, "nested too deeply"),
+        (b"[]", "not a JSON object"),
+        (b'"approved"', "not a JSON object"),
+        (b"null", "not a JSON object"),
+    ],
+    ids=lambda value: value[:20].decode("latin-1") if isinstance(value, bytes) else value,
+)
+def test_what_is_no_json_object_is_named_without_its_content(body: bytes, reason: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        decode(body)
+    assert caught.value.args == (f"body: {reason}",)
+    assert caught.value.__context__ is None
+
+
+def test_a_byte_order_mark_does_no_harm() -> None:
+    assert decode(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
+def test_members_given_more_than_once_are_remembered() -> None:
+    members = decode(b'{"a":1,"b":{"c":1,"c":2},"a":2}')
+    assert (members, members.repeated) == ({"a": 2, "b": {"c": 2}}, {"a"})
+    assert decode(b'{"a":1}').repeated == frozenset()
+
+
+@given(st.binary())
+def test_any_bytes_are_members_or_malformed(body: bytes) -> None:
+    try:
+        assert isinstance(decode(body), Members)
+    except Malformed as malformed:
+        assert malformed.args[0].startswith("body: ")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+WIRE_NAMES = st.sampled_from(
+    ["approved", "amount", "email", "redirectUrl", "citizenship", "paymentDayOfMonth", "x"]
+)
+
+
+@given(st.dictionaries(WIRE_NAMES, JSON_VALUES))
+def test_any_members_are_read_or_left_in_raw(body: dict[str, Any]) -> None:
+    read = read_decision(Refused, decode(json.dumps(body).encode()), META)
+    assert dict(read.raw) == body
+
+
+def test_bodies_are_encoded_as_utf8_without_spaces() -> None:
+    assert encode({"a": {"b": [1, "è"]}}) == '{"a":{"b":[1,"è"]}}'.encode()

@@ -1,0 +1,135 @@
+import copy
+import inspect
+import pickle
+import traceback
+from typing import Any
+
+import attrs
+import pytest
+from builders import additional_data, approval_request, user_data
+
+from loanasync import (
+    AdditionalData,
+    ApprovalRequest,
+    Approved,
+    Citizenship,
+    InvalidRequestError,
+    Meta,
+    Problem,
+    Refused,
+    UserData,
+)
+from loanasync._display import Body, mask
+
+META = Meta(status=201, attempts=1, elapsed=0.5)
+MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]
+DECISIONS = [Approved(email="anna@example.com", redirect_url="https://x/#t", meta=META), Refused(meta=META)]
+
+
+@pytest.mark.parametrize("model", [*MODELS, *DECISIONS], ids=lambda model: type(model).__name__)
+def test_a_model_is_frozen_without_a_dict_and_survives_copies(model: Any) -> None:
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        model.amount = 1
+    assert not hasattr(model, "__dict__")
+    assert pickle.loads(pickle.dumps(model)) == model  # noqa: S301  (our own bytes)
+    assert copy.deepcopy(model) == copy.copy(model) == model
+    assert len({model, copy.copy(model)}) == 1
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_no_personal_value_shows_in_a_repr(model: Any) -> None:
+    shown = repr(model) + str(model)
+    texts = [value for value in attrs.asdict(model).values() if isinstance(value, str)]
+    assert texts
+    public = {"ecommerce_shop"}
+    assert not [text for text in texts if text in shown and text not in public]
+
+
+def test_amounts_and_counts_show_in_a_repr() -> None:
+    assert repr(approval_request()).startswith("ApprovalRequest(amount=45000, instalments=12, ")
+    shown = repr(DECISIONS[0])
+    assert "anna@" not in shown
+    assert "https" not in shown
+    assert "redirect_url=***" in shown
+
+
+def test_fields_are_given_by_name_only() -> None:
+    with pytest.raises(TypeError):
+        ApprovalRequest(45_000)  # type: ignore[misc, call-arg]
+
+
+def test_every_missing_and_every_unknown_field_is_named_at_once() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        AdditionalData(residense="rent", children="2", salary=1, zzz=1)  # type: ignore[call-arg]
+    said = {problem.field: problem.message for problem in caught.value.problems}
+    assert list(said) == [
+        "residence",
+        "residence_start_date",
+        "educational_qualification",
+        "salary_type",
+        "residense",
+        "zzz",
+    ]
+    assert said["residence"] == "is required"
+    assert "did you mean residence?" in said["residense"]
+    assert "did you mean" not in said["zzz"]
+
+
+def test_a_failed_construction_keeps_its_values_out_of_the_traceback() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        UserData(document_code="marker-value", nonsense="marker-value")  # type: ignore[call-arg]
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    ours = [frame for frame in frames if frame.f_globals["__name__"] == "loanasync._models"]
+    assert ours
+    assert "marker-value" not in "".join(repr(frame.f_locals) for frame in ours)
+    assert caught.value.__context__ is None
+
+
+def test_signatures_show_the_fields() -> None:
+    parameters = inspect.signature(ApprovalRequest).parameters
+    assert list(parameters)[:3] == ["amount", "instalments", "loan_finality"]
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters.values())
+
+
+def test_extra_members_are_a_read_only_copy() -> None:
+    given = {"new": 1}
+    request = approval_request(extra=given)
+    given["new"] = 2
+    assert dict(request.extra) == {"new": 1}
+    with pytest.raises(TypeError):
+        request.extra["new"] = 3  # type: ignore[index]
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=["approved", "refused"])
+def test_a_decision_is_neither_true_nor_false(decision: Approved | Refused) -> None:
+    with pytest.raises(TypeError, match=r"decision\.approved.*match"):
+        bool(decision)
+
+
+def test_a_decision_cannot_say_otherwise() -> None:
+    assert [decision.approved for decision in DECISIONS] == [True, False]
+    with pytest.raises(TypeError):
+        Refused(approved=True, meta=META)  # type: ignore[call-arg]
+
+
+def test_enumerations_are_their_wire_values() -> None:
+    assert Citizenship("outside_eu") is Citizenship.OUTSIDE_EU
+    assert Citizenship.EU == "eu"
+
+
+def test_a_body_counts_its_members_and_shows_none() -> None:
+    assert [repr(Body()), repr(Body({"a": 1})), repr(Body({"a": 1, "b": 2}))] == [
+        "<Body of 0 members>",
+        "<Body of 1 member>",
+        "<Body of 2 members>",
+    ]
+    assert Body({"a": 1}) == {"a": 1}
+    assert "a" in Body({"a": 1})
+
+
+def test_none_is_no_secret() -> None:
+    assert (mask(None), mask("x"), mask("")) == ("None", "***", "***")
+
+
+def test_a_problem_prints_as_a_line() -> None:
+    assert str(Problem("amount", "amount", "is required")) == "amount: is required"

@@ -1,0 +1,351 @@
+"""Every rule of spec §2 and §8, in both dialects, and that all broken ones are named at once."""
+
+import math
+from datetime import UTC, date, datetime
+from typing import Any
+
+import attrs
+import pytest
+from builders import (
+    APPROVAL_REQUESTS,
+    FISCAL_CODE,
+    TEXTS,
+    USER_DATA,
+    additional_data,
+    approval_request,
+    user_data,
+)
+from hypothesis import given
+from stdnum.it import codicefiscale
+
+from loanasync import ApprovalRequest, Dialect, Limits, Problem, UserData
+from loanasync import _rules as rules
+from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
+
+STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
+TEXT_FIELDS = (
+    "loan_finality",
+    "email",
+    "last_name",
+    "first_name",
+    "mobile_phone",
+    "city",
+    "address",
+    "province",
+)
+TEXT_FIELDS += ("postal_code", "street_number", "citizenship")
+OPTIONAL_TEXTS = ("country_calling_code", "iban", "order_token")
+UNSENDABLE = ["a\nb", "a\x00b", "\x7f", "a\u2028b", "a\ud800"]
+
+
+def problems(
+    request: object, dialect: Dialect = STREET, limits: Limits | None = None, *, needed: bool = False
+) -> list[Problem]:
+    return list(
+        rules.check_approval(
+            request, additional_data_needed=needed, dialect=dialect, limits=limits or Limits()
+        )
+    )
+
+
+def only(field: str, value: object, dialect: Dialect = STREET) -> Problem:
+    """The one problem of a request in which this field has this value."""
+    changes: dict[str, Any] = {"order_token": "o", field: value}
+    [problem] = problems(approval_request(**changes), dialect)
+    assert problem.field == field
+    assert problem.wire_name == dialect.approval_names[field]
+    return problem
+
+
+@given(APPROVAL_REQUESTS)
+def test_a_valid_request_has_no_problem(request: ApprovalRequest) -> None:
+    assert problems(request) == []
+
+
+@given(USER_DATA)
+def test_valid_user_data_has_no_problem(data: UserData) -> None:
+    assert list(rules.check_user_data(data)) == []
+
+
+@pytest.mark.parametrize("dialect", [STREET, CIVIC], ids=["street", "civic"])
+@pytest.mark.parametrize("field", TEXT_FIELDS)
+@pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", *UNSENDABLE], ids=repr)
+def test_a_required_text_is_a_text_with_something_in_it(dialect: Dialect, field: str, value: object) -> None:
+    assert only(field, value, dialect).message
+
+
+@pytest.mark.parametrize("field", OPTIONAL_TEXTS)
+@pytest.mark.parametrize("value", ["", 5, *UNSENDABLE], ids=repr)
+def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: object) -> None:
+    assert only(field, value).message
+    assert problems(approval_request(**{field: None})) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (4_999, "between 5000 and 1500000 euro cents"),
+        (1_500_001, "between 5000 and 1500000 euro cents"),
+        (450.0, "not float: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents"),
+        (True, "not bool"),
+        ("45000", "not str"),
+        (None, "is required: euro cents as an int"),
+    ],
+)
+def test_an_amount_is_in_cents_and_within_the_limits(value: object, hint: str) -> None:
+    assert hint in only("amount", value).message
+
+
+@pytest.mark.parametrize("value", [2, 61, 12.0, "12", None, False])
+def test_instalments_are_a_count_within_the_limits(value: object) -> None:
+    assert "between 3 and 60" in only("instalments", value).message
+
+
+@pytest.mark.parametrize(("field", "least", "most"), [("amount", 5_000, 1_500_000), ("instalments", 3, 60)])
+def test_the_limits_themselves_are_allowed(field: str, least: int, most: int) -> None:
+    assert problems(approval_request(**{field: least})) == []
+    assert problems(approval_request(**{field: most})) == []
+
+
+def test_limits_can_be_overridden() -> None:
+    limits = Limits(
+        amount_max=50_000,
+        instalments_min=1,
+        province="[A-Z]{3}",
+        postal_code="[0-9]{4}",
+        street_number="[0-9]{1,5}",
+    )
+    request = approval_request(amount=50_001, instalments=1, province="ROM", postal_code="0010")
+    assert [each.field for each in problems(request, limits=limits)] == ["amount", "street_number"]
+    assert problems(attrs.evolve(request, amount=50_000, street_number="12345"), limits=limits) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "hint"),
+    [
+        ("email", "anna", "one @"),
+        ("email", "anna@", "one @"),
+        ("email", "a b@example.com", "one @"),
+        ("email", "a@b@c", "one @"),
+        ("mobile_phone", "+393330000000", "without the international prefix"),
+        ("mobile_phone", "00393330000000", "without the international prefix"),
+        ("mobile_phone", "333 000", "digits only"),
+        ("mobile_phone", "\u0663\u0663\u0663", "digits only"),
+        ("country_calling_code", "0039", "such as +39"),
+        ("country_calling_code", "39", "such as +39"),
+        ("address", "Via Prova, 12", "without commas"),
+        ("province", "rm", "two upper-case letters"),
+        ("province", "RMA", "two upper-case letters"),
+        ("province", "RM\n", "line breaks"),
+        ("province", math.nan, "NA (Napoli)"),
+        ("province", None, "NA (Napoli)"),
+        ("province", False, "NO (Novara)"),
+        ("postal_code", 100, "loses its leading zeros"),
+        ("postal_code", 100.0, "loses its leading zeros"),
+        ("postal_code", "0100", "may have lost leading zeros"),
+        ("postal_code", "\u0660\u0660\u0661\u0660\u0660", "five digits"),
+        ("postal_code", "00100\n", "line breaks"),
+        ("citizenship", "martian", "must be one of italian, eu, outside_eu"),
+        ("citizenship", "EU", "must be one of"),
+        ("zero_interest_rate", 0, "True or False, not int"),
+        ("zero_interest_rate", "false", "True or False, not str"),
+        ("payment_day_of_month", 0, "between 1 and 31"),
+        ("payment_day_of_month", 32, "between 1 and 31"),
+        ("payment_day_of_month", "5", "not str"),
+    ],
+)
+def test_each_trap_is_explained(field: str, value: object, hint: str) -> None:
+    assert hint in only(field, value).message
+
+
+def test_napoli_and_the_other_spelling_of_italian_are_fine() -> None:
+    assert problems(approval_request(province="NA", citizenship="Italian")) == []
+
+
+def test_one_dialect_requires_an_order_token() -> None:
+    [problem] = problems(approval_request(), CIVIC)
+    assert (problem.field, problem.wire_name) == ("order_token", "orderToken")
+
+
+@pytest.mark.parametrize(("field", "value"), [("iban", "IT00"), ("payment_day_of_month", 5)])
+def test_what_a_dialect_does_not_send_is_no_silent_loss(field: str, value: object) -> None:
+    assert f"set sends_{field}" in only(field, value, CIVIC).message
+    told = attrs.evolve(CIVIC, **{f"sends_{field}": True})
+    assert problems(approval_request(order_token="o", **{field: value}), told) == []
+
+
+ADDITIONAL = [
+    "residence",
+    "residence_start_date",
+    "educational_qualification",
+    "children",
+    "salary_type",
+    "salary",
+]
+
+
+def test_the_conditional_block_is_required_as_a_whole() -> None:
+    assert [each.field for each in problems(approval_request(), needed=True)] == ADDITIONAL
+    assert [each.wire_name for each in problems(approval_request(), needed=True)] == [
+        APPROVAL_NAMES[field] for field in ADDITIONAL
+    ]
+    assert problems(approval_request(additional=additional_data()), needed=True) == []
+
+
+@pytest.mark.parametrize("needed", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, None) for field in ADDITIONAL),
+        ("residence", "castle"),
+        ("residence_start_date", "05/2019"),
+        ("residence_start_date", datetime(2019, 5, 1, tzinfo=UTC)),
+        ("educational_qualification", "phd"),
+        ("children", 2),
+        ("children", "5"),
+        ("children", "two"),
+        ("salary_type", "monthly"),
+        ("salary", -1),
+        ("salary", 1600.0),
+        ("salary", "1600"),
+    ],
+)
+def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001
+    [problem] = problems(approval_request(additional=additional_data(**{field: value})), needed=needed)
+    assert (problem.field, problem.wire_name) == (field, APPROVAL_NAMES[field])
+
+
+@pytest.mark.parametrize("children", ["0", "1", "2", "3", "4", "5+"])
+def test_any_number_of_children_is_let_through(children: str) -> None:
+    assert problems(approval_request(additional=additional_data(children=children))) == []
+
+
+def test_the_conditional_block_has_a_type_of_its_own() -> None:
+    [problem] = problems(approval_request(additional={"residence": "rent"}))
+    assert (problem.field, problem.message) == ("additional", "must be an AdditionalData, not dict")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("document_type", "library_card"),
+        ("document_code", ""),
+        ("document_city", 5),
+        ("document_issue_date", "2022-05-17"),
+        ("document_expiration_date", datetime(2032, 5, 17, tzinfo=UTC)),
+        ("iban", " "),
+        ("politically_exposed", "no"),
+        ("us_person", 0),
+        ("marketing", "true"),
+        ("payment_day_of_month", "5"),
+        ("profession", "a\nb"),
+    ],
+)
+def test_each_field_of_the_user_data_is_checked(field: str, value: object) -> None:
+    [problem] = rules.check_user_data(user_data(**{field: value}))
+    assert (problem.field, problem.wire_name) == (field, USER_DATA_NAMES[field])
+
+
+def test_user_data_must_have_something_in_it_and_an_expired_document_is_not_ours_to_judge() -> None:
+    assert [each.message for each in rules.check_user_data(UserData())] == ["must have at least one field"]
+    assert list(rules.check_user_data(UserData(extra={"new": 1}))) == []
+    assert list(rules.check_user_data(user_data(document_expiration_date=date(1999, 1, 1)))) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "hint"),
+    [
+        ("abc", "must be a mapping, not str"),
+        ({"a": math.nan}, "JSON values only"),
+        ({"a": {1, 2}}, "JSON values only"),
+        ({"a": "\ud800"}, "JSON values only"),
+        ({1: "a"}, "member names of type str"),
+        ({"email": "x"}, "must not hold email, which has a field of its own"),
+        ({"civicNumber": "x"}, "must not hold civicNumber"),
+    ],
+    ids=repr,
+)
+def test_extra_members_are_json_and_no_second_way_to_a_field(extra: object, hint: str) -> None:
+    [problem] = problems(approval_request(extra=extra))
+    assert problem.field == "extra"
+    assert hint in problem.message
+
+
+def test_what_is_no_request_is_named() -> None:
+    assert [str(each) for each in problems({"amount": 5})] == [
+        "request: must be ApprovalRequest(...), not dict"
+    ]
+    assert [str(each) for each in rules.check_user_data(5)] == ["data: must be UserData(...), not int"]
+
+
+@pytest.mark.parametrize(
+    "payload", [[], None, "x", {"a": object()}, {"a": math.inf}, {"a": "\udfff"}, {5: 5}], ids=repr
+)
+def test_an_open_payload_is_a_json_object(payload: object) -> None:
+    [problem] = rules.check_payload(payload)
+    assert problem.field == "payload"
+
+
+def test_a_payload_without_end_is_named() -> None:
+    endless: dict[str, object] = {}
+    endless["again"] = endless
+    assert len(list(rules.check_payload(endless))) == 1
+
+
+def test_a_deep_payload_is_named() -> None:
+    deep: object = 0
+    for _ in range(100_000):
+        deep = [deep]
+    assert len(list(rules.check_payload({"a": deep}))) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        None,
+        "",
+        "  ",
+        5,
+        "SHORT",
+        FISCAL_CODE + "A",
+        "TST/YZ00A00A000A",
+        "TSTXYZ00A00A000\u00c0",
+        "TSTXY\n00A00A000AA",
+    ]
+    + ["TSTXYZ00A00A00\u00df", "TSTXYZ00A00A000\u0131", "TSTXYZ\u066000A00A000"],
+    ids=repr,
+)
+def test_a_fiscal_code_is_16_letters_and_digits(code: object) -> None:
+    [problem] = rules.check_fiscal_code(code)
+    assert (problem.field, problem.wire_name) == ("fiscal_code", "fiscalCode")
+
+
+@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"], ids=repr)
+def test_a_fiscal_code_is_trimmed_and_put_in_upper_case(code: str) -> None:
+    assert list(rules.check_fiscal_code(code)) == []
+    assert rules.normalize_fiscal_code(code) == FISCAL_CODE
+
+
+def test_the_check_letter_counts_only_when_strict() -> None:
+    body = "TSTXYZ80A01A000"
+    right = codicefiscale.calc_check_digit(body)
+    wrong = "A" if right != "A" else "B"
+    assert list(rules.check_fiscal_code(body + right, strict=True)) == []
+    assert list(rules.check_fiscal_code(body + wrong)) == []
+    [problem] = rules.check_fiscal_code(body + wrong, strict=True)
+    assert "check letter" in problem.message
+
+
+def test_every_broken_rule_is_named_at_once() -> None:
+    wrong: dict[str, Any] = {each.name: object() for each in attrs.fields(ApprovalRequest)}
+    found = {problem.field for problem in problems(ApprovalRequest(**wrong))}
+    assert found == set(wrong)
+
+
+@given(TEXTS)
+def test_no_message_repeats_a_value(text: str) -> None:
+    marked = f"marker,{text}"
+    wrong: dict[str, Any] = {each.name: marked for each in attrs.fields(ApprovalRequest)}
+    said = [*problems(ApprovalRequest(**wrong)), *rules.check_fiscal_code(marked)]
+    assert said
+    assert "marker" not in str(said)

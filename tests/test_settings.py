@@ -1,0 +1,205 @@
+"""What a client is set up with: addresses, credentials, limits, dialects and policies."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
+from loanasync._configuration import configure, from_environment
+from loanasync._dialect import field_of
+
+
+def shop(**changes: object) -> Any:
+    settings = {"base_url": "https://loans.example.com", "shop_id": "shop", "auth_token": "token", **changes}
+    return configure(**settings)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host", "port"),
+    [
+        ("https://loans.example.com", "loans.example.com", 443),
+        ("https://loans.example.com:8443/v1/", "loans.example.com", 8443),
+        ("http://localhost:8080", "localhost", 8080),
+        ("http://shop.localhost", "shop.localhost", 80),
+        ("http://127.0.0.1:1", "127.0.0.1", 1),
+        ("http://[::1]:5", "::1", 5),
+    ],
+)
+def test_an_address_is_taken_apart_once(base_url: str, host: str, port: int) -> None:
+    made = shop(base_url=base_url)
+    assert (made.base_url, made.host, made.port) == (base_url.rstrip("/"), host, port)
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        None,
+        5,
+        "",
+        "loans.example.com",
+        "ftp://loans.example.com",
+        "https://",
+        "https://user:pass@loans.example.com",
+        "https://loans.example.com?a=b",
+        "https://loans.example.com#a",
+        "https://loans.example.com/a b",
+        "https://loans.example.com/%2e%2e",
+        "https://loans.example.com/../x",
+        "https://loans.example.com\n",
+        "https://loans.example.com:port",
+        "https://loans.example.com:99999",
+        "https://löans.example.com",
+        "https://" + "a" * 64 + ".example.com",
+        "https://[::1",
+        "http://loans.example.com",
+        "http://8.8.8.8",
+    ],
+    ids=repr,
+)
+def test_an_address_that_cannot_work_is_named(base_url: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        shop(base_url=base_url)
+    assert caught.value.setting == "base_url"
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "shop_id",
+    [
+        None,
+        5,
+        "",
+        " ",
+        ".",
+        "..",
+        "a/b",
+        "a\\b",
+        "a?b",
+        "a#b",
+        "a%2fb",
+        "a b",
+        "a\nb",
+        "a\x00",
+        "shöp",
+        "\ud800",
+    ],
+    ids=repr,
+)
+def test_a_shop_id_that_could_lead_elsewhere_is_named(shop_id: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        shop(shop_id=shop_id)
+    assert caught.value.setting == "shop_id"
+
+
+def test_a_shop_id_is_quoted() -> None:
+    assert shop(shop_id="a:b@c+d").shop_id == "a%3Ab%40c%2Bd"
+
+
+@pytest.mark.parametrize(
+    "token", [None, 5, "", " ", "se cret", "secret\r\nX: y", "secret\x00", "sécret"], ids=repr
+)
+def test_a_token_that_could_split_a_header_is_named_and_not_shown(token: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        shop(auth_token=token)
+    assert caught.value.setting == "auth_token"
+    assert "cret" not in str(caught.value)
+
+
+def test_a_shop_shows_no_token() -> None:
+    assert "token" not in repr(shop(auth_token="token-value")).replace("auth_token", "")
+
+
+@pytest.mark.parametrize("missing", ["LOANASYNC_BASE_URL", "LOANASYNC_SHOP_ID", "LOANASYNC_AUTH_TOKEN"])
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_missing_variable_is_named(missing: str, value: str | None) -> None:
+    environment = {"LOANASYNC_BASE_URL": "a", "LOANASYNC_SHOP_ID": "b", "LOANASYNC_AUTH_TOKEN": "c"}
+    assert from_environment(environment) == {"base_url": "a", "shop_id": "b", "auth_token": "c"}
+    del environment[missing]
+    if value is not None:
+        environment[missing] = value
+    with pytest.raises(ConfigurationError) as caught:
+        from_environment(environment)
+    assert caught.value.setting == missing
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attempts", 0),
+        ("attempts", True),
+        ("attempts", 2.0),
+        ("quota", -1),
+        ("base", 0),
+        ("base", "1"),
+        ("cap", float("inf")),
+        ("cap", float("nan")),
+    ],
+)
+def test_a_retry_policy_that_cannot_be_is_named(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"retry.{setting}: must be"):
+        RetryPolicy(**{setting: value})
+
+
+@pytest.mark.parametrize("setting", ["total", "attempt", "connect"])
+@pytest.mark.parametrize("value", [0, -1, None, "5", float("nan"), True])
+def test_a_timeout_that_cannot_be_is_named(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"timeout.{setting}: must be a number of seconds above 0"):
+        Timeout(**{setting: value})
+
+
+def test_connecting_takes_less_than_an_attempt() -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout\.connect: must be less than timeout\.attempt"):
+        Timeout(attempt=5, connect=5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("amount_min", 2_000_000),
+        ("amount_max", 5.0),
+        ("instalments_min", "3"),
+        ("instalments_max", 2),
+        ("province", "["),
+        ("postal_code", 5),
+        ("street_number", "("),
+    ],
+)
+def test_limits_that_cannot_be_are_named(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"limits\."):
+        Limits(**{setting: value})
+
+
+def test_the_limits_are_those_of_the_specification() -> None:
+    assert attrs.asdict(Limits()) == {  # spec §8
+        "amount_min": 5_000,
+        "amount_max": 1_500_000,
+        "instalments_min": 3,
+        "instalments_max": 60,
+        "province": "[A-Z]{2}",
+        "postal_code": "[0-9]{5}",
+        "street_number": None,
+    }
+
+
+@pytest.mark.parametrize("knob", ["street_number_field", "instalments_field", "italian"])
+def test_a_dialect_that_neither_description_speaks_is_named(knob: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"dialect.{knob}: must be .* or .*"):
+        attrs.evolve(Dialect.street_number(), **{knob: "else"})
+
+
+def test_the_two_dialects_differ_in_every_knob() -> None:
+    street, civic = attrs.asdict(Dialect.street_number()), attrs.asdict(Dialect.civic_number())
+    assert all(street[knob] != civic[knob] for knob in street)
+
+
+def test_our_field_names_are_found_from_either_spelling() -> None:
+    wire_names = ["streetNumber", "civicNumber", "installments", "lastname", "documentOfType", "new"]
+    assert [field_of(name) for name in wire_names] == [
+        "street_number",
+        "street_number",
+        "instalments",
+        "last_name",
+        "document_type",
+        "new",
+    ]
