@@ -76,7 +76,8 @@ class _Answer:
 
     last: Reply | NoAnswer
     attempts: int
-    stopped_by: StoppedBy | None
+    after_fault: bool = False
+    stopped_by: StoppedBy | None = None
 
 
 class Pipeline:
@@ -138,8 +139,8 @@ class Pipeline:
         span.ended(answer.attempts, answer.stopped_by)
         last = answer.last
         if isinstance(last, NoAnswer):
-            # An attempt before this one was answered with a 500: the service has seen the request.
-            sent = last.request_sent if answer.attempts == 1 else "maybe"
+            # After a 500 the service has seen the request, whatever became of the last attempt.
+            sent = "maybe" if answer.after_fault else last.request_sent
             return last.error(operation, last.cause_type, sent, answer.attempts)
         meta = Meta(last.status, answer.attempts, self._now() - started, span.trace_id)
         outcome = call.read(last, meta)
@@ -165,8 +166,10 @@ class Pipeline:
 
         async def attempt() -> Reply | NoAnswer:
             nonlocal attempts
-            attempts += 1
             within = min(timeout.attempt, remaining())
+            if within <= 0:  # a busy loop woke us late: ask nothing whose answer we could not wait for
+                return NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", request_sent="no")
+            attempts += 1
             with span.attempt(attempts) as sending:
                 answer = await lane.transport.send(
                     call.request(sending.headers), connect=timeout.connect, within=within
@@ -182,9 +185,9 @@ class Pipeline:
         last = await attempt()
         if not isinstance(last, Reply) or not is_system_fault(last):
             self._quota.earn()
-            return _Answer(last, attempts, None)
+            return _Answer(last, attempts)
         last, stopped_by = await repeat(last, attempt, retry, self._quota, remaining, self._sleep)
-        return _Answer(last, attempts, stopped_by)
+        return _Answer(last, attempts, after_fault=True, stopped_by=stopped_by)
 
     async def aclose(self, drain: float) -> None:
         """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""

@@ -14,11 +14,11 @@ from loanasync import (
     Dialect,
     DomainError,
     InvalidFiscalCodeError,
-    LoanError,
     Meta,
     Problem,
     Refused,
     RejectedError,
+    ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
     UnexpectedReplyError,
@@ -140,7 +140,7 @@ def test_a_truncated_body_leaves_what_the_status_says(status: int, outcome: str)
         ("Something new", DomainError),
     ],
 )
-def test_each_domain_error_has_its_class(message: str, kind: type[LoanError]) -> None:
+def test_each_domain_error_has_its_class(message: str, kind: type[ServiceError]) -> None:
     for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
         error = read(call, 400, errors(domain=[message]))
         assert type(error) is kind
@@ -178,7 +178,7 @@ def test_validation_problems_come_under_our_names_in_order() -> None:
     ],
 )
 def test_each_error_status_has_its_shape(
-    status: int, body: object, kind: type[LoanError], message: str
+    status: int, body: object, kind: type[ServiceError], message: str
 ) -> None:
     error = read(APPROVE, status, body)
     assert type(error) is kind
@@ -190,7 +190,7 @@ def test_each_error_status_has_its_shape(
     ("status", "kind"), [(403, AccessDeniedError), (409, CannotCompleteError), (500, SystemFaultError)]
 )
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"errors": null}'])
-def test_a_status_that_says_all_needs_no_body(status: int, kind: type[LoanError], body: bytes) -> None:
+def test_a_status_that_says_all_needs_no_body(status: int, kind: type[ServiceError], body: bytes) -> None:
     error = read(APPROVE, status, body)
     assert type(error) is kind
     assert error.problems == ()

@@ -111,6 +111,12 @@ async def test_bad_input_is_named_and_nothing_is_sent(
     assert not sandbox.journal
 
 
+def test_user_data_can_be_checked_beforehand() -> None:
+    assert made().check(FISCAL_CODE, user_data()) == ()
+    problems = made().check("short", user_data(marketing="yes"))
+    assert [problem.field for problem in problems] == ["fiscal_code", "marketing"]
+
+
 async def test_every_broken_rule_is_named_at_once(client: LoanClient) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         await client.approve(

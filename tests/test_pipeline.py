@@ -210,6 +210,18 @@ async def test_an_attempt_that_the_deadline_cut_short_is_a_deadline_exceeded() -
     assert isinstance(slow, ReadTimeoutError)
 
 
+async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
+    run = Run(fault({"Retry-After": "9"}), APPROVED)
+
+    async def oversleep(seconds: float) -> None:
+        run.clock.time += seconds + 5
+
+    run.pipeline._sleep = oversleep
+    error = await failure(run, timeout=Timeout(total=10, attempt=9))
+    assert isinstance(error, DeadlineExceededError)
+    assert (error.request_sent, error.attempts, len(run.transport.sent)) == ("maybe", 1, 1)
+
+
 async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     held = asyncio.Event()
     run = Run(held, APPROVED, places=1)

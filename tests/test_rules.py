@@ -23,17 +23,10 @@ from loanasync import _rules as rules
 from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
 
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
-TEXT_FIELDS = (
-    "loan_finality",
-    "email",
-    "last_name",
-    "first_name",
-    "mobile_phone",
-    "city",
-    "address",
-    "province",
-)
-TEXT_FIELDS += ("postal_code", "street_number", "citizenship")
+TEXT_FIELDS = [
+    *("loan_finality", "email", "last_name", "first_name", "mobile_phone", "city", "address", "province"),
+    *("postal_code", "street_number", "citizenship"),
+]
 OPTIONAL_TEXTS = ("country_calling_code", "iban", "order_token")
 UNSENDABLE = ["a\nb", "a\x00b", "\x7f", "a\u2028b", "a\ud800"]
 
@@ -170,7 +163,8 @@ def test_one_dialect_requires_an_order_token() -> None:
 @pytest.mark.parametrize(("field", "value"), [("iban", "IT00"), ("payment_day_of_month", 5)])
 def test_what_a_dialect_does_not_send_is_no_silent_loss(field: str, value: object) -> None:
     assert f"set sends_{field}" in only(field, value, CIVIC).message
-    told = attrs.evolve(CIVIC, **{f"sends_{field}": True})
+    sends: dict[str, Any] = {f"sends_{field}": True}
+    told = attrs.evolve(CIVIC, **sends)
     assert problems(approval_request(order_token="o", **{field: value}), told) == []
 
 
@@ -311,8 +305,10 @@ def test_a_deep_payload_is_named() -> None:
         "TST/YZ00A00A000A",
         "TSTXYZ00A00A000\u00c0",
         "TSTXY\n00A00A000AA",
-    ]
-    + ["TSTXYZ00A00A00\u00df", "TSTXYZ00A00A000\u0131", "TSTXYZ\u066000A00A000"],
+        "TSTXYZ00A00A00\u00df",
+        "TSTXYZ00A00A000\u0131",
+        "TSTXYZ\u066000A00A000",
+    ],
     ids=repr,
 )
 def test_a_fiscal_code_is_16_letters_and_digits(code: object) -> None:

@@ -184,8 +184,9 @@ def test_the_limits_are_those_of_the_specification() -> None:
 
 @pytest.mark.parametrize("knob", ["street_number_field", "instalments_field", "italian"])
 def test_a_dialect_that_neither_description_speaks_is_named(knob: str) -> None:
+    wrong: dict[str, Any] = {knob: "else"}
     with pytest.raises(ConfigurationError, match=f"dialect.{knob}: must be .* or .*"):
-        attrs.evolve(Dialect.street_number(), **{knob: "else"})
+        attrs.evolve(Dialect.street_number(), **wrong)
 
 
 def test_the_two_dialects_differ_in_every_knob() -> None:

@@ -15,7 +15,6 @@ from loanasync import (
     Decision,
     DocumentType,
     LoanClient,
-    Refused,
     RetryPolicy,
     UserData,
 )
@@ -113,5 +112,5 @@ def _tell(console: Console, decision: Decision) -> None:
                 f"approve   [green]approved[/] {how}; the shop receives {(net or 0) / 100:.2f} euro"
             )
             console.print(f"          send the customer to {escape(url or '')}", soft_wrap=True)
-        case Refused():
+        case _:
             console.print(f"approve   [red]refused[/] {how}; final, offer another way to pay")

@@ -22,10 +22,8 @@ def tree_of(spans: Sequence[ReadableSpan]) -> Tree:
     root = Tree("[bold]spans[/]")
     branches: dict[int, Tree] = {}
     for span in sorted(spans, key=lambda each: each.start_time or 0):
-        context = span.get_span_context()
-        if context is not None:
-            above = root if span.parent is None else branches.get(span.parent.span_id, root)
-            branches[context.span_id] = above.add(_line(span))
+        above = root if span.parent is None else branches[span.parent.span_id]
+        branches[span.context.span_id] = above.add(_line(span))
     return root
 
 

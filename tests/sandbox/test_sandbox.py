@@ -1,0 +1,297 @@
+"""The sandbox from its own side: raw HTTP, no SDK in between (spec §1 to §8)."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from loanasync.sandbox import Sandbox
+from loanasync.sandbox._tags import UnknownTagError, read_tags
+
+CODE = "TSTXYZ00A00A000A"
+TOKEN = "sandbox-token"
+BODY: dict[str, Any] = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loanFinality": "ecommerce_shop",
+    "email": "anna@example.com",
+    "lastname": "Prova",
+    "firstname": "Anna",
+    "mobilePhone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "streetNumber": "12",
+    "citizenship": "italian",
+}
+
+
+class Raw:
+    """A shop that speaks HTTP by hand."""
+
+    def __init__(self, sandbox: Sandbox, session: aiohttp.ClientSession) -> None:
+        self.sandbox = sandbox
+        self.session = session
+
+    async def __call__(
+        self, method: str, path: str, body: object, token: str | None = TOKEN
+    ) -> tuple[int, Any]:
+        url = f"{self.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {} if token is None else {"X-Auth-Token": token}
+        async with self.session.request(method, url, data=data, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def create(self, **more: object) -> tuple[int, Any]:
+        return await self("POST", "", {"fiscalCode": CODE, **more})
+
+    async def approve(self, **changes: object) -> tuple[int, Any]:
+        body = {name: value for name, value in {**BODY, **changes}.items() if value != "absent"}
+        return await self("POST", f"/{CODE}", body)
+
+
+@pytest.fixture(params=[None])
+async def raw(request: pytest.FixtureRequest) -> AsyncIterator[Raw]:
+    async with Sandbox(dialect=request.param) as sandbox, aiohttp.ClientSession() as session:
+        yield Raw(sandbox, session)
+
+
+def dialect(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("raw", [name], indirect=True)
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "sandbox-tokens"])
+async def test_a_missing_or_wrong_token_is_403_with_error_singular(raw: Raw, token: str | None) -> None:
+    calls = {"": "POST", f"/{CODE}": "POST", f"/{CODE}/documents": "POST"}
+    for path, method in (*calls.items(), (f"/{CODE}", "PATCH")):
+        assert await raw(method, path, {}, token) == (403, {"error": "Access denied"})
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000], ids=lambda body: body[:3])
+async def test_a_body_that_is_no_object_is_400(raw: Raw, body: bytes) -> None:
+    status, answer = await raw("POST", "", body)
+    assert (status, list(answer["errors"])) == (400, ["body"])
+
+
+async def test_every_wrong_field_is_told_at_once(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw("POST", f"/{CODE}", {})
+    assert status == 400
+    assert set(answer["errors"]) == BODY.keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("amount", "45000"),
+        ("amount", True),
+        ("instalments", 12.0),
+        ("email", "anna"),
+        ("province", "rm"),
+        ("postalCode", 100),
+        ("zeroInterestRate", "false"),
+        ("paymentDayOfMonth", 5),
+        ("paymentDayOfMonth", "32"),
+        ("countryCallingCode", ""),
+        ("residence", "castle"),
+        ("residenceStartDate", "13/2019"),
+        ("salary", -1),
+        ("salary", "5"),
+        ("children", 2),
+    ],
+)
+async def test_a_wrong_type_or_format_is_no_approval(raw: Raw, field: str, value: object) -> None:
+    await raw.create()
+    status, answer = await raw.approve(**{field: value})
+    assert (status, list(answer["errors"])) == (400, [field])
+    assert (await raw.approve())[0] == 201, "nothing was decided by a rejected call"
+
+
+async def test_additional_data_is_asked_for_when_the_creation_said_so(raw: Raw) -> None:
+    assert (await raw.create(additionalDataNeeded=True))[1]["additionalDataNeeded"] is True
+    status, answer = await raw.approve()
+    assert (status, len(answer["errors"])) == (400, 6)
+
+
+@dialect("civic_number")
+async def test_one_description_needs_its_own_spelling_and_an_order_token(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw.approve()
+    assert (status, set(answer["errors"])) == (400, {"streetNumber", "orderToken"})
+    status, answer = await raw.approve(
+        streetNumber="absent", civicNumber="7", orderToken="o", instalments="absent", installments=9
+    )
+    assert (status, answer["civicNumber"], answer["instalments"]) == (201, "7", 9)
+
+
+@dialect("street_number")
+async def test_the_other_description_does_not_know_installments(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw.approve(instalments="absent", installments=9)
+    assert (status, list(answer["errors"])) == (400, ["instalments"])
+
+
+async def test_both_spellings_are_understood_when_no_description_is_fixed(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw.approve(streetNumber="absent", civicNumber="7")
+    assert (status, answer["civicNumber"]) == (201, "7")
+    assert "streetNumber" not in answer
+
+
+@pytest.mark.parametrize(
+    ("amount", "status"),
+    [(5_000, 201), (1_000_000, 201), (1_000_001, 422), (1_500_000, 422), (1_500_001, 400)],
+)
+async def test_amounts_above_ten_thousand_euro_are_refused(raw: Raw, amount: int, status: int) -> None:
+    await raw.create()
+    assert (await raw.approve(amount=amount))[0] == status
+
+
+async def test_a_decision_is_final_and_a_new_creation_does_not_change_it(raw: Raw) -> None:
+    await raw.create()
+    await raw.create()
+    assert (await raw.approve(email="a+refused@example.com"))[0] == 422
+    evaluated = (400, {"errors": {"domain": ["User already evaluated for approval"]}})
+    assert await raw.approve() == evaluated
+    assert await raw.create() == evaluated
+    assert [entry.evaluated for entry in raw.sandbox.journal] == [False, False, True, False, False]
+
+
+async def test_tags_can_be_combined(raw: Raw) -> None:
+    await raw.create()
+    answers = [await raw.approve(email="a+500x1.refused@example.com") for _ in range(2)]
+    assert [status for status, _ in answers] == [500, 422]
+    assert answers[0][1] == {"errors": {"system": ["System error"]}}
+
+
+async def test_an_evaluation_may_be_hidden_behind_a_500(raw: Raw) -> None:
+    await raw.create()
+    assert (await raw.approve(email="a+500after@example.com"))[0] == 500
+    assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
+
+
+async def test_an_unknown_tag_is_never_a_silent_approval(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw.approve(email="a+refuse@example.com")
+    assert status == 400
+    assert "did you mean +refused?" in answer["errors"]["email"][0]
+
+
+def test_tags_are_read_from_the_local_part_only() -> None:
+    assert read_tags("a@b+refused.example").named == frozenset()
+    assert read_tags(5).named == frozenset()
+    assert read_tags("a+Refused.500x12@b").faults_before == 12
+    with pytest.raises(UnknownTagError):
+        read_tags("a+500x@b")
+
+
+async def test_documents_and_completion_need_a_request(raw: Raw) -> None:
+    missing = (400, {"errors": {"domain": ["User not found"]}})
+    assert await raw("POST", f"/{CODE}/documents", {}) == missing
+    assert await raw("PATCH", f"/{CODE}", {}) == missing
+    assert await raw.approve() == missing
+
+
+async def test_completion_comes_after_documents_and_is_checked_in_italian(raw: Raw) -> None:
+    await raw.create()
+    assert (await raw("PATCH", f"/{CODE}", {"iban": "x"}))[1] == {
+        "errors": {"documents": ["Questo valore non dovrebbe essere vuoto."]}
+    }
+    await raw("POST", f"/{CODE}/documents", {})
+    wrong = {
+        "documentOfType": "x",
+        "documentCity": "",
+        "documentIssueDate": "2022-02-30",
+        "documentExpirationDate": "soon",
+        "usPerson": "no",
+        "paymentDayOfMonth": "5",
+    }
+    status, answer = await raw("PATCH", f"/{CODE}", wrong)
+    assert (status, set(answer["errors"])) == (400, set(wrong))
+    assert all(message.startswith("Questo valore") for [message] in answer["errors"].values())
+    assert await raw("PATCH", f"/{CODE}", {"usPerson": True}) == (200, {"usPerson": True})
+
+
+async def test_the_page_says_which_request_it_is_and_a_person_finishes_it(raw: Raw) -> None:
+    await raw.create()
+    _, answer = await raw.approve(firstname="<Anna>", orderToken="order & co")
+    url = answer["redirectUrl"].partition("#")[0]
+    async with raw.session.get(url) as page:
+        shown = await page.text()
+    assert page.status == 200
+    for told in ("sandbox-shop", "450.00 euro", "12", "order &amp; co", "&lt;. P."):
+        assert told in shown
+    for hidden in (CODE, "Anna", "Prova", "anna@example.com", "3330000000"):
+        assert hidden not in shown
+    async with raw.session.post(url) as finished:
+        assert "Application finished" in await finished.text()
+    async with raw.session.get(url) as again:
+        assert "<form" not in await again.text()
+
+
+async def test_a_page_without_an_order_has_no_row_for_it(raw: Raw) -> None:
+    await raw.create()
+    _, answer = await raw.approve()
+    async with raw.session.get(answer["redirectUrl"]) as page:
+        assert "Order" not in await page.text()
+
+
+async def test_an_unknown_page_is_404(raw: Raw) -> None:
+    await raw.create()
+    for send in (raw.session.get, raw.session.post):
+        async with send(f"{raw.sandbox.base_url}/apply/nothing") as page:
+            assert page.status == 404
+            assert "No such application" in await page.text()
+
+
+async def test_the_journal_holds_nothing_personal_and_no_more_than_a_thousand_calls(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve()
+    assert CODE not in str(list(raw.sandbox.journal))
+    assert [entry.route for entry in raw.sandbox.journal] == [
+        "/api/shops/{shopId}/requests",
+        "/api/shops/{shopId}/requests/{fiscalCode}",
+    ]
+    for _ in range(1000):
+        await raw.create()
+    assert len(raw.sandbox.journal) == 1000
+
+
+async def test_it_serves_this_machine_only() -> None:
+    for host in ("0.0.0.0", "192.168.0.1", "::"):  # noqa: S104  (refused, that is)
+        with pytest.raises(ValueError, match="is not loopback"):
+            Sandbox(host=host)
+    async with Sandbox(host="localhost") as sandbox:
+        assert "//" in sandbox.base_url
+    with pytest.raises(ValueError, match="unknown: street_number"):
+        Sandbox(dialect="both")  # type: ignore[arg-type]
+
+
+async def test_it_serves_ipv6() -> None:
+    async with Sandbox(host="::1") as sandbox, aiohttp.ClientSession() as session:
+        async with session.get(f"{sandbox.base_url}/apply/x") as page:
+            assert page.status == 404
+        assert sandbox.base_url.startswith("http://[::1]:")
+
+
+async def test_it_has_an_address_only_while_it_runs() -> None:
+    sandbox = Sandbox()
+    with pytest.raises(RuntimeError, match="async with Sandbox"):
+        _ = sandbox.base_url
+    await sandbox.start()
+    assert sandbox.base_url
+    await sandbox.stop()
+    await sandbox.stop()
+    with pytest.raises(RuntimeError):
+        _ = sandbox.base_url
+
+
+async def test_a_taken_port_leaves_nothing_open() -> None:
+    async with Sandbox() as first:
+        second = Sandbox(port=int(first.base_url.rpartition(":")[2]))
+        with pytest.raises(OSError, match="address already in use"):
+            await second.start()
+        assert second._runner is None

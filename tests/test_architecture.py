@@ -1,0 +1,111 @@
+"""The arrows between modules go one way, and the sandbox shares no code with the SDK."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loanasync
+
+PACKAGE = Path(loanasync.__file__).parent
+
+# Each module may import those before it, and none after it.
+ORDER = [
+    *("_meta", "_display", "errors", "_policy", "_limits", "_models", "_decisions", "_dialect", "_values"),
+    *("_rules", "_configuration", "_codec", "_problems", "_calls", "_options", "_retry", "_telemetry"),
+    *("_loops", "_transport", "_pipeline", "_client", "__init__"),
+]
+
+
+def modules() -> dict[str, Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in files}
+
+
+def imports(file: Path) -> set[str]:
+    """Whatever a module imports, also within functions and for type checking only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+CORE = {
+    name: file for name, file in modules().items() if not name.startswith(("sandbox.", "cli.", "__main__"))
+}
+
+
+def test_every_module_of_the_core_has_its_place_in_the_order() -> None:
+    assert set(CORE) == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_arrows_go_one_way(name: str) -> None:
+    later = ORDER[ORDER.index(name) :]
+    used = {each.split(".")[1] for each in imports(CORE[name]) if within(each, "loanasync") and "." in each}
+    # `from loanasync import _calls as calls` names a module, `from loanasync import X` would name the package
+    assert not used & {each for each in later if each != "__init__"}
+    assert used <= set(ORDER)
+
+
+def test_only_the_transport_speaks_aiohttp() -> None:
+    speakers = {name for name, file in CORE.items() if any(within(each, "aiohttp") for each in imports(file))}
+    typed_only = {"_client"}
+    assert speakers == {"_transport"} | typed_only
+    loaded = ast.parse(CORE["_client"].read_text(encoding="utf-8")).body
+    assert not [node for node in loaded if isinstance(node, ast.Import) and node.names[0].name == "aiohttp"]
+
+
+def test_the_pure_layers_do_not_wait() -> None:
+    waiting = {name for name, file in CORE.items() if "async def " in file.read_text(encoding="utf-8")}
+    assert waiting == {"_retry", "_loops", "_transport", "_pipeline", "_client"}
+
+
+def test_the_sandbox_and_the_core_share_no_code() -> None:
+    sandbox = {name: file for name, file in modules().items() if name.startswith("sandbox.")}
+    assert sandbox
+    for file in sandbox.values():
+        ours = {each for each in imports(file) if within(each, "loanasync")}
+        assert all(within(each, "loanasync.sandbox") for each in ours), (file, ours)
+    for file in CORE.values():
+        assert not {each for each in imports(file) if within(each, "loanasync.sandbox")}
+
+
+def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
+    for file in CORE.values():
+        assert not {each for each in imports(file) if within(each, "opentelemetry.sdk")}
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
+        *("loanasync.sandbox", "loanasync.cli"),
+    ],
+)
+def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:
+    script = f"import sys, loanasync; sys.exit({absent!r} in sys.modules)"
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    assert subprocess.run([sys.executable, "-c", script], check=False, env=alone).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_says_in_one_sentence_what_it_is(name: str) -> None:
+    file = modules()[name]
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    assert docstring
+    assert docstring.splitlines()[0].endswith((".", ":"))
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+    assert not {"utils", "helpers", "common", "base", "manager"} & set(name.split("."))

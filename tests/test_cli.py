@@ -1,0 +1,153 @@
+"""The commands, as a person runs them."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+import loanasync
+from loanasync import cli
+from loanasync.cli._commands import app
+
+# Rich folds lines at the width of the terminal, and colours are for people.
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}
+
+
+def test_the_demo_tells_the_whole_story() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loanasync", "demo"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in (
+        r"nothing was sent yet: amount: must be between 5000 and 1500000 euro cents",
+        r"approved at attempt 3, the others were answered with 500; the shop receives 436\.50 euro",
+        r"send the customer to http://127\.0\.0\.1:\d+/apply/[\w-]+#token=[\w-]+\n",
+        r"documents handed in",
+        r"complete  saved, printed masked: UserData\(\*\*\*\)",
+        r"refused at the first attempt; final",
+        r"loanasync\.approve [\d.]+ ms approved=True attempts=3\n",
+        r"│   ├── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=500\n",
+        r"│   ├── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=500 resend=1\n",
+        r"│   └── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=201 resend=2\n",
+        r"loanasync\.approve [\d.]+ ms approved=False attempts=1\n",
+        r"PATCH /api/shops/{shopId}/requests/{fiscalCode}",
+    ):
+        assert re.search(told, done.stdout), f"{told}\n{done.stdout}"
+
+
+def test_help_names_the_commands_and_an_example_each() -> None:
+    runner = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"})
+    told = runner.invoke(app, [])
+    assert "demo" in told.output
+    assert "sandbox" in told.output
+    for command in ("demo", "sandbox"):
+        assert f"Example: loanasync {command}" in runner.invoke(app, [command, "--help"]).output
+    assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
+
+
+def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"pip install 'loanasync\[cli\]'"):
+        cli.main()
+
+
+@pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk"])
+def test_a_missing_part_of_the_extra_is_noticed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def find(name: str) -> object:
+        if name == missing:
+            raise ModuleNotFoundError
+        return object()
+
+    monkeypatch.setattr(cli, "find_spec", find)
+    with pytest.raises(SystemExit, match="needs its extra"):
+        cli.main()
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    started = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert started.stdout is not None
+    try:
+        ready = re.fullmatch(r"sandbox ready at (http://127\.0\.0\.1:\d+)\n", started.stdout.readline())
+        assert ready is not None
+        yield started, ready[1]
+    finally:
+        started.kill()
+        started.communicate()
+
+
+COMMANDS = [("loanasync.sandbox",), ("loanasync", "sandbox")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_the_sandbox_serves_until_it_is_told_to_stop(
+    command: tuple[str, ...], ending: signal.Signals
+) -> None:
+    options = ("--shop-id", "my-shop", "--auth-token", "my-token", "--dialect", "civic_number")
+    with running(*command, *options) as (process, base_url):
+        request = urllib.request.Request(  # noqa: S310  (the address is the sandbox's)
+            f"{base_url}/api/shops/my-shop/requests",
+            data=json.dumps({"fiscalCode": "TSTXYZ00A00A000A"}).encode(),
+            headers={"X-Auth-Token": "my-token"},
+        )
+        with urllib.request.urlopen(request) as answer:  # noqa: S310  (as above)
+            assert answer.status == 201
+        assert process.stdout is not None
+        told = "".join(process.stdout.readline() for _ in range(3))
+        process.send_signal(ending)
+        _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, "")
+    for line in ("my-shop", "my-token", "Ctrl-C"):
+        assert line in told
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_taken_port_is_one_clear_line(command: tuple[str, ...]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--port", str(port)],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"the sandbox cannot start on port {port}: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_impossible_port_is_named(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--port", "99999"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "port" in done.stderr
