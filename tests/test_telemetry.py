@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from scripted import APPROVED, FAULT, LOST, REFUSED, Run, Step
 
 from loanasync import Approved, ConfigurationError, LoanError
+from loanasync._calls import Reply
 from loanasync._telemetry import Propagate, Telemetry
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
@@ -205,3 +206,15 @@ async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
     assert decision.meta.trace_id is None
     assert "traceparent" not in run.transport.sent[0][0].headers
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+async def test_other_instrumentation_is_told_to_leave_our_requests_alone_and_only_those(run: Run) -> None:
+    key = context._SUPPRESS_HTTP_INSTRUMENTATION_KEY
+
+    def sent(_: float) -> Reply:
+        assert context.get_value(key) is True
+        return APPROVED
+
+    run.transport.steps = [sent]
+    assert isinstance(await run.approve(), Approved)
+    assert context.get_value(key) is None

@@ -254,3 +254,30 @@ def test_a_session_of_another_loop_is_named_at_once() -> None:
 def test_something_else_is_no_session() -> None:
     with pytest.raises(ConfigurationError, match="session: must be of type ClientSession, not str"):
         LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session="x")  # type: ignore[arg-type]
+
+
+async def test_calls_after_one_another_share_a_connection() -> None:
+    peer = Peer(*[answer("201 Created", APPROVAL)] * 5, close=False)
+    async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
+        for _ in range(5):
+            await client.approve(FISCAL_CODE, approval_request())
+        assert len(peer.talks) == 1
+
+
+async def test_our_session_keeps_no_cookies_and_asks_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    peer = Peer(answer("422 No", REFUSAL, "Set-Cookie: a=b"), answer("422 No", REFUSAL), close=False)
+    async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
+        for _ in range(2):
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+    assert b"cookie" not in peer.requests[1].lower()
+
+
+async def test_calls_at_once_do_not_wait_for_each_others_connection() -> None:
+    peer = Peer(*[None] * 3)
+    async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t", timeout=QUICK) as client:
+        calls = (client.approve(FISCAL_CODE, approval_request()) for _ in range(3))
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [ReadTimeoutError] * 3
+    assert len(peer.requests) == 3

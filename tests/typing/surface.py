@@ -1,0 +1,55 @@
+"""What type checkers must make of the public surface; mypy reads it, and nothing of it runs."""
+
+from collections.abc import Mapping
+from typing import Any, assert_never, assert_type
+
+from loanasync import (
+    ApprovalRequest,
+    Approved,
+    Decision,
+    LoanClient,
+    Problem,
+    Refused,
+    UserData,
+)
+from loanasync.errors import AlreadyEvaluatedError, ServiceError
+
+
+async def calls(client: LoanClient, request: ApprovalRequest, data: UserData) -> None:
+    assert_type(client.check("code", request), tuple[Problem, ...])
+    assert_type(await client.approve("code", request), Approved | Refused)
+    assert_type(await client.complete("code", data), UserData)
+    created = await client.create_request({"fiscalCode": "code", "nested": [{"a": None}]})
+    assert isinstance(created, Mapping)
+    async with client as same:
+        assert_type(same, LoanClient)
+    assert_type(client.with_options(), LoanClient)
+
+
+def decisions_are_matched_as_a_whole(decision: Decision) -> str | None:
+    match decision:
+        case Approved(redirect_url=url):
+            return url
+        case Refused():
+            return None
+        case _:
+            assert_never(decision)
+
+
+def attributes(decision: Decision, error: AlreadyEvaluatedError, service: ServiceError) -> None:
+    assert_type(decision.approved, bool)
+    assert_type(decision.net_amount, int | None)
+    assert_type(error.after_retry, bool)
+    assert_type(service.status, int)
+    assert_type(service.problems, tuple[Problem, ...])
+
+
+# Misuse that must not pass: each ignore is an error of its own when nothing is wrong on its line.
+def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: Any) -> None:
+    ApprovalRequest(amount=1)  # type: ignore[call-arg]
+    ApprovalRequest(anything, anything)  # type: ignore[call-arg]
+    LoanClient("https://loans.example.com")  # type: ignore[call-arg]
+    LoanClient("https://loans.example.com", shop_id="a", auth_token="b", timeout=3)  # type: ignore[arg-type]
+    decision.approved = False  # type: ignore[misc, assignment]
+    refused.redirect_url  # type: ignore[attr-defined]  # noqa: B018  (a refusal leads nowhere)
+    client.approve("code", {"amount": 1})  # type: ignore[arg-type, unused-coroutine]
