@@ -183,7 +183,9 @@ class Pipeline:
                 return answer
 
         last = await attempt()
-        if not isinstance(last, Reply) or not is_system_fault(last):
+        if isinstance(last, NoAnswer):
+            return _Answer(last, attempts)
+        if not is_system_fault(last):
             self._quota.earn()
             return _Answer(last, attempts)
         last, stopped_by = await repeat(last, attempt, retry, self._quota, remaining, self._sleep)

@@ -12,7 +12,7 @@ from loanasync.errors import StoppedBy
 
 __all__ = ["Quota", "is_system_fault", "repeat", "retry_after"]
 
-_EARNED = 0.1  # ten calls that were answered well pay for one retry
+_PRICE = 10  # so many calls that were answered well pay for one retry
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -26,20 +26,19 @@ class Quota:
     """A token bucket that keeps a failing service from being hit by every client's every retry."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._left = float(capacity)
+        self._capacity = capacity * _PRICE
+        self._left = self._capacity
 
     def take(self) -> bool:
         """Take a retry out, if one is left."""
-        if self._left < 1:
+        if self._left < _PRICE:
             return False
-        self._left -= 1
+        self._left -= _PRICE
         return True
 
     def earn(self) -> None:
         """Put a part of a retry back, for an answer that was no system fault."""
-        if self._left < self._capacity:
-            self._left = min(self._capacity, self._left + _EARNED)
+        self._left = min(self._capacity, self._left + 1)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

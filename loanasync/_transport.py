@@ -26,7 +26,7 @@ _NEVER_SENT = (
     aiohttp.ConnectionTimeoutError,  # also the wait for a connection of the session's pool
     aiohttp.ServerFingerprintMismatch,
     aiohttp.ClientHttpProxyError,
-    aiohttp.ClientConnectionResetError,  # the connection was found closing before the write
+    aiohttp.ClientConnectionResetError,  # found closing before the write of the head
 )
 
 
@@ -129,8 +129,9 @@ def _timeout(connect: float) -> aiohttp.ClientTimeout:
 def _no_answer(error: Exception) -> NoAnswer:
     number = getattr(error, "errno", None)
     cause_type = type(error).__name__ + (f" errno {number}" if isinstance(number, int) else "")
-    unsent = isinstance(error, aiohttp.ClientOSError) and error.errno is None and not error.args[1:]
-    if isinstance(error, _NEVER_SENT) or unsent:
+    # Without a number it is aiohttp's own: found closing before the write of the body.
+    closing = isinstance(error, aiohttp.ClientOSError) and error.errno is None
+    if isinstance(error, _NEVER_SENT) or closing:
         return NoAnswer(error=ConnectError, cause_type=cause_type, request_sent="no")
     kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionLostError
     return NoAnswer(error=kind, cause_type=cause_type, request_sent="maybe")

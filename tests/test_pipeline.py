@@ -149,6 +149,21 @@ def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() ->
     assert [quota.take(), quota.take()] == [True, False]
 
 
+@pytest.mark.parametrize(("answered", "enough"), [(9, False), (10, True)])
+async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
+    answered: int,
+    enough: bool,  # noqa: FBT001
+) -> None:
+    run = Run(FAULT, APPROVED, *[REFUSED] * answered, *[LOST] * 5, FAULT, APPROVED, quota=1)
+    await run.approve()
+    outcomes = await asyncio.gather(*(run.approve() for _ in range(answered + 5)), return_exceptions=True)
+    assert {type(each) for each in outcomes} == {Refused, ConnectionLostError}
+    if enough:
+        assert isinstance(await run.approve(), Approved)
+    else:
+        assert isinstance(await failure(run), SystemFaultError)
+
+
 async def test_retry_after_is_the_least_wait() -> None:
     run = Run(fault({"Retry-After": "7"}), APPROVED)
     await run.approve()

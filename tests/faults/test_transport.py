@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 from builders import FISCAL_CODE, approval_request
 
 from loanasync import (
@@ -28,6 +29,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
+from loanasync._transport import _no_answer
 
 QUICK = Timeout(total=5, attempt=0.2, connect=0.1)
 
@@ -268,9 +270,12 @@ async def test_our_session_keeps_no_cookies_and_asks_no_environment(monkeypatch:
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     peer = Peer(answer("422 No", REFUSAL, "Set-Cookie: a=b"), answer("422 No", REFUSAL), close=False)
-    async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
+    async with serving(peer):
+        # a cookie jar takes cookies from names, not from numbers
+        client = LoanClient(peer.base_url.replace("127.0.0.1", "localhost"), shop_id="s", auth_token="t")
         for _ in range(2):
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+        await client.aclose()
     assert b"cookie" not in peer.requests[1].lower()
 
 
@@ -281,3 +286,38 @@ async def test_calls_at_once_do_not_wait_for_each_others_connection() -> None:
         errors = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(error) for error in errors] == [ReadTimeoutError] * 3
     assert len(peer.requests) == 3
+
+
+KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # noqa: FBT003  (aiohttp's form)
+
+
+REFUSED = aiohttp.ClientConnectorError(KEY, OSError(111, "x"))
+
+
+# What aiohttp raises, by class: which of it left the request at home.
+@pytest.mark.parametrize(
+    ("error", "kind", "sent", "cause"),
+    [
+        (
+            aiohttp.ClientConnectorError(KEY, OSError(111, "x")),
+            ConnectError,
+            "no",
+            "ClientConnectorError errno 111",
+        ),
+        (aiohttp.ConnectionTimeoutError("x"), ConnectError, "no", "ConnectionTimeoutError"),
+        (aiohttp.ClientConnectionResetError("closing"), ConnectError, "no", "ClientConnectionResetError"),
+        (aiohttp.ClientOSError("closing"), ConnectError, "no", "ClientOSError"),
+        (aiohttp.ClientOSError(104, "reset"), ConnectionLostError, "maybe", "ClientOSError errno 104"),
+        (aiohttp.ServerDisconnectedError(), ConnectionLostError, "maybe", "ServerDisconnectedError"),
+        (aiohttp.ClientPayloadError("x"), ConnectionLostError, "maybe", "ClientPayloadError"),
+        (aiohttp.SocketTimeoutError("x"), ReadTimeoutError, "maybe", "SocketTimeoutError"),
+        (TimeoutError(), ReadTimeoutError, "maybe", "TimeoutError"),
+        (OSError(32, "pipe"), ConnectionLostError, "maybe", "BrokenPipeError errno 32"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_only_what_surely_stayed_here_is_not_sent(
+    error: Exception, kind: type, sent: str, cause: str
+) -> None:
+    told = _no_answer(error)
+    assert (told.error, told.request_sent, told.cause_type) == (kind, sent, cause)

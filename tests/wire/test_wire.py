@@ -4,6 +4,7 @@ import json
 from datetime import date
 from importlib.metadata import version
 
+import aiohttp
 import pytest
 from aioresponses import aioresponses
 from aioresponses.core import RequestCall
@@ -74,6 +75,8 @@ async def test_the_transport_follows_no_redirect_and_no_middleware(wire: aioresp
     assert sent["allow_redirects"] is False
     assert sent["raise_for_status"] is False
     assert sent["middlewares"] == ()
+    # a threshold within reach would round longer waits up to whole seconds
+    assert sent["timeout"] == aiohttp.ClientTimeout(total=None, connect=5.0, ceil_threshold=float("inf"))
 
 
 @pytest.mark.parametrize(
