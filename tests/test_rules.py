@@ -265,6 +265,11 @@ def test_extra_members_are_json_and_no_second_way_to_a_field(extra: object, hint
     assert hint in problem.message
 
 
+@pytest.mark.parametrize("extra", ["abc", {"a": math.nan}, {"usPerson": True}], ids=repr)
+def test_extra_members_of_user_data_are_checked_too(extra: object) -> None:
+    assert [each.field for each in rules.check_user_data(user_data(extra=extra))] == ["extra"]
+
+
 def test_what_is_no_request_is_named() -> None:
     assert [str(each) for each in problems({"amount": 5})] == [
         "request: must be ApprovalRequest(...), not dict"
