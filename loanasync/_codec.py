@@ -54,9 +54,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_const
 
 def encode(members: Mapping[str, JSON]) -> bytes:
     """A JSON object as UTF-8, without spaces."""
-    return json.dumps(
-        dict(members), allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=dict
-    ).encode()
+    return json.dumps(dict(members), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode(body: bytes) -> Members:

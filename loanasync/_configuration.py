@@ -53,6 +53,8 @@ def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:
         shop_id=quote(_shop_id(shop_id), safe=""),
         headers={
             "Accept": "application/json",
+            # A decision is about a kilobyte: nothing to gain, and a session may be set to inflate nothing.
+            "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": _user_agent(),
             "X-Auth-Token": _auth_token(auth_token),  # spec §5

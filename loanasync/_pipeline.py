@@ -111,6 +111,7 @@ class Pipeline:
             raise ClientClosedError
         started = self._now()
         lane = self._lanes.here()
+        lane.transport.check()
         with lane, self._telemetry.call(call) as span:
             outcome = await self._outcome(call, lane, span, started, timeout, retry)
             if isinstance(outcome, LoanError):

@@ -48,7 +48,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
         return float(asked[:10])
     try:
         until = parsedate_to_datetime(asked)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year of twenty digits is no reason to lose the answer
         return 0.0
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)

@@ -235,7 +235,8 @@ _ADDITIONAL_RULES: Mapping[str, Rule] = {
     # "0" is not among the specification's examples, and customers without children are real.
     "children": values.choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
     "salary_type": values.choice(SalaryType),
-    "salary": values.number(0, None, "whole euros", "; cents are not sent"),
+    # The specification has no limit; this one keeps typing errors of many digits at home.
+    "salary": values.number(0, 1_000_000_000, "whole euros", "; cents are not sent"),
 }
 
 _USER_DATA_RULES: Mapping[str, Rule] = {

@@ -37,14 +37,19 @@ class Transport:
         self._session = session
         self._owned = owned
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
-        """Send once; `connect` and `within` are seconds for the connection and for the whole.
+    def check(self) -> None:
+        """Look whether a call can begin.
 
         Raises:
             ConfigurationError: The user's session is closed.
         """
-        if self._session.closed:
+        if self._session.closed and not self._owned:
             raise ConfigurationError("session", "is closed: keep it open for as long as calls come")
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+        """Send once; `connect` and `within` are seconds for the connection and for the whole."""
+        if self._session.closed:  # between two attempts
+            return NoAnswer(error=ConnectError, cause_type="SessionClosed", request_sent="no")
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(within):

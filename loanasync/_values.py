@@ -76,18 +76,16 @@ def choice(allowed: Iterable[str], hint: str = "") -> Rule:
     return rule
 
 
-def number(least: int, most: int | None, unit: str, hint: str = "") -> Rule:
+def number(least: int, most: int, unit: str, hint: str = "") -> Rule:
     """A whole number in a range; True is no number, and 12.0 is none either."""
-    span = f"between {least} and {most}" if most is not None else f"at least {least}"
+    span = f"between {least} and {most}"
 
     def rule(value: object) -> str | None:
         if value is None:
             return f"is required: {unit} as an int, {span}"
         if type(value) is not int:
             return f"must be an int, not {kind(value)}: {unit}, {span}{hint}"
-        if value < least or (most is not None and value > most):
-            return f"must be {span} {unit}"
-        return None
+        return None if least <= value <= most else f"must be {span} {unit}"
 
     return rule
 

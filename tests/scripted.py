@@ -52,6 +52,9 @@ class ScriptedTransport:
         self.closed = 0
         self.arrived = asyncio.Event()
 
+    def check(self) -> None:
+        pass
+
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         assert connect > 0
         self.sent.append((request, within))

@@ -181,6 +181,8 @@ async def test_retry_after_is_the_least_wait() -> None:
         pytest.param("9" * 5000, 10**9, 10**10, id="enormous"),
         pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0, id="past"),
         pytest.param("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0, id="past without zone"),
+        pytest.param("Wed, 21 Oct " + "9" * 20 + " 07:28:00 GMT", 0, 0, id="far year"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 +" + "9" * 20, 0, 0, id="far zone"),
         pytest.param(
             format_datetime(datetime.now(UTC) + timedelta(hours=9)), 8 * 3600, 9 * 3600, id="future"
         ),
@@ -188,6 +190,11 @@ async def test_retry_after_is_the_least_wait() -> None:
 )
 def test_retry_after_is_read_in_both_forms_and_never_fails(asked: str, least: float, most: float) -> None:
     assert least <= retry_after({"Retry-After": asked}) <= most
+
+
+@given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
+def test_any_retry_after_is_a_wait(asked: str) -> None:
+    assert retry_after({"Retry-After": asked}) >= 0
 
 
 @given(

@@ -202,6 +202,7 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
         ("salary", -1),
         ("salary", 1600.0),
         ("salary", "1600"),
+        pytest.param("salary", 10**5000, id="many digits"),
     ],
 )
 def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001

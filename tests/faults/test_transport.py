@@ -239,6 +239,20 @@ async def test_a_closed_session_of_the_user_is_named_at_once() -> None:
         await client.approve(FISCAL_CODE, approval_request())
 
 
+async def test_a_session_that_closes_between_two_attempts_leaves_the_call_a_maybe() -> None:
+    peer = Peer(answer("500 Oops", b"{}"), close=False)
+    async with serving(peer), aiohttp.ClientSession() as session:
+        client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
+
+        async def close(_: float) -> None:
+            await session.close()
+
+        client._pipeline._sleep = close
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert (caught.value.request_sent, caught.value.cause_type) == ("maybe", "SessionClosed")
+
+
 def test_a_session_of_another_loop_is_named_at_once() -> None:
     async def make() -> aiohttp.ClientSession:
         return aiohttp.ClientSession()

@@ -61,6 +61,7 @@ async def test_an_approval_is_one_post_with_exactly_these_headers_and_bytes(wire
     agent = headers.pop("User-Agent")
     assert headers == {
         "Accept": "application/json",
+        "Accept-Encoding": "identity",
         "Content-Type": "application/json",
         "X-Auth-Token": "token",
     }
