@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync import _calls as calls
-from loanasync import _rules as rules
+from loanasync import _prepare as prepare
+from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment
 from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
@@ -176,23 +176,8 @@ class LoanClient:
             amount: must be between 5000 and 1500000 euro cents
             province: must be two upper-case letters, such as RM
         """
-        if isinstance(request, UserData):
-            codes = rules.check_fiscal_code(fiscal_code, strict=self._options.strict)
-            return (*codes, *rules.check_user_data(request))
-        return self._check_approval(fiscal_code, request, additional_data_needed=additional_data_needed)
-
-    def _check_approval(
-        self, fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool
-    ) -> tuple[Problem, ...]:
-        options = self._options
-        return (
-            *rules.check_fiscal_code(fiscal_code, strict=options.strict),
-            *rules.check_approval(
-                request,
-                additional_data_needed=additional_data_needed,
-                dialect=options.dialect,
-                limits=options.limits,
-            ),
+        return prepare.check(
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
         )
 
     async def create_request(
@@ -222,10 +207,9 @@ class LoanClient:
             >>> created["fiscalCode"]
             'TSTXYZ00A00A000B'
         """
-        problems = tuple(rules.check_payload(payload))
-        call = None if problems else calls.create_request(self._options.shop, payload)
+        call = prepare.create_request(self._options, payload)
         del payload  # personal: must not stand in a traceback
-        return cast("Mapping[str, JSON]", await self._run(call, problems, timeout, retry))
+        return cast("Mapping[str, JSON]", await self._run(call, timeout, retry))
 
     async def approve(
         self,
@@ -264,14 +248,11 @@ class LoanClient:
             >>> decision.approved, decision.amount, decision.meta.status
             (True, 45000, 201)
         """
-        problems = self._check_approval(fiscal_code, request, additional_data_needed=additional_data_needed)
-        call = None
-        if not problems:
-            code = rules.normalize_fiscal_code(fiscal_code)
-            call = calls.approve(self._options.shop, self._options.dialect, code, request)
-            del code
+        call = prepare.approve(
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+        )
         del fiscal_code, request  # personal: must not stand in a traceback
-        return cast("Decision", await self._run(call, problems, timeout, retry))
+        return cast("Decision", await self._run(call, timeout, retry))
 
     async def upload_documents(
         self,
@@ -301,17 +282,9 @@ class LoanClient:
             >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
             <Body of 2 members>
         """
-        problems = (
-            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
-            *rules.check_payload(payload),
-        )
-        call = None
-        if not problems:
-            code = rules.normalize_fiscal_code(fiscal_code)
-            call = calls.upload_documents(self._options.shop, code, payload)
-            del code
+        call = prepare.upload_documents(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not stand in a traceback
-        return cast("Mapping[str, JSON]", await self._run(call, problems, timeout, retry))
+        return cast("Mapping[str, JSON]", await self._run(call, timeout, retry))
 
     async def complete(
         self,
@@ -346,27 +319,18 @@ class LoanClient:
             >>> run(client.complete(fiscal_code, UserData(profession="baker"))).profession
             'baker'
         """
-        problems = (
-            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
-            *rules.check_user_data(data),
-        )
-        call = None
-        if not problems:
-            code = rules.normalize_fiscal_code(fiscal_code)
-            call = calls.complete(self._options.shop, self._options.dialect, code, data)
-            del code
+        call = prepare.complete(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not stand in a traceback
-        return cast("UserData", await self._run(call, problems, timeout, retry))
+        return cast("UserData", await self._run(call, timeout, retry))
 
     async def _run(
         self,
-        call: calls.Call | None,
-        problems: tuple[Problem, ...],
+        call: Call | InvalidRequestError,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
-    ) -> calls.Outcome:
-        if call is None:
-            raise InvalidRequestError(problems)
+    ) -> Outcome:
+        if isinstance(call, InvalidRequestError):
+            raise call
         options = self._options
         if timeout is not None or retry is not None:
             options = options.changed(timeout=timeout, retry=retry)

@@ -24,7 +24,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        # spec §7: the one message of a 403 and of a 409 belongs to no field
+        return f"{self.field}: {self.message}" if self.field else self.message
 
 
 @frozen

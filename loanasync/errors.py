@@ -241,7 +241,7 @@ class SystemFaultError(ServiceError):
     def __str__(self) -> str:
         return self._says(
             f"gave up after {self.attempts} attempt(s), stopped by {self.stopped_by}; "
-            "the request may have been evaluated, so repeat it only knowingly"
+            "the service may have carried it out all the same, so repeat it only knowingly"
         )
 
 

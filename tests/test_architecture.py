@@ -15,7 +15,17 @@ PACKAGE = Path(loanasync.__file__).parent
 # Each module may import those before it, and none after it.
 ORDER = [
     *("_meta", "_display", "errors", "_policy", "_limits", "_models", "_decisions", "_dialect", "_values"),
-    *("_rules", "_configuration", "_codec", "_problems", "_calls", "_options", "_retry", "_telemetry"),
+    *(
+        "_rules",
+        "_configuration",
+        "_codec",
+        "_problems",
+        "_calls",
+        "_options",
+        "_prepare",
+        "_retry",
+        "_telemetry",
+    ),
     *("_loops", "_transport", "_pipeline", "_client", "__init__"),
 ]
 

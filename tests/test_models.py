@@ -136,3 +136,4 @@ def test_none_is_no_secret() -> None:
 
 def test_a_problem_prints_as_a_line() -> None:
     assert str(Problem("amount", "amount", "is required")) == "amount: is required"
+    assert str(Problem("", "", "Access denied")) == "Access denied"
