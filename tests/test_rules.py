@@ -16,6 +16,7 @@ from builders import (
     user_data,
 )
 from hypothesis import given
+from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
 from loanasync import ApprovalRequest, Dialect, Limits, Problem, UserData
@@ -98,6 +99,24 @@ def test_instalments_are_a_count_within_the_limits(value: object) -> None:
 def test_the_limits_themselves_are_allowed(field: str, least: int, most: int) -> None:
     assert problems(approval_request(**{field: least})) == []
     assert problems(approval_request(**{field: most})) == []
+
+
+@given(st.integers(), st.integers(-5, 100))
+def test_a_number_is_a_problem_exactly_when_it_is_outside_its_limits(amount: int, instalments: int) -> None:
+    found = {each.field for each in problems(approval_request(amount=amount, instalments=instalments))}
+    assert ("amount" in found) == (not 5_000 <= amount <= 1_500_000)
+    assert ("instalments" in found) == (not 3 <= instalments <= 60)
+
+
+@given(st.text(max_size=7), st.text(max_size=4))
+def test_a_postal_code_is_five_ascii_digits_and_a_province_two_capitals(
+    postal_code: str, province: str
+) -> None:
+    found = {each.field for each in problems(approval_request(postal_code=postal_code, province=province))}
+    digits = len(postal_code) == 5 and set(postal_code) <= set("0123456789")
+    capitals = len(province) == 2 and set(province) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert ("postal_code" in found) == (not digits)
+    assert ("province" in found) == (not capitals)
 
 
 def test_limits_can_be_overridden() -> None:

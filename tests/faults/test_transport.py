@@ -31,7 +31,7 @@ from loanasync import (
 )
 from loanasync._transport import _no_answer
 
-QUICK = Timeout(total=5, attempt=0.2, connect=0.1)
+QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
 
 def answer(status: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
