@@ -138,8 +138,8 @@ def read_user_data(members: Members) -> UserData:
 def _canonical(members: Members) -> dict[str, Any]:
     known: dict[str, Any] = dict(members)
     for alias, name in READ_ALIASES.items():
-        if alias in known:
-            known.setdefault(name, known[alias])
+        if known.get(name) is None and alias in known:
+            known[name] = known[alias]
     return known
 
 

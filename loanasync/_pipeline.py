@@ -199,5 +199,7 @@ class Pipeline:
         await self._lanes.aclose()
 
     async def _close_lane(self, lane: _Lane) -> None:
-        await lane.drain(self._drain)
-        await lane.transport.aclose()
+        try:
+            await lane.drain(self._drain)
+        finally:  # also when the closing itself is cancelled
+            await lane.transport.aclose()

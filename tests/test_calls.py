@@ -1,10 +1,14 @@
 """What each status of each call means (spec §3, §4, §7), without a loop or a socket."""
 
 import json
+import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from builders import FISCAL_CODE, approval_request, user_data
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loanasync import (
     AccessDeniedError,
@@ -14,6 +18,7 @@ from loanasync import (
     Dialect,
     DomainError,
     InvalidFiscalCodeError,
+    LoanError,
     Meta,
     Problem,
     Refused,
@@ -23,6 +28,7 @@ from loanasync import (
     SystemFaultError,
     UnexpectedReplyError,
     UnexpectedStatusError,
+    UserData,
     UserNotFoundError,
 )
 from loanasync import _calls as calls
@@ -266,3 +272,31 @@ def test_a_message_is_cut_and_its_control_characters_are_not_printed() -> None:
     [problem] = error.problems
     assert problem.message.startswith("line break [31mzzz")
     assert (len(problem.message), len(problem.wire_name)) == (300, 60)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+MEMBERS = st.dictionaries(
+    st.sampled_from(["approved", "redirectUrl", "errors", "error", "amount", "usPerson", "x"]),
+    JSON_VALUES | st.dictionaries(st.sampled_from(["domain", "email", "x"]), JSON_VALUES, max_size=3),
+)
+
+
+@given(
+    st.sampled_from([APPROVE, COMPLETE, CREATE, DOCUMENTS]),
+    st.sampled_from([200, 201, 204, 400, 403, 409, 422, 500]) | st.integers(100, 999),
+    st.binary(max_size=40) | MEMBERS.map(lambda members: json.dumps(members).encode()),
+    st.sampled_from([None, "truncated"]),
+)
+def test_whatever_comes_is_an_outcome_or_one_of_our_errors(
+    call: Call, status: int, body: bytes, fault: str | None
+) -> None:
+    outcome = read(call, status, body, fault=fault)
+    assert isinstance(outcome, Approved | Refused | UserData | Mapping | LoanError)
+    assert isinstance(outcome, Approved) <= (status == 201 and call is APPROVE)
+    assert isinstance(outcome, Refused) <= (status == 422 and call is APPROVE)
+    if isinstance(outcome, LoanError):
+        assert pickle.loads(pickle.dumps(outcome)) == outcome  # noqa: S301  (our own bytes)

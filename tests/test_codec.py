@@ -122,6 +122,7 @@ def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
         ({"civicNumber": "7"}, "street_number", "7"),
         ({"streetNumber": "7"}, "street_number", "7"),
         ({"streetNumber": "7", "civicNumber": "8"}, "street_number", "7"),
+        ({"streetNumber": None, "civicNumber": "8"}, "street_number", "8"),
         ({"installments": 9}, "instalments", 9),
         ({"instalments": 9}, "instalments", 9),
         ({"citizenship": "Italian"}, "citizenship", Citizenship.ITALIAN),

@@ -296,6 +296,21 @@ async def test_closing_does_not_wait_for_ever() -> None:
         await call
 
 
+async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
+    run = Run(asyncio.Event())
+    call = asyncio.create_task(run.approve())
+    await run.transport.arrived.wait()
+    closing = asyncio.create_task(run.pipeline.aclose(60))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert run.transport.closed == 1
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
 @pytest.mark.parametrize(
     "steps",
     [(REFUSED.__class__(status=418, headers={}, body=b"{}"),), (FAULT,) * 3, (NOT_CONNECTED,), (LOST,)],
