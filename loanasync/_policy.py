@@ -11,7 +11,7 @@ __all__ = ["RetryPolicy", "Timeout"]
 
 def _require_seconds(owner: str, **settings: object) -> None:
     for name, value in settings.items():
-        if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds above 0")
 
 
