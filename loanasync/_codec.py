@@ -49,12 +49,13 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_constant)
 
 
 def encode(members: Mapping[str, JSON]) -> bytes:
     """A JSON object as UTF-8, without spaces."""
-    return json.dumps(dict(members), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(dict(members)).encode()
 
 
 def decode(body: bytes) -> Members:

@@ -62,8 +62,7 @@ def check_approval(
         yield _not_a(ApprovalRequest, request)
         return
     names = dialect.approval_names
-    for field, rule in _approval_rules(limits).items():
-        yield from _broken(rule, field, names[field], getattr(request, field))
+    yield from _broken(_approval_rules(limits), names, request)
     if dialect.order_token_required and request.order_token is None:
         yield Problem("order_token", names["order_token"], "is required in this dialect")
     for field, sent in (
@@ -77,7 +76,7 @@ def check_approval(
                 f"is not part of this dialect: leave it out or set sends_{field}",
             )
     yield from _check_additional(request.additional, needed=additional_data_needed)
-    yield from _check_extra(request.extra, {*APPROVAL_NAMES.values(), *READ_ALIASES})
+    yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
 
 
 def check_user_data(data: object) -> Iterator[Problem]:
@@ -85,11 +84,8 @@ def check_user_data(data: object) -> Iterator[Problem]:
     if not isinstance(data, UserData):
         yield _not_a(UserData, data)
         return
-    for field, rule in _USER_DATA_RULES.items():
-        value = getattr(data, field)
-        if value is not None:
-            yield from _broken(rule, field, USER_DATA_NAMES[field], value)
-    yield from _check_extra(data.extra, set(USER_DATA_NAMES.values()))
+    yield from _broken(_USER_DATA_RULES, USER_DATA_NAMES, data)
+    yield from _check_extra(data.extra, _USER_DATA_MEMBERS)
     if not data.extra and all(getattr(data, field) is None for field in _USER_DATA_RULES):
         yield Problem("data", "", "must have at least one field")
 
@@ -117,13 +113,14 @@ def _check_additional(additional: object, *, needed: bool) -> Iterator[Problem]:
                     "is required: the service asked for additional data",
                 )
     elif isinstance(additional, AdditionalData):
-        for field, rule in _ADDITIONAL_RULES.items():
-            yield from _broken(rule, field, APPROVAL_NAMES[field], getattr(additional, field))
+        yield from _broken(_ADDITIONAL_RULES, APPROVAL_NAMES, additional)
     else:
         yield Problem("additional", "", f"must be an AdditionalData, not {values.kind(additional)}")
 
 
-def _check_extra(extra: object, known: set[str]) -> Iterator[Problem]:
+def _check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
+    if isinstance(extra, Mapping) and not extra:  # as a rule
+        return
     yield from check_payload(extra, "extra")
     if isinstance(extra, Mapping):
         for member in sorted(known.intersection(extra)):
@@ -138,10 +135,13 @@ def _not_a(model: type, value: object) -> Problem:
     )
 
 
-def _broken(rule: Rule, field: str, wire_name: str, value: object) -> Iterator[Problem]:
-    wrong = rule(value)
-    if wrong is not None:
-        yield Problem(field, wire_name, wrong)
+def _broken(
+    rules: Mapping[str, Rule], names: Mapping[str, str], model: ApprovalRequest | AdditionalData | UserData
+) -> Iterator[Problem]:
+    for field, rule in rules.items():
+        wrong = rule(getattr(model, field))
+        if wrong is not None:
+            yield Problem(field, names[field], wrong)
 
 
 def _has_right_check_letter(code: str) -> bool:
@@ -240,15 +240,18 @@ _ADDITIONAL_RULES: Mapping[str, Rule] = {
 }
 
 _USER_DATA_RULES: Mapping[str, Rule] = {
-    "document_type": values.choice(DocumentType),
-    "document_code": text,
-    "document_city": text,
-    "document_issue_date": values.day,
-    "document_expiration_date": values.day,
-    "iban": text,
-    "politically_exposed": values.boolean,
-    "us_person": values.boolean,
-    "marketing": values.boolean,
-    "payment_day_of_month": values.day_of_month,
-    "profession": text,
+    "document_type": _optional(values.choice(DocumentType)),
+    "document_code": _optional(text),
+    "document_city": _optional(text),
+    "document_issue_date": _optional(values.day),
+    "document_expiration_date": _optional(values.day),
+    "iban": _optional(text),
+    "politically_exposed": _optional(values.boolean),
+    "us_person": _optional(values.boolean),
+    "marketing": _optional(values.boolean),
+    "payment_day_of_month": _optional(values.day_of_month),
+    "profession": _optional(text),
 }
+
+_APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
+_USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())
