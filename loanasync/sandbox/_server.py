@@ -47,7 +47,7 @@ class Sandbox:
         auth_token: str = "sandbox-token",  # noqa: S107  (made up, and valid nowhere else)
         dialect: Description | None = None,
     ) -> None:
-        if not ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
+        if not _is_loopback(host):
             raise ValueError(
                 f"host {host} is not loopback: the sandbox has no protection and serves this machine only"
             )
@@ -82,7 +82,10 @@ class Sandbox:
 
         Raises:
             OSError: The port is taken.
+            RuntimeError: It listens already.
         """
+        if self._runner is not None:
+            raise RuntimeError(f"the sandbox listens already, at {self._address}")
         self._runner = web.AppRunner(self._service.application(), access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         try:
@@ -106,6 +109,13 @@ class Sandbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
 
 
 async def serve(sandbox: Sandbox) -> None:

@@ -1,6 +1,7 @@
 """The sandbox from its own side: raw HTTP, no SDK in between (spec §1 to §8)."""
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -261,7 +262,7 @@ async def test_the_journal_holds_nothing_personal_and_no_more_than_a_thousand_ca
 
 
 async def test_it_serves_this_machine_only() -> None:
-    for host in ("0.0.0.0", "192.168.0.1", "::"):  # noqa: S104  (refused, that is)
+    for host in ("0.0.0.0", "192.168.0.1", "::", "example.com"):  # noqa: S104  (refused, that is)
         with pytest.raises(ValueError, match="is not loopback"):
             Sandbox(host=host)
     async with Sandbox(host="localhost") as sandbox:
@@ -270,11 +271,27 @@ async def test_it_serves_this_machine_only() -> None:
         Sandbox(dialect="both")  # type: ignore[arg-type]
 
 
+def ipv6_is_there() -> bool:
+    with socket.socket(socket.AF_INET6) as attempt:
+        try:
+            attempt.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(not ipv6_is_there(), reason="this machine has no IPv6 loopback")
 async def test_it_serves_ipv6() -> None:
     async with Sandbox(host="::1") as sandbox, aiohttp.ClientSession() as session:
         async with session.get(f"{sandbox.base_url}/apply/x") as page:
             assert page.status == 404
         assert sandbox.base_url.startswith("http://[::1]:")
+
+
+async def test_it_listens_once() -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(RuntimeError, match="listens already, at http"):
+            await sandbox.start()
 
 
 async def test_it_has_an_address_only_while_it_runs() -> None:
