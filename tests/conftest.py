@@ -1,7 +1,7 @@
 """Fixtures of all rings, and the one repair that aioresponses needs."""
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from unittest import mock
 
@@ -92,10 +92,3 @@ def metering(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
     provider = MeterProvider(metric_readers=[reader])
     yield provider
     provider.shutdown()
-
-
-@pytest.fixture
-def fiscal_codes() -> Callable[[], str]:
-    """A fresh made-up fiscal code at each call."""
-    numbers = iter(range(1000))
-    return lambda: f"TSTXYZ00A00A{next(numbers):03}Z"

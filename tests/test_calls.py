@@ -155,7 +155,7 @@ def test_each_domain_error_has_its_class(message: str, kind: type[ServiceError])
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
-def test_already_evaluated_says_whether_a_500_came_before(attempts: int, after_retry: bool) -> None:  # noqa: FBT001
+def test_already_evaluated_says_whether_a_500_came_before(attempts: int, after_retry: bool) -> None:  # noqa: FBT001  (parametrised)
     error = read(APPROVE, 400, errors(domain=["User already evaluated for approval"]), attempts=attempts)
     assert isinstance(error, AlreadyEvaluatedError)
     assert error.after_retry is after_retry

@@ -152,7 +152,7 @@ def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() ->
 @pytest.mark.parametrize(("answered", "enough"), [(9, False), (10, True)])
 async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
     answered: int,
-    enough: bool,  # noqa: FBT001
+    enough: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
     run = Run(FAULT, APPROVED, *[REFUSED] * answered, *[LOST] * 5, FAULT, APPROVED, quota=1)
     await run.approve()

@@ -224,7 +224,7 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
         pytest.param("salary", 10**5000, id="many digits"),
     ],
 )
-def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001
+def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001  (parametrised)
     [problem] = problems(approval_request(additional=additional_data(**{field: value})), needed=needed)
     assert (problem.field, problem.wire_name) == (field, APPROVAL_NAMES[field])
 

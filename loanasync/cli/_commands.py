@@ -58,7 +58,7 @@ def demo() -> None:
 def sandbox(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     shop_id: Annotated[str, typer.Option(help="The shop that it knows.")] = "sandbox-shop",
-    auth_token: Annotated[str, typer.Option(help="The shop's token.")] = "sandbox-token",  # noqa: S107
+    auth_token: Annotated[str, typer.Option(help="The shop's token.")] = "sandbox-token",  # noqa: S107  (made up)
     dialect: Annotated[
         Description | None, typer.Option(help="Speak one description only; else both are accepted.")
     ] = None,

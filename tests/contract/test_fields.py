@@ -105,7 +105,7 @@ async def test_each_citizenship_is_accepted_in_both_dialects(
 
 
 @pytest.mark.parametrize(("sent", "answered"), [(None, False), (False, False), (True, True)])
-async def test_the_zero_rate_is_three_valued(client: LoanClient, sent: bool | None, answered: bool) -> None:  # noqa: FBT001
+async def test_the_zero_rate_is_three_valued(client: LoanClient, sent: bool | None, answered: bool) -> None:  # noqa: FBT001  (parametrised)
     await client.create_request({"fiscalCode": FISCAL_CODE})
     decided = await client.approve(FISCAL_CODE, approval_request(zero_interest_rate=sent))
     assert decided.zero_interest_rate is answered

@@ -132,7 +132,7 @@ async def test_a_host_without_an_address_sent_nothing() -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
-async def test_a_connection_that_breaks_before_the_answer_was_maybe_sent(reset: bool) -> None:  # noqa: FBT001
+async def test_a_connection_that_breaks_before_the_answer_was_maybe_sent(reset: bool) -> None:  # noqa: FBT001  (parametrised)
     peer = Peer(b"", reset=reset)
     error = await outcome(peer)
     assert isinstance(error, ConnectionLostError)
@@ -179,7 +179,7 @@ async def test_a_status_is_kept_when_its_body_does_not_come_whole(
     status: str,
     body: bytes,
     known: str,
-    close: bool,  # noqa: FBT001
+    close: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
     peer = Peer(answer(status, body, length=1000), close=close)
     error = await outcome(peer)
