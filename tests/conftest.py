@@ -14,6 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from shop import Raw
 
 from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
@@ -53,6 +54,12 @@ def wire() -> Iterator[aioresponses]:
 async def sandbox() -> AsyncIterator[Sandbox]:
     async with Sandbox() as running:
         yield running
+
+
+@pytest.fixture(params=[None])
+async def raw(request: pytest.FixtureRequest) -> AsyncIterator[Raw]:
+    async with Sandbox(dialect=request.param) as sandbox, aiohttp.ClientSession() as session:
+        yield Raw(sandbox, session)
 
 
 @pytest.fixture

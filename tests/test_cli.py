@@ -113,7 +113,7 @@ def test_the_sandbox_serves_until_it_is_told_to_stop(
         with urllib.request.urlopen(request) as answer:  # noqa: S310  (as above)
             assert answer.status == 201
         assert process.stdout is not None
-        told = "".join(process.stdout.readline() for _ in range(3))
+        told = "".join(process.stdout.readline() for _ in range(4))
         process.send_signal(ending)
         _, errors = process.communicate(timeout=10)
     assert (process.returncode, errors) == (0, "")
@@ -135,7 +135,8 @@ def test_a_taken_port_is_one_clear_line(command: tuple[str, ...]) -> None:
             check=False,
         )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"the sandbox cannot start on port {port}: ")
+    assert done.stderr.startswith("the sandbox cannot start: ")
+    assert str(port) in done.stderr
     assert done.stderr.count("\n") == 1
 
 

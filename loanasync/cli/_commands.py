@@ -2,6 +2,7 @@
 
 import asyncio
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -56,25 +57,50 @@ def demo() -> None:
 
 @app.command()
 def sandbox(
+    host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     shop_id: Annotated[str, typer.Option(help="The shop that it knows.")] = "sandbox-shop",
-    auth_token: Annotated[str, typer.Option(help="The shop's token.")] = "sandbox-token",  # noqa: S107  (made up)
+    auth_token: Annotated[str, typer.Option(help="The shop's token, made up.")] = "sandbox-token",  # noqa: S107  (made up)
     dialect: Annotated[
         Description | None, typer.Option(help="Speak one description only; else both are accepted.")
     ] = None,
+    state: Annotated[Path | None, typer.Option(help="A file of SQLite's to remember customers in.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="\\[operation=]words\\[:rate\\[:phase]], such as 500:0.1:after; may be given again."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Where the rates of faults begin.")] = 0,
+    journal: Annotated[int, typer.Option(min=0, help="Calls to keep, 0 for none.")] = 1000,
+    customers: Annotated[int, typer.Option(min=1, help="Customers to remember.")] = 10_000,
+    shop_url: Annotated[str | None, typer.Option(help="Where the web application leads back to.")] = None,
+    *,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Serve the network, too, unprotected.")
+    ] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Show the inspector in the browser.")] = False,
 ) -> None:
     """Run the sandbox on this machine until Ctrl-C.
 
-    Example: loanasync sandbox --port 8080
+    Example: loanasync sandbox --port 8080 --fault 500:0.1:after --state shop.sqlite --open
     """
-    service = Sandbox(
-        port=port,
-        shop_id=shop_id,
-        auth_token=auth_token,
-        dialect=None if dialect is None else dialect.value,
-    )
     try:
-        asyncio.run(serve(service))
-    except OSError as error:
-        typer.echo(f"the sandbox cannot start on port {port}: {error.strerror or error}", err=True)
+        service = Sandbox(
+            host=host,
+            port=port,
+            shop_id=shop_id,
+            auth_token=auth_token,
+            dialect=None if dialect is None else dialect.value,
+            state=state,
+            faults=fault or (),
+            seed=seed,
+            journal=journal,
+            customers=customers,
+            shop_url=shop_url,
+            allow_remote=allow_remote,
+        )
+        asyncio.run(serve(service, open_page=open_page))
+    except (OSError, ValueError) as error:
+        typer.echo(f"the sandbox cannot start: {error}", err=True)
         raise typer.Exit(2) from None

@@ -3,6 +3,13 @@
 It shares no code with the SDK, only the wire, so that an error in one does not hide in the other.
 """
 
-from loanasync.sandbox._server import Sandbox, serve
+from loanasync.sandbox._command import serve
+from loanasync.sandbox._customers import Snapshot
+from loanasync.sandbox._entry import Entry
+from loanasync.sandbox._journal import Journal
+from loanasync.sandbox._linter import Finding
+from loanasync.sandbox._process import SandboxProcess
+from loanasync.sandbox._rules import Rule
+from loanasync.sandbox._server import Sandbox
 
-__all__ = ["Sandbox", "serve"]
+__all__ = ["Entry", "Finding", "Journal", "Rule", "Sandbox", "SandboxProcess", "Snapshot", "serve"]

@@ -7,34 +7,44 @@ import sys
 from loanasync.sandbox import Sandbox, serve
 
 
-def main() -> None:
-    """Read the options and serve; exit 2 when the port is taken."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loanasync.sandbox",
         description="Run the sandbox of the loan request approval service on this machine.",
     )
-    parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
-    parser.add_argument("--shop-id", default="sandbox-shop", help="the shop that it knows")
-    parser.add_argument("--auth-token", default="sandbox-token", help="the shop's token")
-    parser.add_argument(
-        "--dialect", choices=["street_number", "civic_number"], help="speak one description only"
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="where it listens")
+    add("--port", type=int, default=0, help="0, the default, takes a free one")
+    add("--shop-id", default="sandbox-shop", help="the shop that it knows")
+    add("--auth-token", default="sandbox-token", help="the shop's token, made up")
+    add("--dialect", choices=["street_number", "civic_number"], help="speak one description only")
+    add("--state", help="a file of SQLite's to remember customers in")
+    add(
+        "--fault",
+        dest="faults",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="[operation=]words[:rate[:phase]], such as 500:0.1:after; may be given again",
     )
-    options = parser.parse_args()
-    sandbox = Sandbox(
-        port=options.port,
-        shop_id=options.shop_id,
-        auth_token=options.auth_token,
-        dialect=options.dialect,
-    )
+    add("--seed", type=int, default=0, help="where the rates of faults begin")
+    add("--journal", type=int, default=1000, help="calls to keep, 0 for none")
+    add("--customers", type=int, default=10_000, help="customers to remember")
+    add("--shop-url", help="where the web application leads back to")
+    add("--allow-remote", action="store_true", help="serve the network, too, unprotected")
+    add("--open", action="store_true", help="show the inspector in the browser")
+    return parser
+
+
+def main() -> None:
+    """Read the options and serve; exit 2 when it cannot start."""
+    options = vars(_parser().parse_args())
+    open_page = options.pop("open")
     try:
-        asyncio.run(serve(sandbox))
-    except (OSError, OverflowError) as error:
-        sys.exit(_failed(f"the sandbox cannot start on port {options.port}: {error}"))
-
-
-def _failed(message: str) -> int:
-    print(message, file=sys.stderr)  # noqa: T201  (what a command is for)
-    return 2
+        asyncio.run(serve(Sandbox(**options), open_page=open_page))
+    except (OSError, OverflowError, ValueError) as error:
+        print(f"the sandbox cannot start: {error}", file=sys.stderr)  # noqa: T201  (what a command is for)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

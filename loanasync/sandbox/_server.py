@@ -1,34 +1,52 @@
-"""Starting and stopping the sandbox: in the running loop, on this machine only."""
+"""The sandbox as a value: started and stopped, ruled, asked what came, and reset."""
 
 import asyncio
-import contextlib
-import signal
-from collections.abc import Sequence
-from ipaddress import ip_address
-from typing import Literal, Self
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox._service import Service
-from loanasync.sandbox._state import Entry
+from loanasync.sandbox._customers import Customers, Snapshot, Store
+from loanasync.sandbox._engine import Engine
+from loanasync.sandbox._journal import Journal
+from loanasync.sandbox._linter import Finding, Linter
+from loanasync.sandbox._process import SandboxProcess
+from loanasync.sandbox._rules import Operation, Rule, Rules
+from loanasync.sandbox._safety import check_host, check_token
+from loanasync.sandbox._sdk import client_of
+from loanasync.sandbox._service import LARGEST_BODY, Service
+from loanasync.sandbox._threads import running_in_thread
+from loanasync.sandbox._web import Web
 
-__all__ = ["Sandbox", "serve"]
+if TYPE_CHECKING:
+    from loanasync import LoanClient
+
+__all__ = ["Sandbox"]
 
 Description = Literal["street_number", "civic_number"]
 
 
 class Sandbox:
-    """The service on a port of this machine, with its state in memory.
+    """The service on a port of this machine.
 
     Args:
-        host: A loopback address.
+        host: A loopback address, unless `allow_remote` says otherwise.
         port: 0 takes a free one.
         shop_id: The one shop that it knows.
-        auth_token: That shop's token.
+        auth_token: That shop's token; made up, never a real one.
         dialect: Speak one description only; None accepts both.
+        state: A file of SQLite's to remember customers in; None: they end with the object.
+        faults: Rules in words, ``[operation=]words[:rate[:phase]]``, such as ``500:0.1:after``.
+        seed: Where the rates of rules begin; the same seed, the same outcomes.
+        journal: Calls to keep; 0 switches the journal off, for load.
+        customers: Customers to remember; beyond, the oldest are forgotten.
+        shop_url: Where the web application leads back to.
+        allow_remote: Serve the network, too, although nothing protects what is here.
 
     Raises:
-        ValueError: The host is not this machine's own, or the dialect is unknown.
+        ValueError: An argument cannot work; it is named.
 
     Example:
         >>> async def example() -> str:
@@ -46,20 +64,37 @@ class Sandbox:
         shop_id: str = "sandbox-shop",
         auth_token: str = "sandbox-token",  # noqa: S107  (made up, and valid nowhere else)
         dialect: Description | None = None,
+        state: str | Path | None = None,
+        faults: Iterable[str] = (),
+        seed: int = 0,
+        journal: int = 1000,
+        customers: int = 10_000,
+        shop_url: str | None = None,
+        allow_remote: bool = False,
     ) -> None:
-        if not _is_loopback(host):
-            raise ValueError(
-                f"host {host} is not loopback: the sandbox has no protection and serves this machine only"
-            )
+        check_host(host, allow_remote=allow_remote)
+        check_token(auth_token)
         if dialect not in (None, "street_number", "civic_number"):
             raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
+        if journal < 0 or customers < 1:
+            raise ValueError(f"journal {journal} must be 0 or more, customers {customers} 1 or more")
         self.shop_id = shop_id
         self.auth_token = auth_token
         self._host = host
         self._port = port
-        self._service = Service(shop_id, auth_token, dialect)
+        self._shop_url = shop_url
         self._runner: web.AppRunner | None = None
         self._address = ""
+        rules = Rules(seed)
+        for text in faults:
+            rules.add_text(text)
+        self._engine = Engine(
+            Customers(customers, _store(state)),
+            rules,
+            Linter(auth_token),
+            Journal(journal, on=journal > 0),
+            dialect,
+        )
 
     @property
     def base_url(self) -> str:
@@ -73,9 +108,105 @@ class Sandbox:
         return self._address
 
     @property
-    def journal(self) -> Sequence[Entry]:
-        """The last thousand calls, oldest first; nothing personal is in them."""
-        return self._service.memory.journal
+    def journal(self) -> Journal:
+        """The calls that came."""
+        return self._engine.journal
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Misuse of the protocol, oldest first."""
+        return list(self._engine.linter.findings)
+
+    def on(
+        self,
+        *,
+        operation: Operation | None = None,
+        fiscal_code: str | None = None,
+        call: int | None = None,
+        rate: float = 1.0,
+        seed: int | None = None,
+    ) -> Rule:
+        """Mean some calls; `Rule.respond` says what they are answered with. The newest rule counts.
+
+        Args:
+            operation: create_request, approve, upload_documents or complete; None: any.
+            fiscal_code: One customer's; None: anybody's.
+            call: Which call of this operation for this customer, counted from 1; None: every.
+            rate: The share of the calls, 0 to 1, decided for each customer and call by the seed alone.
+            seed: The rule's own seed; None: the sandbox's.
+
+        Raises:
+            ValueError: An argument cannot be meant; it is named.
+
+        Example:
+            >>> rule = Sandbox().on(operation="approve", call=2).respond(500, phase="after")
+            >>> rule.outcome.name
+            '500after'
+        """
+        which = {"operation": operation, "fiscal_code": fiscal_code, "call": call, "rate": rate}
+        if seed is not None:
+            which["seed"] = seed
+        return self._engine.rules.add(**which)
+
+    def reset(self, fiscal_code: str | None = None) -> None:
+        """Forget one customer; or all customers, calls, findings and rules.
+
+        Raises:
+            KeyError: Nothing is known of this customer.
+        """
+        with self._engine.lock:
+            if fiscal_code is None:
+                self._engine.reset()
+            elif not self._engine.customers.forget(fiscal_code):
+                raise KeyError(
+                    "nothing is known of this fiscal code: it was reset already, or never asked for"
+                )
+
+    def snapshot(self) -> Snapshot:
+        """All customers as they are now, for `restore`."""
+        with self._engine.lock:
+            return self._engine.customers.snapshot()
+
+    def restore(self, snapshot: Mapping[str, str]) -> None:
+        """All customers as they were then, and no others; journal, findings and rules stay."""
+        with self._engine.lock:
+            self._engine.customers.restore(snapshot)
+
+    def client(self, **options: Any) -> "LoanClient":
+        """A client of the SDK for this sandbox.
+
+        Args:
+            options: Those of `loanasync.LoanClient`, without address and credentials.
+        """
+        return client_of(self.base_url, self.shop_id, self.auth_token, options)
+
+    @classmethod
+    def in_thread(cls, **options: Any) -> AbstractContextManager[Self]:
+        """A sandbox that runs in a thread of its own, for blocking clients and for loops that come and go.
+
+        Args:
+            options: Those of `Sandbox`.
+
+        Example:
+            >>> with Sandbox.in_thread() as sandbox:
+            ...     sandbox.base_url.startswith("http://127.0.0.1:")
+            True
+        """
+        return cast("AbstractContextManager[Self]", running_in_thread(cls(**options)))
+
+    @staticmethod
+    def subprocess(**options: Any) -> AbstractContextManager[SandboxProcess]:
+        """A sandbox that runs as a process of its own, for measurements and for being killed.
+
+        Args:
+            options: Those of `Sandbox`.
+
+        Example:
+            >>> with Sandbox.subprocess() as sandbox:
+            ...     sandbox.base_url.startswith("http://127.0.0.1:")
+            True
+        """
+        return SandboxProcess(options)
 
     async def start(self) -> None:
         """Listen.
@@ -83,10 +214,13 @@ class Sandbox:
         Raises:
             OSError: The port is taken.
             RuntimeError: It listens already.
+            StateFileError: The state file cannot be used.
         """
         if self._runner is not None:
             raise RuntimeError(f"the sandbox listens already, at {self._address}")
-        self._runner = web.AppRunner(self._service.application(), access_log=None, shutdown_timeout=1)
+        self._engine.customers.open()
+        self._ending = asyncio.Event()
+        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()
@@ -96,12 +230,20 @@ class Sandbox:
         host, port = self._runner.addresses[0][:2]
         self._address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    def _application(self) -> web.Application:
+        app = web.Application(client_max_size=LARGEST_BODY)
+        Service(self._engine, self.shop_id, self.auth_token, self._ending).add_routes(app)
+        Web(self._engine, self.shop_id, self._shop_url, self._ending).add_routes(app)
+        return app
+
     async def stop(self) -> None:
         """Listen no more; what was remembered is kept for as long as the object lives."""
         runner, self._runner = self._runner, None
         self._address = ""
         if runner is not None:
+            self._ending.set()
             await runner.cleanup()
+            self._engine.customers.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -111,30 +253,9 @@ class Sandbox:
         await self.stop()
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"
+def _store(state: str | Path | None) -> Store | None:
+    if state is None:
+        return None
+    from loanasync.sandbox._sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
 
-
-async def serve(sandbox: Sandbox) -> None:
-    """Run a sandbox until Ctrl-C or SIGTERM, and say where it is.
-
-    Raises:
-        OSError: The port is taken.
-    """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
-            loop.add_signal_handler(number, ended.set)
-    async with sandbox:
-        print(  # noqa: T201  (what a command is for)
-            f"sandbox ready at {sandbox.base_url}\n"
-            f"  shop id      {sandbox.shop_id}\n"
-            f"  X-Auth-Token {sandbox.auth_token}\n"
-            "stop it with Ctrl-C",
-            flush=True,
-        )
-        await ended.wait()
+    return SqliteStore(state)

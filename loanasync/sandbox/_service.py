@@ -1,101 +1,139 @@
 """The endpoints of spec §4 over HTTP: credentials first, then the JSON object, then the answer."""
 
+import asyncio
 import hmac
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from loanasync.sandbox import _answers as answers
-from loanasync.sandbox import _page as page
-from loanasync.sandbox._answers import Answer
-from loanasync.sandbox._state import Entry, Memory
+from loanasync.sandbox._delivery import deliver, json_response, pause
+from loanasync.sandbox._engine import Call, Engine, Treated
+from loanasync.sandbox._outcome import Answer
+from loanasync.sandbox._safety import HINT, looks_real
 
-__all__ = ["Service"]
+__all__ = ["LARGEST_BODY", "ROUTES", "Service"]
 
-Respond = Callable[[web.Request, Mapping[str, Any]], Answer]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_LARGEST_BODY = 1 << 20
+LARGEST_BODY = 16 << 20  # bytes; documents are images
+_LARGEST_OTHER_BODY = 1 << 20
 
-REQUESTS = "/api/shops/{shopId}/requests"
-REQUEST = REQUESTS + "/{fiscalCode}"
+_REQUESTS = "/api/shops/{shopId}/requests"
+_REQUEST = _REQUESTS + "/{fiscalCode}"
+
+# spec §4
+ROUTES = {
+    "create_request": ("POST", _REQUESTS),
+    "approve": ("POST", _REQUEST),
+    "upload_documents": ("POST", _REQUEST + "/documents"),
+    "complete": ("PATCH", _REQUEST),
+}
 
 
 class Service:
-    """One shop's service and its memory."""
+    """One shop's service over an engine.
 
-    def __init__(self, shop_id: str, auth_token: str, dialect: str | None) -> None:
-        self.memory = Memory()
+    Args:
+        engine: What answers.
+        shop_id: The one shop that it knows.
+        auth_token: That shop's token.
+        ending: Set when the sandbox stops, so that nobody hangs on.
+    """
+
+    def __init__(self, engine: Engine, shop_id: str, auth_token: str, ending: asyncio.Event) -> None:
+        self._engine = engine
         self._shop_id = shop_id
         self._auth_token = auth_token
-        self._dialect = dialect
+        self._ending = ending
 
-    def application(self) -> web.Application:
-        """The aiohttp application that serves it."""
-        app = web.Application(client_max_size=_LARGEST_BODY)
-        app.router.add_post(REQUESTS, self._endpoint(self._create))
-        app.router.add_post(REQUEST, self._endpoint(self._approve))
-        app.router.add_patch(REQUEST, self._endpoint(self._complete))
-        app.router.add_post(REQUEST + "/documents", self._endpoint(self._upload_documents))
-        app.router.add_get("/apply/{page}", self._show)
-        app.router.add_post("/apply/{page}", self._finish)
-        return app
+    def add_routes(self, app: web.Application) -> None:
+        """The four calls of the specification."""
+        for operation, (method, path) in ROUTES.items():
+            app.router.add_route(method, path, self._endpoint(operation, method, path))
+        app.middlewares.append(self._other)
 
-    def _create(self, _: web.Request, body: Mapping[str, Any]) -> Answer:
-        return answers.create(self.memory, body)
-
-    def _approve(self, request: web.Request, body: Mapping[str, Any]) -> Answer:
-        base_url = f"{request.scheme}://{request.host}"
-        return answers.approve(self.memory, _code(request), body, self._dialect, base_url)
-
-    def _complete(self, request: web.Request, body: Mapping[str, Any]) -> Answer:
-        return answers.complete(self.memory, _code(request), body)
-
-    def _upload_documents(self, request: web.Request, _: Mapping[str, Any]) -> Answer:
-        return answers.upload_documents(self.memory, _code(request))
-
-    def _endpoint(self, respond: Respond) -> Callable[[web.Request], Any]:
-        async def handler(request: web.Request) -> web.Response:
-            answer = await self._answer(request, respond)
-            resource = request.match_info.route.resource
-            route = resource.canonical if resource is not None else ""
-            self.memory.journal.append(Entry(request.method, route, answer.status, answer.evaluated))
-            return web.json_response(answer.body, status=answer.status)
+    def _endpoint(self, operation: str, method: str, route: str) -> Handler:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            started = time.perf_counter()
+            call = Call(
+                operation,
+                request.match_info.get("fiscalCode", ""),
+                None,
+                method,
+                route,
+                f"{request.scheme}://{request.host}",
+            )
+            self._read_url(request, call)
+            refused = await self._refused(request, call)
+            treated = Treated(refused) if refused is not None else await self._treated(request, call)
+            self._engine.record(call, treated, started)
+            return await deliver(request, treated, self._ending, drip=call.outcome.drip)
 
         return handler
 
-    async def _answer(self, request: web.Request, respond: Respond) -> Answer:
+    def _read_url(self, request: web.Request, call: Call) -> None:
+        if request.query_string or self._auth_token in request.path:
+            call.findings += tuple(
+                self._engine.linter.of_url(request.path, str(request.rel_url.raw_query_string))
+            )
+
+    async def _refused(self, request: web.Request, call: Call) -> Answer | None:
         token = request.headers.get("X-Auth-Token", "")  # spec §5
-        known = hmac.compare_digest(token.encode(), self._auth_token.encode())
+        known = hmac.compare_digest(token.encode(errors="surrogateescape"), self._auth_token.encode())
         if not known or request.match_info["shopId"] != self._shop_id:
+            if not known and looks_real(token):
+                call.findings += ("production-token",)
+                return Answer(403, answers.denied().body, headers={"X-Sandbox-Hint": HINT})
             return answers.denied()
         try:
-            body = json.loads(await request.read())
+            raw = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raw = None
+        if raw is None or (len(raw) > _LARGEST_OTHER_BODY and call.operation != "upload_documents"):
+            return Answer(413, {"errors": {"body": ["This value is too long."]}})  # assumed
+        try:
+            body = json.loads(raw)
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
-            return Answer(400, {"errors": {"body": ["This value should be a JSON object."]}})
-        return respond(request, body)
+            return answers.rejected({"body": ["This value should be a JSON object."]})
+        call.body = body
+        if call.operation == "create_request" and isinstance(body.get("fiscalCode"), str):
+            call.code = body["fiscalCode"]
+        return None
 
-    async def _show(self, request: web.Request) -> web.Response:
-        customer = self.memory.page(request.match_info["page"])
-        if customer is None:
-            return _html(page.missing(), 404)
-        return _html(page.render(customer, self._shop_id), 200)
+    async def _treated(self, request: web.Request, call: Call) -> Treated:
+        unreadable = self._engine.plan(call)
+        if unreadable is not None:
+            return Treated(unreadable)
+        if call.outcome.wait_before:
+            await pause(request, call.outcome.wait_before / 1000, self._ending)
+        treated = self._engine.treat(call)
+        if call.outcome.wait_after:
+            await pause(request, call.outcome.wait_after / 1000, self._ending)
+        return treated
 
-    async def _finish(self, request: web.Request) -> web.Response:
-        customer = self.memory.page(request.match_info["page"])
-        if customer is None or not customer.approved:
-            return _html(page.missing(), 404)
-        customer.finished = True
-        raise web.HTTPSeeOther(request.path)
+    @web.middleware
+    async def _other(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note calls to addresses that the specification does not have: they are mistakes of the shop's."""
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as missing:
+            if not request.path.startswith("/api"):
+                raise
+            call = Call("", "", None, request.method, "(unknown)", "")
+            self._read_url(request, call)
+            answer = Answer(missing.status, {"errors": {"path": [_KNOWN_PATHS]}})
+            self._engine.record(call, Treated(answer), time.perf_counter())
+            allowed: Mapping[str, Any] = {
+                name: value for name, value in missing.headers.items() if name == "Allow"
+            }
+            return json_response(answer.body, missing.status, allowed)
 
 
-def _code(request: web.Request) -> str:
-    return request.match_info["fiscalCode"]
-
-
-def _html(text: str, status: int) -> web.Response:
-    return web.Response(text=text, status=status, content_type="text/html")
+_KNOWN_PATHS = "Known are: " + ", ".join(f"{method} {path}" for method, path in ROUTES.values())

@@ -1,52 +1,135 @@
-"""Outcomes that a request asks for itself, by the tag in its e-mail address: anna+refused@example.com."""
+"""Outcomes in words: in an e-mail's tag, anna+500x2.refused@example.com, in a rule or on the command line."""
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
-from attrs import frozen
+from loanasync.sandbox._outcome import PLAIN, Outcome
+from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
-__all__ = ["KNOWN", "Outcome", "UnknownTagError", "read_tags"]
+__all__ = ["KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
 
-KNOWN = ("approved", "refused", "nouser", "already", "noshop", "conflict", "500xN", "500after")
+DECISIONS = ("approved", "refused")
+ERRORS = ("already", "nouser", "noshop", "conflict", "forbidden")
+EITHER_PHASE = ("500", "reset", "hang", "html502")
+AFTER_ONLY = ("empty", "trunc", "garbage")
+SHAPES = {"civic": "civicNumber", "street": "streetNumber"}
 
-_FAULTS = re.compile("500x([0-9]{1,2})")
+# As they are told to people, and what a wrong one is compared with.
+KNOWN = (
+    *(*DECISIONS, *ERRORS, "invalid.<field>", "500xN", "500after"),
+    *("resetbefore", "resetafter", "hangbefore", "hangafter", "html502", "html502after"),
+    *("emptyafter", "truncafter", "garbage", "slow<ms>", "slow<ms>after", "drip"),
+    *("noredirect", "civic", "street"),
+)
+
+_EITHER = re.compile(f"({'|'.join(EITHER_PHASE)})(before|after)?(?:x([0-9]{{1,2}}))?")
+_AFTER = re.compile(f"({'|'.join(AFTER_ONLY)})(?:after)?")
+_SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
+_FIELDS = {name.lower(): name for name in (*APPROVAL_FIELDS, *USER_DATA_FIELDS)}
+_ONE_ONLY = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
 
 
 class UnknownTagError(ValueError):
-    """A tag that the sandbox does not know; its text names the nearest that it does."""
+    """Words that the sandbox does not know; the text names the nearest that it does."""
 
 
-@frozen(kw_only=True)
-class Outcome:
-    """What the tags of an address ask for."""
-
-    named: frozenset[str] = frozenset()
-    faults_before: int = 0
-
-    def asks(self, name: str) -> bool:
-        """Whether the address has this tag."""
-        return name in self.named
+def words_of(email: object) -> str:
+    """The words between ``+`` and ``@``; empty when there are none."""
+    if not isinstance(email, str) or "+" not in email:
+        return ""
+    return email.partition("@")[0].partition("+")[2].strip(".").lower()
 
 
-def read_tags(email: object) -> Outcome:
-    """The tags between ``+`` and ``@``, separated by dots.
+def read_email(email: object) -> Outcome:
+    """What an address asks for; each fault is for one call unless it says for how many.
 
     Raises:
-        UnknownTagError: One of them is not known; a silent approval would be worse.
+        UnknownTagError: A word is not known; a silent approval would be worse.
     """
-    local = email.partition("@")[0] if isinstance(email, str) else ""
-    tags = [tag for tag in local.partition("+")[2].lower().split(".") if tag]
-    faults = [_FAULTS.fullmatch(tag) for tag in tags]
-    named = frozenset(tag for tag, fault in zip(tags, faults, strict=True) if fault is None)
-    _refuse_unknown(named)
-    return Outcome(named=named, faults_before=sum(int(fault[1]) for fault in faults if fault))
+    words = words_of(email)
+    return read_words(words) if words else PLAIN
 
 
-def _refuse_unknown(tags: Iterable[str]) -> None:
-    for tag in sorted(tags):
-        if tag not in KNOWN:
-            near = difflib.get_close_matches(tag, KNOWN, n=1, cutoff=0.0)[0]
-            raise UnknownTagError(
-                f"Unknown sandbox tag, did you mean +{near}? Known: {', '.join(f'+{each}' for each in KNOWN)}"
-            )
+@lru_cache(maxsize=1024)
+def read_words(words: str, *, endless: bool = False) -> Outcome:
+    """What words joined by dots ask for.
+
+    Args:
+        words: Such as ``500x2.refused`` or ``invalid.city``.
+        endless: A fault that does not say for how many calls is for all of them.
+
+    Raises:
+        UnknownTagError: A word is not known, or two of them exclude each other.
+    """
+    found: dict[str, Any] = {}
+    rest = iter(word for word in words.lower().split(".") if word)
+    for word in rest:
+        for name, value in _read(word, rest):
+            if name in ("before", "invalid"):
+                found[name] = (*found.get(name, ()), *value)
+            elif name in _ONE_ONLY and found.get(name, value) != value:
+                raise UnknownTagError(f"The sandbox tags of {words} exclude each other: choose one of them.")
+            else:
+                found[name] = value
+    counted = found.pop("counted", False)
+    whole = endless and not counted and len(found.get("before", ())) == 1
+    return Outcome(**found, endless=whole, name=words)
+
+
+def _read(word: str, rest: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    for reader in (_plain, _either_phase, _after_only, _slow):
+        found = reader(word)
+        if found:
+            return iter(found.items())
+    if word == "invalid":
+        return iter([("invalid", (_field(next(rest, "")),))])
+    raise _unknown(word)
+
+
+def _plain(word: str) -> dict[str, Any]:
+    if word in DECISIONS:
+        return {"decision": word}
+    if word in ERRORS:
+        return {"error": word}
+    if word in SHAPES:
+        return {"street_number": SHAPES[word]}
+    return {"drip": {"drip": True}, "noredirect": {"redirect": False}}.get(word, {})
+
+
+def _either_phase(word: str) -> dict[str, Any]:
+    match = _EITHER.fullmatch(word)
+    if not match:
+        return {}
+    kind, phase, times = match.groups()
+    if phase == "after":
+        return {"after": kind} if times is None else {}
+    return {"before": (kind,) * int(times or 1), "counted": times is not None}
+
+
+def _after_only(word: str) -> dict[str, Any]:
+    match = _AFTER.fullmatch(word)
+    return {"after": match[1]} if match else {}
+
+
+def _slow(word: str) -> dict[str, Any]:
+    match = _SLOW.fullmatch(word)
+    return {"wait_after" if match[2] == "after" else "wait_before": int(match[1])} if match else {}
+
+
+def _field(word: str) -> str:
+    if word in _FIELDS:
+        return _FIELDS[word]
+    near = difflib.get_close_matches(word, _FIELDS, n=1, cutoff=0.0)[0]
+    raise UnknownTagError(
+        f"Unknown field in sandbox tag +invalid.{word}, did you mean +invalid.{_FIELDS[near]}?"
+    )
+
+
+def _unknown(word: str) -> UnknownTagError:
+    near = difflib.get_close_matches(word, KNOWN, n=1, cutoff=0.0)[0]
+    return UnknownTagError(
+        f"Unknown sandbox tag, did you mean +{near}? Known: {', '.join(f'+{each}' for each in KNOWN)}"
+    )

@@ -1,13 +1,16 @@
 """The service's own checks, with the messages of spec §7, as tables of fields and checks."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from typing import Any
 
 __all__ = [
+    "APPROVAL_FIELDS",
     "BLANK_IN_ITALIAN",
+    "USER_DATA_FIELDS",
     "Errors",
+    "asked_to_be_wrong",
     "instalments_of",
     "is_fiscal_code",
     "street_number_of",
@@ -150,6 +153,15 @@ _USER_DATA: Mapping[str, Check] = {
     ),
     "profession": _italian_text,
 }
+
+APPROVAL_FIELDS = (*_APPROVAL, *_CONDITIONAL)
+USER_DATA_FIELDS = tuple(_USER_DATA)
+
+
+def asked_to_be_wrong(fields: Iterable[str], *, completing: bool) -> Errors:
+    """Fields that a tag wants wrong, with what the service says of them when they are blank."""
+    checks: Mapping[str, Check] = _USER_DATA if completing else {**_APPROVAL, **_CONDITIONAL}
+    return {name: [checks[name](None) or FORMAT] for name in fields if name in checks}
 
 
 def _found(checks: Mapping[str, Check], body: Mapping[str, Any]) -> Errors:

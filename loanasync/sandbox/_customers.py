@@ -1,0 +1,171 @@
+"""What the sandbox remembers of each customer of its shop (spec §3), as many as it was told to keep."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from attrs import asdict, define, field
+
+__all__ = ["Customer", "Customers", "Snapshot", "Store", "Told"]
+
+# What the shop was told last of its approval: the linter's facts.
+Told = Literal["", "approved", "refused", "already", "nothing", "other"]
+
+
+@define(kw_only=True)
+class Customer:
+    """One request, identified by shop and fiscal code (spec §2.1).
+
+    Args:
+        created: Whether it was created; a customer may be asked for before.
+        additional_data_needed: What the creation said.
+        approved: None until it is evaluated (spec §3: created, then approved or refused; no further states).
+        documents: Whether they were uploaded.
+        request: The body of the evaluated approval.
+        user_data: The body of the last completion.
+        email: The address of the last approval that could be read; its tag decides the completion, too.
+        page: Name of the customer's page in the web application.
+        application: What the person did there.
+        told: What the shop was told last of the approval.
+        calls: Calls so far, by operation.
+        faults: Faults so far that a tag asked for, by operation.
+    """
+
+    created: bool = False
+    additional_data_needed: bool = False
+    approved: bool | None = None
+    documents: bool = False
+    request: dict[str, Any] = field(factory=dict, repr=False)
+    user_data: dict[str, Any] = field(factory=dict, repr=False)
+    email: str = field(default="", repr=False)
+    page: str = field(default="", repr=False)
+    application: Literal["open", "accepted", "cancelled"] = "open"
+    told: Told = ""
+    calls: dict[str, int] = field(factory=dict)
+    faults: dict[str, int] = field(factory=dict)
+
+
+class Snapshot(dict[str, str]):
+    """All customers at one moment, for `Sandbox.restore`; nothing personal shows when it is printed."""
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {len(self)} customers>"
+
+
+class Store(Protocol):
+    """Where customers outlive the process."""
+
+    def open(self) -> None: ...
+    def load(self) -> dict[str, str]: ...
+    def put(self, code: str, record: str) -> None: ...
+    def delete(self, code: str) -> None: ...
+    def replace(self, records: Mapping[str, str]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Customers:
+    """The customers by fiscal code; beyond `most`, the oldest are forgotten.
+
+    Args:
+        most: Customers to remember.
+        store: Where they are written through to; None: in memory only.
+    """
+
+    def __init__(self, most: int, store: Store | None = None) -> None:
+        self.forgotten = 0
+        self._most = most
+        self._store = store
+        self._by_code: dict[str, Customer] = {}
+        self._by_page: dict[str, str] = {}
+        self._loaded = False
+        self._writing = False
+
+    def open(self) -> None:
+        """Go on where the store ended, or bring it to where these customers are."""
+        if self._store is None:
+            return
+        self._store.open()
+        if self._loaded:
+            self._store.replace(self.snapshot())
+        else:
+            self._fill(self._store.load())
+        self._loaded = self._writing = True
+
+    def close(self) -> None:
+        """Let go of the store; the customers stay."""
+        if self._store is not None:
+            self._writing = False
+            self._store.close()
+
+    def __len__(self) -> int:
+        return len(self._by_code)
+
+    def items(self) -> list[tuple[str, Customer]]:
+        """All of them, oldest first."""
+        return list(self._by_code.items())
+
+    def find(self, code: str) -> Customer | None:
+        """The customer with this fiscal code, if one was asked for."""
+        return self._by_code.get(code)
+
+    def at_page(self, page: str) -> tuple[str, Customer] | None:
+        """Fiscal code and customer of a page of the web application."""
+        code = self._by_page.get(page)
+        return None if code is None else (code, self._by_code[code])
+
+    def of(self, code: str) -> Customer:
+        """The customer with this fiscal code, noted from now on."""
+        customer = self._by_code.get(code)
+        if customer is None:
+            if len(self._by_code) >= self._most:
+                self._drop(next(iter(self._by_code)))
+                self.forgotten += 1
+            customer = self._by_code[code] = Customer()
+        return customer
+
+    def give_page(self, code: str, customer: Customer) -> None:
+        """A page of the customer's own in the web application."""
+        customer.page = secrets.token_urlsafe(12)
+        self._by_page[customer.page] = code
+
+    def save(self, code: str, customer: Customer) -> None:
+        """Write through, before anybody is told."""
+        if self._writing and self._store is not None:
+            self._store.put(code, _dump(customer))
+
+    def snapshot(self) -> Snapshot:
+        """All of them as they are now."""
+        return Snapshot({code: _dump(customer) for code, customer in self.items()})
+
+    def restore(self, snapshot: Mapping[str, str]) -> None:
+        """All of them as they were then, and no others."""
+        self._by_code.clear()
+        self._by_page.clear()
+        self._fill(snapshot)
+        self._loaded = True
+        if self._writing and self._store is not None:
+            self._store.replace(snapshot)
+
+    def forget(self, code: str) -> bool:
+        """Forget one customer; False when there is none of this fiscal code."""
+        known = code in self._by_code
+        if known:
+            self._drop(code)
+        return known
+
+    def _fill(self, records: Mapping[str, str]) -> None:
+        for code, record in records.items():
+            customer = Customer(**json.loads(record))
+            self._by_code[code] = customer
+            if customer.page:
+                self._by_page[customer.page] = code
+
+    def _drop(self, code: str) -> None:
+        self._by_page.pop(self._by_code.pop(code).page, None)
+        if self._writing and self._store is not None:
+            self._store.delete(code)
+
+
+def _dump(customer: Customer) -> str:
+    return json.dumps(asdict(customer, recurse=False), ensure_ascii=False)

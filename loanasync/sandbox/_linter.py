@@ -1,0 +1,94 @@
+"""Misuse of the protocol, told apart by what each shop knew when it called (spec §3 to §5)."""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from loanasync.sandbox._customers import Customer
+
+__all__ = ["RULES", "Finding", "Linter"]
+
+RULES = {
+    "post-after-422": (
+        "A refused customer was asked for again. A 422 is final: offer another way to pay (spec §3)."
+    ),
+    "post-after-201": (
+        "An approved customer was asked for again. Keep the first answer: it has the redirectUrl (spec §3)."
+    ),
+    "repeat-after-already-evaluated": (
+        "Asked again after 'User already evaluated for approval'. It will never be another answer (spec §3)."
+    ),
+    "repeat-after-lost-answer": (
+        "Asked again although the answer to the last call was lost. It may have been evaluated:"
+        " only a 500 may be repeated (spec §3, §7)."
+    ),
+    "approve-before-create": "An approval was asked for before the request was created (spec §4.1).",
+    "patch-before-documents": "Data were completed before the documents were uploaded (spec §4.2).",
+    "token-in-url": "The token was in the URL, where logs keep it. It belongs in X-Auth-Token (spec §5).",
+    "production-token": (
+        "The token looks like a production one. Keep it out of test environments; whoever saw it may use it."
+    ),
+    "person-in-query": (
+        "A fiscal code or an e-mail address was in the query, where logs keep it."
+        " The code belongs in the path, all else in the body (spec §4)."
+    ),
+}
+
+_BY_TOLD = {
+    "refused": "post-after-422",
+    "approved": "post-after-201",
+    "already": "repeat-after-already-evaluated",
+    "nothing": "repeat-after-lost-answer",
+}
+_MOST = 1000
+_PERSON = re.compile("(?:%40|@)|(?<![A-Z0-9])[A-Z]{6}[A-Z0-9]{9}[A-Z](?![A-Z0-9])", re.IGNORECASE)
+_TOKEN = re.compile("(?:^|[?&])(?:x-)?(?:auth[-_]?)?token=", re.IGNORECASE)
+
+
+@frozen
+class Finding:
+    """One misuse.
+
+    Args:
+        rule: Its name, such as ``post-after-422``.
+        call: Number of the call in the journal.
+        sentence: What was wrong, and what to do instead.
+    """
+
+    rule: str
+    call: int
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"call {self.call}: {self.rule}: {self.sentence}"
+
+
+class Linter:
+    """The last thousand findings, and the rules that make them."""
+
+    def __init__(self, auth_token: str) -> None:
+        self.findings: deque[Finding] = deque(maxlen=_MOST)
+        self._auth_token = auth_token
+
+    def of_url(self, path: str, query: str) -> Iterator[str]:
+        """Rules that an address breaks, both parts as they were sent."""
+        if _TOKEN.search(query) or self._auth_token in query or f"/{self._auth_token}" in path:
+            yield "token-in-url"
+        if _PERSON.search(query):
+            yield "person-in-query"
+
+    def of_call(self, operation: str, customer: Customer) -> Iterator[str]:
+        """Rules that a call breaks, by what its shop had been told before."""
+        if operation == "approve":
+            if not customer.created:
+                yield "approve-before-create"
+            if customer.told in _BY_TOLD:
+                yield _BY_TOLD[customer.told]
+        elif operation == "complete" and not customer.documents:
+            yield "patch-before-documents"
+
+    def note(self, rule: str, call: int) -> None:
+        """Remember a finding."""
+        self.findings.append(Finding(rule, call, RULES[rule]))

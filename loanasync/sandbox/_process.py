@@ -1,0 +1,123 @@
+"""A sandbox as a process of its own, and what can be asked of it from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from loanasync.sandbox._sdk import client_of
+
+if TYPE_CHECKING:
+    from loanasync import LoanClient
+
+__all__ = ["SandboxProcess"]
+
+_READY = "sandbox ready at "
+_PATIENCE = 10.0  # seconds, for a process that was asked to end
+
+
+class SandboxProcess:
+    """A running ``python -m loanasync.sandbox``; made by `Sandbox.subprocess`."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.shop_id: str = options.get("shop_id", "sandbox-shop")
+        self.auth_token: str = options.get("auth_token", "sandbox-token")
+        self.base_url = ""
+        self._command = [sys.executable, "-m", "loanasync.sandbox", *_arguments(options)]
+        self._process: subprocess.Popen[str] | None = None
+        self._told: IO[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's number.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        if self._process is None:
+            raise RuntimeError("the sandbox runs within `with Sandbox.subprocess()` only")
+        return self._process.pid
+
+    def client(self, **options: Any) -> "LoanClient":
+        """A client of the SDK for this sandbox; options as for `loanasync.LoanClient`."""
+        return client_of(self.base_url, self.shop_id, self.auth_token, options)
+
+    def calls(self, **criteria: str) -> list[dict[str, Any]]:
+        """The journal, masked, oldest first.
+
+        Args:
+            criteria: ``operation`` and ``status``, as text.
+        """
+        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(criteria)}").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def fault(self, text: str) -> None:
+        """Add a rule in words, such as ``approve=500:0.1:after``."""
+        self._ask("/_sandbox/faults", {"rule": text})
+
+    def reset(self) -> None:
+        """Forget all customers, calls, findings and rules."""
+        self._ask("/_sandbox/reset", {})
+
+    def kill(self) -> None:
+        """End it as a crash would, without a chance to tidy up."""
+        os.kill(self.pid, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+        self._wait()
+
+    def _ask(self, path: str, form: Mapping[str, str] | None = None) -> str:
+        data = None if form is None else urlencode(form).encode()
+        with urlopen(Request(self.base_url + path, data=data)) as answer:  # noqa: S310  (its own address)
+            text: str = answer.read().decode()
+        return text
+
+    def __enter__(self) -> Self:
+        # A pipe that nobody reads would block.
+        self._told = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self._process = subprocess.Popen(  # noqa: S603  (this very Python)
+            self._command, stdout=subprocess.PIPE, stderr=self._told, text=True
+        )
+        assert self._process.stdout is not None  # noqa: S101  (for the type checkers)
+        line = self._process.stdout.readline()
+        if not line.startswith(_READY):
+            self._wait()
+            self._told.seek(0)
+            told = self._told.read().strip()
+            self._told.close()
+            raise RuntimeError(told or "the sandbox ended before it was ready")
+        self.base_url = line.removeprefix(_READY).strip()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._wait()
+        if self._told is not None:
+            self._told.close()
+
+    def _wait(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+            self._process = None
+
+
+def _arguments(options: Mapping[str, Any]) -> list[str]:
+    arguments: list[str] = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "faults":
+            arguments += [f"--fault={each}" for each in value]
+        elif value is True:
+            arguments.append(option)
+        elif value is not None and value is not False:
+            arguments.append(f"{option}={value}")
+    return arguments

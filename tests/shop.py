@@ -1,0 +1,50 @@
+"""A shop that speaks HTTP by hand, for the sandbox's own claims: no SDK in between."""
+
+import json
+from typing import Any
+
+import aiohttp
+
+from loanasync.sandbox import Sandbox
+
+CODE = "TSTXYZ00A00A000A"
+TOKEN = "sandbox-token"
+BODY: dict[str, Any] = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loanFinality": "ecommerce_shop",
+    "email": "anna@example.com",
+    "lastname": "Prova",
+    "firstname": "Anna",
+    "mobilePhone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "streetNumber": "12",
+    "citizenship": "italian",
+}
+
+
+class Raw:
+    """A shop that speaks HTTP by hand."""
+
+    def __init__(self, sandbox: Sandbox, session: aiohttp.ClientSession) -> None:
+        self.sandbox = sandbox
+        self.session = session
+
+    async def __call__(
+        self, method: str, path: str, body: object, token: str | None = TOKEN
+    ) -> tuple[int, Any]:
+        url = f"{self.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {} if token is None else {"X-Auth-Token": token}
+        async with self.session.request(method, url, data=data, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def create(self, **more: object) -> tuple[int, Any]:
+        return await self("POST", "", {"fiscalCode": CODE, **more})
+
+    async def approve(self, **changes: object) -> tuple[int, Any]:
+        body = {name: value for name, value in {**BODY, **changes}.items() if value != "absent"}
+        return await self("POST", f"/{CODE}", body)
