@@ -1,0 +1,362 @@
+"""Every tag, and every fault in every phase, over a real socket: what arrived, and what is remembered."""
+
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from shop import CODE, Raw
+
+from loanasync import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    ApprovalRequest,
+    Approved,
+    CannotCompleteError,
+    ConnectionLostError,
+    LoanError,
+    ReadTimeoutError,
+    Refused,
+    RejectedError,
+    RetryPolicy,
+    ShopNotAllowedError,
+    SystemFaultError,
+    Timeout,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserNotFoundError,
+)
+from loanasync.sandbox._customers import Customer
+
+EVALUATED = {"errors": {"domain": ["User already evaluated for approval"]}}
+
+
+class Seen:
+    """What arrived of an answer."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.type = ""
+        self.body = b""
+        self.pieces = 0
+        self.failed: type[BaseException] | None = None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def look(raw: Raw, method: str, path: str, body: object, patience: float = 10) -> Seen:
+    """Send by hand, and keep what arrived even when it ends badly."""
+    seen = Seen()
+    url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
+    limit = aiohttp.ClientTimeout(total=patience)
+    sent = json.dumps(body).encode()
+    headers = {"X-Auth-Token": "sandbox-token"}
+    try:
+        async with raw.session.request(method, url, data=sent, headers=headers, timeout=limit) as answer:
+            seen.status, seen.type = answer.status, answer.content_type
+            async for piece in answer.content.iter_any():
+                seen.body += piece
+                seen.pieces += 1
+    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        seen.failed = type(error)
+    return seen
+
+
+async def approve(raw: Raw, tag: str, patience: float = 10, **changes: object) -> Seen:
+    body = raw.body(email=f"anna+{tag}@example.com", **changes)
+    return await look(raw, "POST", f"/{CODE}", body, patience)
+
+
+def remembered(raw: Raw) -> Customer:
+    found = raw.sandbox._engine.customers.find(CODE)
+    assert found is not None
+    return found
+
+
+# The fault, how long the shop waits for it, what arrives: status, body, or the way it fails.
+LOST = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+FAULTS: dict[str, tuple[int | None, tuple[type[BaseException], ...]]] = {
+    "500": (500, ()),
+    "reset": (None, LOST),
+    "hang": (None, (TimeoutError,)),
+    "html502": (502, ()),
+    "empty": (201, ()),
+    "trunc": (201, (aiohttp.ClientPayloadError,)),
+    "garbage": (201, ()),
+}
+BEFORE = ("500", "reset", "hang", "html502")
+SPELLED = {("500", "before"): "500x1", ("html502", "before"): "html502", ("garbage", "after"): "garbage"}
+
+
+def check_what_arrived(kind: str, seen: Seen) -> None:
+    status, failures = FAULTS[kind]
+    assert seen.status == status
+    assert (seen.failed in failures) if failures else seen.failed is None
+    match kind:
+        case "500":
+            assert seen.json == {"errors": {"system": ["System error"]}}  # spec §7
+        case "html502":
+            assert (seen.type, b"<html" in seen.body) == ("text/html", True)
+        case "empty":
+            assert (seen.type, seen.body) == ("application/json", b"")
+        case "garbage":
+            with pytest.raises(ValueError, match="decode|Expecting"):
+                _ = seen.json
+        case "trunc":
+            assert seen.body.startswith(b'{"approved"')
+
+
+@pytest.mark.parametrize("kind", BEFORE)
+async def test_before_the_state_change_nothing_is_decided_and_the_next_call_is_answered(
+    raw: Raw, kind: str
+) -> None:
+    await raw.create()
+    tag = SPELLED.get((kind, "before"), f"{kind}before")
+    check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
+    assert remembered(raw).approved is None
+    entry = raw.sandbox.journal[-1]
+    assert (entry.fault, entry.evaluated, entry.status) == (f"{kind}before", False, FAULTS[kind][0])
+    again = await approve(raw, tag)
+    assert (again.status, again.json["approved"]) == (201, True)
+    assert remembered(raw).approved is True
+
+
+@pytest.mark.parametrize("kind", list(FAULTS))
+async def test_after_the_state_change_the_decision_is_made_and_its_answer_lost(raw: Raw, kind: str) -> None:
+    await raw.create()
+    tag = SPELLED.get((kind, "after"), f"{kind}after")
+    check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
+    assert remembered(raw).approved is True
+    entry = raw.sandbox.journal[-1]
+    assert (entry.fault, entry.evaluated, entry.status) == (f"{kind}after", True, FAULTS[kind][0])
+    again = await approve(raw, tag)
+    assert (again.status, again.json) == (400, EVALUATED), "the fault is for the one answer only"
+
+
+@pytest.mark.parametrize("times", [1, 2, 11])
+async def test_500_comes_as_often_as_the_tag_says(raw: Raw, times: int) -> None:
+    await raw.create()
+    statuses = [(await approve(raw, f"500x{times}")).status for _ in range(times + 1)]
+    assert statuses == [500] * times + [201]
+
+
+async def test_faults_come_in_the_order_of_the_tag(raw: Raw) -> None:
+    await raw.create()
+    seen = [await approve(raw, "html502.500x2.refused") for _ in range(4)]
+    assert [each.status for each in seen] == [502, 500, 500, 422]
+
+
+@pytest.mark.parametrize("phase", ["", "after"])
+async def test_a_slow_answer_takes_at_least_its_time(raw: Raw, phase: str) -> None:
+    await raw.create()
+    started = time.perf_counter()
+    seen = await approve(raw, f"slow120{phase}")
+    assert time.perf_counter() - started >= 0.12
+    assert (seen.status, remembered(raw).approved) == (201, True)
+    assert raw.sandbox.journal[-1].elapsed >= 0.12
+
+
+async def test_a_slow_service_goes_on_when_the_shop_has_gone(raw: Raw) -> None:
+    await raw.create()
+    seen = await approve(raw, "slow60000", patience=0.2)
+    assert seen.failed is TimeoutError
+    await raw.sandbox.journal.wait_for(1, operation="approve", evaluated=True)
+    assert remembered(raw).approved is True
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+async def test_when_the_answer_is_slow_after_the_work_the_work_is_done(raw: Raw, phase: str) -> None:
+    await raw.create()
+    await approve(raw, f"slow60000{phase}", patience=0.2)
+    await raw.sandbox.journal.wait_for(1, operation="approve", evaluated=True)
+    assert (await approve(raw, "approved")).json == EVALUATED
+
+
+async def test_a_dripping_answer_comes_in_pieces_and_whole(raw: Raw) -> None:
+    await raw.create()
+    seen = await approve(raw, "drip")
+    assert seen.pieces >= 5
+    assert (seen.status, seen.json["approved"]) == (201, True)
+
+
+async def test_paces_and_faults_can_be_combined(raw: Raw) -> None:
+    await raw.create()
+    started = time.perf_counter()
+    seen = await approve(raw, "slow100.drip.500after")
+    assert time.perf_counter() - started >= 0.1
+    assert (seen.status, seen.pieces >= 5, remembered(raw).approved) == (500, True, True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "amount", "status"),
+    [("approved", 45_000, 201), ("approved", 1_500_000, 201), ("refused", 45_000, 422)],
+)
+async def test_a_decision_can_be_chosen(raw: Raw, tag: str, amount: int, status: int) -> None:
+    await raw.create()
+    seen = await approve(raw, tag, amount=amount)
+    assert (seen.status, seen.json["approved"]) == (status, status == 201)
+    assert remembered(raw).approved is (status == 201)
+
+
+@pytest.mark.parametrize(
+    ("tag", "status", "body"),
+    [
+        ("already", 400, EVALUATED),
+        ("nouser", 400, {"errors": {"domain": ["User not found"]}}),
+        ("noshop", 400, {"errors": {"domain": ["This sales point cannot apply for a loan"]}}),
+        ("conflict", 409, {"errors": "The request cannot be completed"}),
+        ("forbidden", 403, {"error": "Access denied"}),
+        ("invalid.city", 400, {"errors": {"city": ["This value should not be blank."]}}),
+        (
+            "invalid.amount.invalid.streetnumber",
+            400,
+            {
+                "errors": {
+                    "amount": ["This value should be between 5000 and 1500000"],
+                    "streetNumber": ["This value should not be blank."],
+                }
+            },
+        ),
+    ],
+)
+async def test_an_error_can_be_chosen_and_decides_nothing(
+    raw: Raw, tag: str, status: int, body: object
+) -> None:
+    await raw.create()
+    seen = await approve(raw, tag)
+    assert (seen.status, seen.json) == (status, body)
+    assert remembered(raw).approved is None
+
+
+async def test_an_approval_without_redirect_has_none(raw: Raw) -> None:
+    await raw.create()
+    seen = await approve(raw, "noredirect")
+    assert seen.status == 201
+    assert "redirectUrl" not in seen.json
+
+
+@pytest.mark.parametrize(("tag", "name"), [("civic", "civicNumber"), ("street", "streetNumber")])
+@pytest.mark.parametrize("sent", ["civicNumber", "streetNumber"])
+async def test_the_answer_can_have_either_name_of_the_street_number(
+    raw: Raw, tag: str, name: str, sent: str
+) -> None:
+    await raw.create()
+    seen = await approve(raw, tag, **{"streetNumber": "absent", sent: "12"})
+    assert seen.json[name] == "12"
+    assert len({"civicNumber", "streetNumber"} & seen.json.keys()) == 1
+
+
+async def ready_to_complete(raw: Raw, tag: str) -> None:
+    """A request whose stored tag decides the completion; its approval was answered, whatever it was."""
+    await raw.create()
+    await approve(raw, tag, 0.3 if "hang" in tag else 10)
+    await raw("POST", f"/{CODE}/documents", {})
+
+
+@pytest.mark.parametrize("kind", ["500", "reset", "hang", "html502"])
+@pytest.mark.parametrize("phase", ["before", "after"])
+async def test_the_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: str, phase: str) -> None:
+    await ready_to_complete(raw, f"{kind}{phase}")
+    patience = 0.3 if kind == "hang" else 10
+    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"}, patience)
+    check_what_arrived(kind, seen)
+    assert remembered(raw).user_data == ({"profession": "baker"} if phase == "after" else {})
+    entry = raw.sandbox.journal[-1]
+    assert (entry.operation, entry.fault) == ("complete", f"{kind}{phase}")
+
+
+@pytest.mark.parametrize("kind", ["empty", "trunc", "garbage"])
+async def test_the_completion_is_saved_although_its_answer_is_spoilt(raw: Raw, kind: str) -> None:
+    await ready_to_complete(raw, f"{kind}after")
+    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
+    assert seen.status == 200
+    assert seen.body != b'{"profession": "baker"}'
+    assert remembered(raw).user_data == {"profession": "baker"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "status", "body"),
+    [
+        ("forbidden", 403, {"error": "Access denied"}),
+        ("nouser", 400, {"errors": {"domain": ["User not found"]}}),
+        (
+            "invalid.documentcity",
+            400,
+            {"errors": {"documentCity": ["Questo valore non dovrebbe essere vuoto."]}},
+        ),
+        ("refused", 200, {"profession": "baker"}),
+    ],
+)
+async def test_the_completion_is_answered_by_the_stored_tag(
+    raw: Raw, tag: str, status: int, body: object
+) -> None:
+    await ready_to_complete(raw, tag)
+    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
+    assert (seen.status, seen.json) == (status, body)
+
+
+async def test_the_completion_drips_and_waits_as_the_stored_tag_says(raw: Raw) -> None:
+    await ready_to_complete(raw, "slow100.drip")
+    started = time.perf_counter()
+    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker", "documentCity": "Roma" * 50})
+    assert time.perf_counter() - started >= 0.1
+    assert (seen.status, seen.pieces >= 5) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("approved", Approved),
+        ("refused", Refused),
+        ("500x2", Approved),
+        ("500x3", SystemFaultError),
+        ("500after", AlreadyEvaluatedError),
+        ("resetbefore", ConnectionLostError),
+        ("resetafter", ConnectionLostError),
+        ("hangbefore", ReadTimeoutError),
+        ("hangafter", ReadTimeoutError),
+        ("emptyafter", UnexpectedReplyError),
+        ("truncafter", UnexpectedReplyError),
+        ("garbage", UnexpectedReplyError),
+        ("html502", UnexpectedStatusError),
+        ("slow50", Approved),
+        ("drip", Approved),
+        ("already", AlreadyEvaluatedError),
+        ("nouser", UserNotFoundError),
+        ("noshop", ShopNotAllowedError),
+        ("conflict", CannotCompleteError),
+        ("forbidden", AccessDeniedError),
+        ("invalid.email", RejectedError),
+        ("noredirect", Approved),
+        ("civic", Approved),
+    ],
+)
+async def test_the_sdk_takes_each_tag_for_what_it_is(raw: Raw, tag: str, expected: type) -> None:
+    await raw.create()
+    request = ApprovalRequest(
+        amount=45_000,
+        instalments=12,
+        email=f"anna+{tag}@example.com",
+        last_name="Prova",
+        first_name="Anna",
+        mobile_phone="3330000000",
+        city="Roma",
+        address="Via Prova",
+        province="RM",
+        postal_code="00100",
+        street_number="12",
+        citizenship="italian",
+    )
+    attempt = 0.3 if "hang" in tag else 5
+    timeout = Timeout(total=10, attempt=attempt, connect=0.2)
+    async with raw.sandbox.client(retry=RetryPolicy(base=0.001), timeout=timeout) as client:
+        outcome: object
+        try:
+            outcome = await client.approve(CODE, request)
+        except LoanError as error:
+            outcome = error
+    assert type(outcome) is expected
+    assert len(raw.sandbox.findings) == 0
