@@ -3,17 +3,17 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from attrs import evolve, frozen
 
-from loanasync._calls import Call, NoAnswer, Outcome, Reply
+from loanasync._calls import Call, NoAnswer, Outcome, Reply, Request
 from loanasync._decisions import Approved, Refused
 from loanasync._loops import PerLoop
 from loanasync._meta import Meta
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._retry import Quota, Sleep, is_system_fault, repeat
 from loanasync._telemetry import CallSpan, Telemetry
-from loanasync._transport import Transport
 from loanasync.errors import (
     ClientClosedError,
     DeadlineExceededError,
@@ -24,13 +24,26 @@ from loanasync.errors import (
     SystemFaultError,
 )
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Sender"]
+
+
+class Sender(Protocol):
+    """One event loop's way to the service: over aiohttp (`_transport`), or a script in a shop's tests."""
+
+    def check(self) -> None:
+        """Look whether a call can begin."""
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+        """Send once; `connect` and `within` are seconds for the connection and for the whole."""
+
+    async def aclose(self) -> None:
+        """Close what was opened."""
 
 
 class _Lane:
     """One event loop's transport, the places for its calls, and the calls that are under way."""
 
-    def __init__(self, transport: Transport, places: int | None) -> None:
+    def __init__(self, transport: Sender, places: int | None) -> None:
         self.transport = transport
         self._places = None if places is None else asyncio.Semaphore(places)
         self._calls = 0
@@ -85,7 +98,7 @@ class Pipeline:
 
     def __init__(
         self,
-        open_transport: Callable[[], Transport],
+        open_transport: Callable[[], Sender],
         telemetry: Telemetry,
         quota: Quota,
         places: int | None,
@@ -96,10 +109,17 @@ class Pipeline:
         self._lanes = PerLoop(lambda: _Lane(open_transport(), places), self._close_lane)
         self._telemetry = telemetry
         self._quota = quota
+        self._places = places
         self._now = now
         self._sleep = sleep
         self._closed = False
         self._drain = 0.0
+
+    def over(
+        self, open_transport: Callable[[], Sender], *, now: Callable[[], float], sleep: Sleep
+    ) -> "Pipeline":
+        """The same instruments, quota and places over another way to the service and another clock."""
+        return Pipeline(open_transport, self._telemetry, self._quota, self._places, now=now, sleep=sleep)
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
         """Make a call.

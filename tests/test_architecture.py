@@ -52,9 +52,8 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-CORE = {
-    name: file for name, file in modules().items() if not name.startswith(("sandbox.", "cli.", "__main__"))
-}
+AROUND_THE_CORE = ("sandbox.", "cli.", "testing.", "__main__")
+CORE = {name: file for name, file in modules().items() if not name.startswith(AROUND_THE_CORE)}
 
 
 def test_every_module_of_the_core_has_its_place_in_the_order() -> None:
@@ -99,6 +98,26 @@ def test_the_sandbox_and_the_core_share_no_code() -> None:
         assert not {each for each in imports(file) if within(each, "loanasync.sandbox")}
 
 
+def test_the_help_for_tests_stands_on_the_core_and_the_core_does_not_know_it() -> None:
+    helping = {name: file for name, file in modules().items() if name.startswith("testing.")}
+    assert helping
+    for name, file in helping.items():
+        ours = {each for each in imports(file) if within(each, "loanasync")}
+        used = {each.split(".")[1] for each in ours}
+        assert used <= {*ORDER, "testing"} - {"_transport", "__init__"}, (name, used)
+    for file in CORE.values():
+        assert not {each for each in imports(file) if within(each, "loanasync.testing")}
+
+
+def test_only_the_recorder_wants_the_opentelemetry_sdk() -> None:
+    wanting = {
+        name
+        for name, file in modules().items()
+        if not name.startswith("cli.") and any(within(each, "opentelemetry.sdk") for each in imports(file))
+    }
+    assert wanting == {"testing._recorder"}
+
+
 def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     for file in CORE.values():
         assert not {each for each in imports(file) if within(each, "opentelemetry.sdk")}
@@ -108,13 +127,22 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     "absent",
     [
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
-        *("loanasync.sandbox", "loanasync.cli"),
+        *("loanasync.sandbox", "loanasync.cli", "loanasync.testing"),
     ],
 )
 def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:
-    script = f"import sys, loanasync; sys.exit({absent!r} in sys.modules)"
+    assert loaded_by("loanasync", absent) == 0
+
+
+@pytest.mark.parametrize("absent", ["typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"])
+def test_importing_the_help_for_tests_needs_no_extra(absent: str) -> None:
+    assert loaded_by("loanasync.testing", absent) == 0
+
+
+def loaded_by(module: str, absent: str) -> int:
+    script = f"import sys, {module}; sys.exit({absent!r} in sys.modules)"
     alone = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    assert subprocess.run([sys.executable, "-c", script], check=False, env=alone).returncode == 0
+    return subprocess.run([sys.executable, "-c", script], check=False, env=alone).returncode
 
 
 @pytest.mark.parametrize("name", sorted(modules()))

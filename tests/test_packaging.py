@@ -9,6 +9,7 @@ import pytest
 import loanasync
 import loanasync.errors
 import loanasync.sandbox
+import loanasync.testing
 
 
 def test_the_installed_package_is_what_is_tested() -> None:
@@ -37,7 +38,7 @@ def test_the_version_is_told_in_one_place() -> None:
         loanasync.nothing  # noqa: B018  (reading it is the point)
 
 
-@pytest.mark.parametrize("module", [loanasync, loanasync.errors, loanasync.sandbox])
+@pytest.mark.parametrize("module", [loanasync, loanasync.errors, loanasync.sandbox, loanasync.testing])
 def test_what_is_exported_is_sorted_and_there(module: object) -> None:
     names: list[str] = module.__all__  # type: ignore[attr-defined]
     assert names == sorted(names)

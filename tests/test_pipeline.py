@@ -8,7 +8,7 @@ import pytest
 from builders import FISCAL_CODE
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import APPROVED, FAULT, LOST, NOT_CONNECTED, REFUSED, TIMED_OUT, Run, fault
+from scripted import Run, Step
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -27,8 +27,18 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._calls import NoAnswer, Reply
+from loanasync._calls import NoAnswer
 from loanasync._retry import Quota, retry_after
+from loanasync.testing import (
+    approved,
+    connection_lost,
+    domain_error,
+    not_connected,
+    refused,
+    reply,
+    system_error,
+    timed_out,
+)
 
 
 async def failure(run: Run, **policy: object) -> LoanError:
@@ -38,7 +48,7 @@ async def failure(run: Run, **policy: object) -> LoanError:
 
 
 async def test_an_approval_is_asked_once_when_it_is_answered() -> None:
-    run = Run(APPROVED)
+    run = Run(approved())
     decision = await run.approve()
     assert isinstance(decision, Approved)
     assert (decision.meta.status, decision.meta.attempts, len(run.transport.sent)) == (201, 1, 1)
@@ -47,13 +57,13 @@ async def test_an_approval_is_asked_once_when_it_is_answered() -> None:
 
 
 async def test_a_refused_customer_is_never_asked_again() -> None:
-    run = Run(REFUSED, APPROVED)
+    run = Run(refused(), approved())
     assert isinstance(await run.approve(), Refused)
     assert len(run.transport.sent) == 1
 
 
 async def test_a_system_fault_is_repeated_and_its_answer_kept() -> None:
-    run = Run(FAULT, FAULT, APPROVED)
+    run = Run(system_error(), system_error(), approved())
     decision = await run.approve()
     assert isinstance(decision, Approved)
     assert decision.meta.attempts == 3
@@ -62,7 +72,7 @@ async def test_a_system_fault_is_repeated_and_its_answer_kept() -> None:
 
 
 async def test_a_refusal_after_a_fault_is_final() -> None:
-    run = Run(FAULT, REFUSED, APPROVED)
+    run = Run(system_error(), refused(), approved())
     assert isinstance(await run.approve(), Refused)
     assert len(run.transport.sent) == 2
 
@@ -71,14 +81,16 @@ async def test_a_refusal_after_a_fault_is_final() -> None:
     "status", [200, 204, 301, 307, 400, 401, 403, 404, 408, 409, 425, 429, 502, 503, 504]
 )
 async def test_no_other_status_is_repeated(status: int) -> None:
-    run = Run(Reply(status=status, headers={"Retry-After": "0"}, body=b"{}"), APPROVED)
+    run = Run(reply(status, {}, {"Retry-After": "0"}), approved())
     await failure(run)
     assert len(run.transport.sent) == 1
 
 
-@pytest.mark.parametrize("answer", [NOT_CONNECTED, LOST, TIMED_OUT], ids=lambda answer: answer.error.__name__)
+@pytest.mark.parametrize(
+    "answer", [not_connected(), connection_lost(), timed_out()], ids=lambda answer: answer.error.__name__
+)
 async def test_no_transport_failure_is_repeated(answer: NoAnswer) -> None:
-    run = Run(answer, APPROVED)
+    run = Run(answer, approved())
     error = await failure(run)
     assert isinstance(error, TransportError)
     assert (type(error), error.request_sent, error.attempts) == (answer.error, answer.request_sent, 1)
@@ -87,15 +99,14 @@ async def test_no_transport_failure_is_repeated(answer: NoAnswer) -> None:
 
 
 async def test_a_lost_connection_after_a_fault_was_maybe_sent_even_if_the_last_attempt_was_not() -> None:
-    error = await failure(Run(FAULT, NOT_CONNECTED))
+    error = await failure(Run(system_error(), not_connected()))
     assert isinstance(error, ConnectError)
     assert (error.request_sent, error.attempts) == ("maybe", 2)
 
 
 async def test_already_evaluated_after_a_fault_says_so() -> None:
-    body = b'{"errors":{"domain":["User already evaluated for approval"]}}'
-    told = Reply(status=400, headers={}, body=body)
-    after = await failure(Run(FAULT, told))
+    told = domain_error("User already evaluated for approval")
+    after = await failure(Run(system_error(), told))
     at_once = await failure(Run(told))
     assert isinstance(after, AlreadyEvaluatedError)
     assert isinstance(at_once, AlreadyEvaluatedError)
@@ -103,7 +114,7 @@ async def test_already_evaluated_after_a_fault_says_so() -> None:
 
 
 async def test_attempts_end_the_repeating() -> None:
-    run = Run(FAULT, FAULT, FAULT, APPROVED)
+    run = Run(system_error(), system_error(), system_error(), approved())
     error = await failure(run)
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, error.status) == ("attempts", 3, 500)
@@ -111,28 +122,28 @@ async def test_attempts_end_the_repeating() -> None:
 
 
 async def test_one_attempt_never_waits() -> None:
-    run = Run(FAULT)
+    run = Run(system_error())
     error = await failure(run, retry=RetryPolicy(attempts=1))
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, run.clock.slept) == ("attempts", 1, [])
 
 
 async def test_the_deadline_ends_the_repeating_before_a_wait_that_would_pass_it() -> None:
-    run = Run(fault({"Retry-After": "10"}), APPROVED)
+    run = Run(system_error(retry_after=10), approved())
     error = await failure(run, timeout=Timeout(total=10, attempt=8))
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, run.clock.slept) == ("deadline", 1, [])
 
 
 async def test_the_quota_ends_the_repeating() -> None:
-    run = Run(FAULT, FAULT, FAULT, quota=1)
+    run = Run(system_error(), system_error(), system_error(), quota=1)
     error = await failure(run)
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts) == ("quota", 2)
 
 
 async def test_a_failing_service_gets_no_more_than_the_calls_plus_the_quota() -> None:
-    run = Run(*[FAULT] * 400, quota=20)
+    run = Run(*[system_error()] * 400, quota=20)
     outcomes = await asyncio.gather(*(run.approve() for _ in range(100)), return_exceptions=True)
     assert all(isinstance(outcome, SystemFaultError) for outcome in outcomes)
     assert len(run.transport.sent) == 100 + 20
@@ -154,7 +165,15 @@ async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
     answered: int,
     enough: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
-    run = Run(FAULT, APPROVED, *[REFUSED] * answered, *[LOST] * 5, FAULT, APPROVED, quota=1)
+    run = Run(
+        system_error(),
+        approved(),
+        *[refused()] * answered,
+        *[connection_lost()] * 5,
+        system_error(),
+        approved(),
+        quota=1,
+    )
     await run.approve()
     outcomes = await asyncio.gather(*(run.approve() for _ in range(answered + 5)), return_exceptions=True)
     assert {type(each) for each in outcomes} == {Refused, ConnectionLostError}
@@ -165,7 +184,7 @@ async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
 
 
 async def test_retry_after_is_the_least_wait() -> None:
-    run = Run(fault({"Retry-After": "7"}), APPROVED)
+    run = Run(system_error(retry_after=7), approved())
     await run.approve()
     assert run.clock.slept == [7.0]
 
@@ -207,7 +226,7 @@ def test_any_retry_after_is_a_wait(asked: str) -> None:
 async def test_never_more_than_the_policy_and_never_past_the_deadline(
     attempts: int, base: float, total: float, quota: int, faults: int
 ) -> None:
-    run = Run(*[FAULT] * faults, APPROVED, quota=quota)
+    run = Run(*[system_error()] * faults, approved(), quota=quota)
     started = run.clock.now()
     with contextlib.suppress(SystemFaultError):
         await run.approve(
@@ -219,21 +238,21 @@ async def test_never_more_than_the_policy_and_never_past_the_deadline(
 
 
 async def test_an_attempt_gets_its_own_time_and_no_more_than_the_call_has_left() -> None:
-    run = Run(fault({"Retry-After": "55"}), APPROVED)
+    run = Run(system_error(retry_after=55), approved())
     await run.approve(Timeout(total=60, attempt=30))
-    assert [within for _, within in run.transport.sent] == [30, 5]
+    assert [sent.within for sent in run.transport.sent] == [30, 5]
 
 
 async def test_an_attempt_that_the_deadline_cut_short_is_a_deadline_exceeded() -> None:
-    cut = await failure(Run(TIMED_OUT), timeout=Timeout(total=10, attempt=30))
-    slow = await failure(Run(TIMED_OUT), timeout=Timeout(total=60, attempt=30))
+    cut = await failure(Run(timed_out()), timeout=Timeout(total=10, attempt=30))
+    slow = await failure(Run(timed_out()), timeout=Timeout(total=60, attempt=30))
     assert isinstance(cut, DeadlineExceededError)
     assert cut.request_sent == "maybe"
     assert isinstance(slow, ReadTimeoutError)
 
 
 async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
-    run = Run(fault({"Retry-After": "9"}), APPROVED)
+    run = Run(system_error(retry_after=9), approved())
 
     async def oversleep(seconds: float) -> None:
         run.clock.time += seconds + 5
@@ -246,9 +265,9 @@ async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
 
 async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     held = asyncio.Event()
-    run = Run(held, APPROVED, places=1)
+    run = Run(held, approved(), places=1)
     first = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
     assert isinstance(error, PoolTimeoutError)
     assert (error.request_sent, error.attempts) == ("no", 0)
@@ -258,9 +277,9 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
 
 
 async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
-    run = Run(asyncio.Event(), APPROVED, places=1)
+    run = Run(asyncio.Event(), approved(), places=1)
     task = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -272,7 +291,7 @@ async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None
     held = asyncio.Event()
     run = Run(held)
     call = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     closing = asyncio.create_task(run.pipeline.aclose(60))
     await asyncio.sleep(0)
     assert isinstance(await failure(run), ClientClosedError)
@@ -288,7 +307,7 @@ async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None
 async def test_closing_does_not_wait_for_ever() -> None:
     run = Run(asyncio.Event())
     call = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     await run.pipeline.aclose(0.01)
     assert run.transport.closed == 1
     call.cancel()
@@ -299,7 +318,7 @@ async def test_closing_does_not_wait_for_ever() -> None:
 async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
     run = Run(asyncio.Event())
     call = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     closing = asyncio.create_task(run.pipeline.aclose(60))
     await asyncio.sleep(0)
     closing.cancel()
@@ -313,11 +332,11 @@ async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
 
 @pytest.mark.parametrize(
     "steps",
-    [(REFUSED.__class__(status=418, headers={}, body=b"{}"),), (FAULT,) * 3, (NOT_CONNECTED,), (LOST,)],
+    [(reply(418, {}),), (system_error(),) * 3, (not_connected(),), (connection_lost(),)],
     ids=["status", "fault", "no connection", "lost"],
 )
 async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(
-    steps: tuple[Reply | NoAnswer, ...],
+    steps: tuple[Step, ...],
 ) -> None:
     run = Run(*steps)
     error = await failure(run)

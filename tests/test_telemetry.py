@@ -13,11 +13,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from scripted import APPROVED, FAULT, LOST, REFUSED, Run, Step
+from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, LoanError
-from loanasync._calls import Reply
 from loanasync._telemetry import Propagate, Telemetry
+from loanasync.testing import Sent, approved, computed, connection_lost, refused, system_error
+from loanasync.testing import Step as PublicStep
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 
@@ -30,7 +31,7 @@ def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
 
 
 async def spans_of(run: Run, exporter: InMemorySpanExporter, *steps: Step) -> Sequence[ReadableSpan]:
-    run.transport.steps = list(steps)
+    run.play(*steps)
     with contextlib.suppress(LoanError):
         await run.approve()
     return exporter.get_finished_spans()
@@ -43,7 +44,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
     run: Run, exporter: InMemorySpanExporter
 ) -> None:
-    first, second, call = await spans_of(run, exporter, FAULT, APPROVED)
+    first, second, call = await spans_of(run, exporter, system_error(), approved())
     assert (call.name, call.kind, call.status.status_code) == (
         "loanasync.approve",
         SpanKind.INTERNAL,
@@ -74,7 +75,7 @@ async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
 async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
     run: Run, exporter: InMemorySpanExporter
 ) -> None:
-    attempt, call = await spans_of(run, exporter, REFUSED)
+    attempt, call = await spans_of(run, exporter, refused())
     assert attributes(call) == {"loanasync.approved": False, "loanasync.attempts": 1}
     assert call.status.status_code is StatusCode.UNSET
     assert (attributes(attempt)["error.type"], attempt.status.status_code) == ("422", StatusCode.ERROR)
@@ -83,7 +84,7 @@ async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
 async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
     run: Run, exporter: InMemorySpanExporter
 ) -> None:
-    *_, call = await spans_of(run, exporter, FAULT, FAULT, FAULT)
+    *_, call = await spans_of(run, exporter, system_error(), system_error(), system_error())
     assert attributes(call) == {
         "loanasync.attempts": 3,
         "loanasync.stopped_by": "attempts",
@@ -95,16 +96,16 @@ async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
 
 
 async def test_an_unanswered_attempt_names_its_cause(run: Run, exporter: InMemorySpanExporter) -> None:
-    attempt, call = await spans_of(run, exporter, LOST)
+    attempt, call = await spans_of(run, exporter, connection_lost())
     assert attributes(attempt)["error.type"] == "ServerDisconnectedError"
     assert "http.response.status_code" not in attributes(attempt)
     assert attributes(call)["error.type"] == "ConnectionLostError"
 
 
 async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExporter) -> None:
-    run.transport.steps = [asyncio.Event()]
+    run.play(asyncio.Event())
     task = asyncio.create_task(run.approve())
-    await run.transport.arrived.wait()
+    await run.arrived.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -117,7 +118,7 @@ async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExpor
 async def test_the_trace_goes_on_from_the_callers_span_to_the_wire_and_into_the_answer(
     run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider
 ) -> None:
-    run.transport.steps = [APPROVED]
+    run.play(approved())
     before = context.get_current()
     with tracing.get_tracer("shop").start_as_current_span("checkout"):
         token = context.attach(baggage.set_baggage("customer", "anna"))
@@ -126,7 +127,7 @@ async def test_the_trace_goes_on_from_the_callers_span_to_the_wire_and_into_the_
     attempt, call, checkout = exporter.get_finished_spans()
     assert call.parent == checkout.context
     assert attempt.context is not None
-    headers = run.transport.sent[0][0].headers
+    headers = run.transport.sent[0].headers
     trace_id, span_id = f"{attempt.context.trace_id:032x}", f"{attempt.context.span_id:016x}"
     assert headers["traceparent"] == f"00-{trace_id}-{span_id}-{attempt.context.trace_flags:02x}"
     assert "baggage" not in headers, "it would go to a third party"
@@ -140,11 +141,11 @@ async def test_propagation_can_be_global_or_off(
     run: Run, tracing: TracerProvider, propagate: Propagate, sent: set[str]
 ) -> None:
     run.pipeline._telemetry = Telemetry(tracing, None, propagate)
-    run.transport.steps = [APPROVED]
+    run.play(approved())
     token = context.attach(baggage.set_baggage("a", "b"))
     await run.approve()
     context.detach(token)
-    assert {"traceparent", "baggage"} & run.transport.sent[0][0].headers.keys() == sent
+    assert {"traceparent", "baggage"} & run.transport.sent[0].headers.keys() == sent
 
 
 def test_another_propagation_is_named() -> None:
@@ -155,7 +156,7 @@ def test_another_propagation_is_named() -> None:
 async def test_three_metrics_count_durations_decisions_and_retries(
     run: Run, reader: InMemoryMetricReader
 ) -> None:
-    run.transport.steps = [FAULT, APPROVED, REFUSED, LOST]
+    run.play(system_error(), approved(), refused(), connection_lost())
     await run.approve()
     await run.approve()
     with pytest.raises(LoanError):
@@ -192,7 +193,7 @@ async def test_nothing_personal_is_in_any_span_or_metric(
     run: Run, exporter: InMemorySpanExporter, reader: InMemoryMetricReader
 ) -> None:
     request = approval_request()
-    spans = await spans_of(run, exporter, FAULT, REFUSED)
+    spans = await spans_of(run, exporter, system_error(), refused())
     shown = "".join(span.to_json() for span in spans) + str(reader.get_metrics_data())
     assert FISCAL_CODE not in shown
     for name in ("email", "last_name", "mobile_phone", "address", "city", "first_name"):
@@ -200,21 +201,21 @@ async def test_nothing_personal_is_in_any_span_or_metric(
 
 
 async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
-    run = Run(FAULT, APPROVED)
+    run = Run(system_error(), approved())
     decision = await run.approve()
     assert isinstance(decision, Approved)
     assert decision.meta.trace_id is None
-    assert "traceparent" not in run.transport.sent[0][0].headers
+    assert "traceparent" not in run.transport.sent[0].headers
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
 async def test_other_instrumentation_is_told_to_leave_our_requests_alone_and_only_those(run: Run) -> None:
     key = context._SUPPRESS_HTTP_INSTRUMENTATION_KEY
 
-    def sent(_: float) -> Reply:
+    def sent(_: Sent) -> PublicStep:
         assert context.get_value(key) is True
-        return APPROVED
+        return approved()
 
-    run.transport.steps = [sent]
+    run.play(computed(sent))
     assert isinstance(await run.approve(), Approved)
     assert context.get_value(key) is None

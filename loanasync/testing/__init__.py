@@ -1,0 +1,58 @@
+"""For a shop's own tests: valid made-up requests, a service that plays a script, and what was recorded.
+
+Nothing here needs an extra to be imported, and importing `loanasync` does not load it. To test against
+a whole service over real HTTP, take `loanasync.sandbox`.
+"""
+
+from loanasync.testing._builders import (
+    additional_data,
+    approval_request,
+    email,
+    fiscal_code,
+    user_data,
+)
+from loanasync.testing._recorder import Metric, Recorder
+from loanasync.testing._sent import Sent
+from loanasync.testing._steps import (
+    Step,
+    approved,
+    computed,
+    conflict,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    system_error,
+    timed_out,
+)
+from loanasync.testing._transport import Clock, ScriptedTransport, scripted_client
+
+__all__ = [
+    "Clock",
+    "Metric",
+    "Recorder",
+    "ScriptedTransport",
+    "Sent",
+    "Step",
+    "additional_data",
+    "approval_request",
+    "approved",
+    "computed",
+    "conflict",
+    "connection_lost",
+    "denied",
+    "domain_error",
+    "email",
+    "fiscal_code",
+    "not_connected",
+    "refused",
+    "rejected",
+    "reply",
+    "scripted_client",
+    "system_error",
+    "timed_out",
+    "user_data",
+]
