@@ -4,19 +4,8 @@ Nothing here needs an extra to be imported, and importing `loanasync` does not l
 a whole service over real HTTP, take `loanasync.sandbox`.
 """
 
-from loanasync.testing._builders import (
-    additional_data,
-    approval_request,
-    email,
-    fiscal_code,
-    user_data,
-)
-from loanasync.testing._recorder import Metric, Recorder
-from loanasync.testing._sent import Sent
-from loanasync.testing._steps import (
-    Step,
+from loanasync.testing._answers import (
     approved,
-    computed,
     conflict,
     connection_lost,
     denied,
@@ -24,10 +13,13 @@ from loanasync.testing._steps import (
     not_connected,
     refused,
     rejected,
-    reply,
     system_error,
     timed_out,
 )
+from loanasync.testing._builders import additional_data, approval_request, email, fiscal_code, user_data
+from loanasync.testing._recorder import Metric, Recorder
+from loanasync.testing._sent import Sent
+from loanasync.testing._steps import Step, computed, reply
 from loanasync.testing._transport import Clock, ScriptedTransport, scripted_client
 
 __all__ = [

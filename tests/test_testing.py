@@ -1,0 +1,239 @@
+"""The help for users' own tests: a service that plays a script and remembers what was asked."""
+
+import asyncio
+import inspect
+import traceback
+
+import pytest
+
+import loanasync
+from loanasync import (
+    ApprovalRequest,
+    ConfigurationError,
+    InvalidRequestError,
+    LoanClient,
+    LoanError,
+    testing,
+)
+from loanasync import _calls as calls
+from loanasync._transport import Transport
+from loanasync.testing import (
+    ScriptedTransport,
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    conflict,
+    refused,
+    reply,
+    scripted_client,
+    system_error,
+    user_data,
+)
+
+CODE = "TSTXYZ50A01X000A"
+
+
+async def failure(*steps: Step, **options: object) -> LoanError:
+    with pytest.raises(LoanError) as caught:
+        await scripted_client(*steps, **options).approve(CODE, approval_request())
+    return caught.value
+
+
+def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
+    with pytest.raises(TypeError, match=r"has to be called, as in approved\(\); this is of type function"):
+        ScriptedTransport(approved)  # type: ignore[arg-type]
+    script = ScriptedTransport(approved())
+    with pytest.raises(TypeError, match=r"such as approved\(\); this is of type int"):
+        script.add(refused(), 422)  # type: ignore[arg-type]
+    assert script.left == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ((), "0 steps were scripted, and one more request came: "),
+        ((approved(),), "1 step was scripted, and one more request came: "),
+        ((approved(), refused()), "2 steps were scripted, and one more request came: "),
+    ],
+)
+async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
+    steps: tuple[Step, ...], told: str
+) -> None:
+    script = ScriptedTransport(*steps)
+    client = script.client()
+    for _ in steps:
+        await client.approve(CODE, approval_request())
+    with pytest.raises(AssertionError) as caught:
+        await client.complete(CODE, user_data())
+    assert str(caught.value) == f"{told}complete, PATCH /api/shops/{{shopId}}/requests/{{fiscalCode}}"
+    assert len(script.sent) == len(steps) + 1
+
+
+async def test_a_script_that_forgot_the_repetition_says_so() -> None:
+    with pytest.raises(AssertionError, match=r"^1 step was .*after a 500 the client asks again"):
+        await scripted_client(system_error()).approve(CODE, approval_request())
+
+
+async def test_a_script_can_be_continued() -> None:
+    script = ScriptedTransport()
+    assert script.left == 0
+    script.add(reply(201), approved())
+    client = script.client()
+    await client.create_request({"fiscalCode": CODE})
+    assert script.left == 1
+    assert (await client.approve(CODE, approval_request())).approved
+    assert [sent.operation for sent in script.sent] == ["create_request", "approve"]
+
+
+async def test_each_call_is_recorded_as_it_was_sent() -> None:
+    script = ScriptedTransport(reply(201), approved(), reply(200, b"{}"), reply(200, {"profession": "baker"}))
+    client = script.client(base_url="https://loans.example.com/v1", shop_id="a:b")
+    await client.create_request({"fiscalCode": CODE})
+    await client.approve(CODE, approval_request(amount=70_000))
+    await client.upload_documents(CODE, {"front": {"page": [1]}})
+    assert (await client.complete(CODE, user_data())).profession == "baker"
+    assert [
+        (sent.operation, sent.method, sent.template, sent.path, sent.fiscal_code) for sent in script.sent
+    ] == [
+        ("create_request", "POST", "/api/shops/{shopId}/requests", "/v1/api/shops/a%3Ab/requests", None),
+        *(
+            (
+                operation,
+                method,
+                "/api/shops/{shopId}/requests/{fiscalCode}" + rest,
+                f"/v1/api/shops/a%3Ab/requests/{CODE}{rest}",
+                CODE,
+            )
+            for operation, method, rest in (
+                ("approve", "POST", ""),
+                ("upload_documents", "POST", "/documents"),
+                ("complete", "PATCH", ""),
+            )
+        ),
+    ]
+    created, approval, documents, completion = script.sent
+    assert created.body == {"fiscalCode": CODE}
+    assert approval.body["amount"] == 70_000
+    assert documents.body == {"front": {"page": [1]}}
+    assert completion.body["documentOfType"] == "identity_card"
+    assert approval.within == 30
+
+
+def test_every_endpoint_of_the_client_is_known_to_the_record() -> None:
+    known = {each.operation for each in testing._sent._ENDPOINTS}
+    assert known == {each.operation for each in vars(calls).values() if isinstance(each, calls.Endpoint)}
+
+
+async def test_what_was_sent_is_read_plainly_and_printed_masked() -> None:
+    script = ScriptedTransport(approved())
+    await script.client(auth_token="zzq-token").approve(CODE, approval_request(last_name="Zzqmark"))
+    [sent] = script.sent
+    assert (sent.headers["X-Auth-Token"], sent.headers["x-auth-token"]) == ("zzq-token", "zzq-token")
+    assert "x-auth-token" in sent.headers
+    assert "X-Other" not in sent.headers
+    assert dict(sent.headers)["Content-Type"] == "application/json"
+    assert len(sent.headers) == len(list(sent.headers))
+    assert sent.body["lastname"] == "Zzqmark"
+    shown = repr(sent) + repr(sent.headers) + repr(sent.body)
+    assert not [secret for secret in ("zzq-token", "Zzqmark", CODE, "shopper-") if secret in shown]
+    assert "'X-Auth-Token': '***'" in shown
+    assert "operation='approve'" in shown
+    assert isinstance(hash(sent), int)
+
+
+async def test_a_scripted_client_is_the_real_one_with_its_rules() -> None:
+    script = ScriptedTransport(approved())
+    client = script.client(limits=loanasync.Limits(amount_min=1))
+    assert type(client) is LoanClient
+    with pytest.raises(InvalidRequestError):
+        await client.approve(CODE, approval_request(amount=0))
+    assert script.sent == []
+    assert repr(client) == "LoanClient('https://loans.example.com', shop_id='test-shop', auth_token=***)"
+
+
+async def test_a_light_copy_plays_the_same_script() -> None:
+    script = ScriptedTransport(approved(), refused())
+    client = script.client()
+    copy = client.with_options(shop_id="other", auth_token="t")
+    assert (await client.approve(CODE, approval_request())).approved
+    assert not (await copy.approve(CODE, approval_request())).approved
+    assert [sent.path.split("/")[3] for sent in script.sent] == ["test-shop", "other"]
+
+
+def test_a_script_has_no_room_for_a_session() -> None:
+    assert scripted_client(session=None)
+    with pytest.raises(ConfigurationError, match="session: has no place here"):
+        scripted_client(session=object())
+    with pytest.raises(ConfigurationError, match="shop_id"):
+        scripted_client(shop_id="a/b")
+
+
+async def test_no_network_and_no_session_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("aiohttp.ClientSession.__init__", forbidden)
+    async with scripted_client(approved()) as client:
+        assert (await client.approve(CODE, approval_request())).approved
+
+
+def test_one_script_goes_on_from_loop_to_loop() -> None:
+    script = ScriptedTransport(approved(), refused())
+    client = script.client()
+    first = asyncio.run(client.approve(CODE, approval_request()))
+    second = asyncio.run(client.approve(CODE, approval_request()))
+    assert (first.approved, second.approved) == (True, False)
+
+
+async def test_closing_a_client_is_counted_once_and_it_takes_no_more() -> None:
+    script = ScriptedTransport(approved())
+    async with script.client() as client:
+        await client.approve(CODE, approval_request())
+        assert script.closed == 0
+    await client.aclose()
+    assert script.closed == 1
+    with pytest.raises(loanasync.ClientClosedError):
+        await client.approve(CODE, approval_request())
+
+
+async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_respect_places() -> None:
+    under_way = most = 0
+
+    async def slowly(_: Sent) -> Step:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return approved()
+
+    script = ScriptedTransport(*[computed(slowly)] * 20)
+    client = script.client(max_concurrency=3)
+    requests = [approval_request(amount=5_000 + number) for number in range(20)]
+    decisions = await asyncio.gather(*(client.approve(CODE, request) for request in requests))
+    assert [decision.amount for decision in decisions] == [request.amount for request in requests]
+    assert [sent.body["amount"] for sent in script.sent] == [request.amount for request in requests]
+    assert most == 3
+
+
+async def test_an_error_of_a_scripted_call_has_nothing_personal_in_its_frames() -> None:
+    error = await failure(conflict())
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
+    assert ours
+    assert CODE not in " ".join(repr(frame.f_locals) for frame in ours)
+
+
+def test_the_script_has_the_shape_of_the_transport() -> None:
+    for name in ("check", "send", "aclose"):
+        scripted = inspect.signature(getattr(ScriptedTransport, name))
+        assert scripted == inspect.signature(getattr(Transport, name)), name
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_everything_public_shows_how_it_is_used(name: str) -> None:
+    if name != "Step":  # an alias of types
+        assert ">>>" in (inspect.getdoc(getattr(testing, name)) or "")
+    assert isinstance(approval_request(), ApprovalRequest)

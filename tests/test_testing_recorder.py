@@ -1,0 +1,110 @@
+"""Spans and metrics for users' own tests, kept in memory and read by name."""
+
+import sys
+
+import pytest
+from opentelemetry import trace
+
+from loanasync import (
+    ConfigurationError,
+    LoanClient,
+    testing,
+)
+from loanasync.testing import (
+    Metric,
+    Recorder,
+    Step,
+    approval_request,
+    approved,
+    refused,
+    scripted_client,
+    system_error,
+)
+
+CODE = "TSTXYZ50A01X000A"
+
+
+def recorded(recorder: Recorder, *steps: Step) -> LoanClient:
+    return scripted_client(
+        *steps, tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider
+    )
+
+
+async def test_spans_are_read_by_name_and_in_the_order_in_which_they_ended() -> None:
+    recorder = Recorder()
+    assert recorder.spans() == ()
+    decision = await recorded(recorder, system_error(), approved()).approve(CODE, approval_request())
+    attempt = "POST /api/shops/{shopId}/requests/{fiscalCode}"
+    assert [span.name for span in recorder.spans()] == [attempt, attempt, "loanasync.approve"]
+    [call] = recorder.spans("loanasync.approve")
+    assert recorder.attributes(call) == {"loanasync.approved": True, "loanasync.attempts": 2}
+    assert [recorder.attributes(span).get("error.type") for span in recorder.spans(attempt)] == ["500", None]
+    assert call.context is not None
+    assert decision.meta.trace_id == trace.format_trace_id(call.context.trace_id)
+    assert recorder.spans("loanasync.complete") == ()
+
+
+def test_a_span_without_attributes_has_none() -> None:
+    recorder = Recorder()
+    recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
+    [span] = recorder.spans()
+    assert recorder.attributes(span) == {}
+
+
+async def test_metrics_are_summed_counted_and_told_apart_by_attributes() -> None:
+    recorder = Recorder()
+    client = recorded(recorder, system_error(), approved(), refused(), refused())
+    for _ in range(3):
+        await client.approve(CODE, approval_request())
+    assert recorder.metric("loanasync.retries") == Metric(sum=1)
+    assert recorder.metric("loanasync.decisions").sum == 3
+    assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 2
+    assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "neither"}).sum == 0
+    duration = recorder.metric("http.client.request.duration")
+    assert duration.count == 4
+    assert 0 < duration.sum < 5
+    answered = {"http.response.status_code": 422}
+    assert recorder.metric("http.client.request.duration", answered).count == 2
+    assert recorder.metric("loanasync.decisions").sum == 3, "reading takes nothing away"
+
+
+async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is_an_error() -> None:
+    recorder = Recorder()
+    assert recorder.metric("loanasync.retries") == Metric(sum=0)
+    assert recorder.metric("http.client.request.duration") == Metric(sum=0, count=0)
+    with pytest.raises(LookupError, match=r"no metric is called loanasync\.retrys; .*loanasync\.retries"):
+        recorder.metric("loanasync.retrys")
+    meter = recorder.meter_provider.get_meter("shop")
+    meter.create_counter("shop.orders").add(3)
+    meter.create_histogram("shop.baskets").record(7)
+    assert recorder.metric("shop.orders") == Metric(sum=3)
+    assert recorder.metric("shop.baskets") == Metric(sum=7, count=1)
+
+
+async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> None:
+    recorder = Recorder()
+    await recorded(recorder, system_error(), approved()).approve(CODE, approval_request())
+    assert set(recorder._metrics()) == set(testing._recorder._OURS)
+
+
+async def test_two_recorders_know_nothing_of_each_other_nor_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    first, second = Recorder(), Recorder()
+    await recorded(first, approved()).approve(CODE, approval_request())
+    assert len(first.spans()) == 2
+    assert second.spans() == ()
+    assert second.metric("loanasync.decisions").sum == 0
+
+
+@pytest.mark.parametrize("absent", ["opentelemetry.sdk", "opentelemetry.sdk.metrics.export"])
+def test_without_the_sdk_the_recorder_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, absent: str
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(
+        ConfigurationError, match=r"pip install opentelemetry-sdk, or 'loanasync\[cli\]'"
+    ) as caught:
+        Recorder()
+    assert caught.value.__cause__ is None

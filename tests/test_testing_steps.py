@@ -1,0 +1,254 @@
+"""The help for users' own tests: what each step of a script answers."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loanasync import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    Approved,
+    CannotCompleteError,
+    ConnectError,
+    ConnectionLostError,
+    Dialect,
+    DomainError,
+    InvalidFiscalCodeError,
+    LoanError,
+    ReadTimeoutError,
+    Refused,
+    RejectedError,
+    RetryPolicy,
+    ShopNotAllowedError,
+    SystemFaultError,
+    TransportError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserNotFoundError,
+)
+from loanasync.testing import (
+    ScriptedTransport,
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    conflict,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    scripted_client,
+    system_error,
+    timed_out,
+)
+
+CODE = "TSTXYZ50A01X000A"
+
+
+async def failure(*steps: Step, **options: object) -> LoanError:
+    with pytest.raises(LoanError) as caught:
+        await scripted_client(*steps, **options).approve(CODE, approval_request())
+    return caught.value
+
+
+async def test_an_approval_echoes_what_was_sent_and_leads_somewhere() -> None:
+    request = approval_request(payment_day_of_month=5, iban="IT00MADEUP")
+    decision = await scripted_client(approved()).approve(CODE, request)
+    assert isinstance(decision, Approved)
+    echoed = ("email", "last_name", "city", "street_number", "instalments", "amount", "iban", "citizenship")
+    for name in (*echoed, "payment_day_of_month"):
+        assert getattr(decision, name) == getattr(request, name), name
+    assert decision.fiscal_code == CODE
+    assert str(decision.redirect_url).startswith("https://loans.example.com/")
+    assert (decision.net_amount, decision.meta.status, decision.meta.unread) == (None, 201, ())
+    assert "loanFinality" not in decision.raw
+
+
+async def test_a_refusal_echoes_what_was_sent_and_leads_nowhere() -> None:
+    client = scripted_client(refused(net_amount=0), dialect=Dialect.civic_number())
+    decision = await client.approve(CODE, approval_request(order_token="o", street_number="7"))
+    assert isinstance(decision, Refused)
+    assert (decision.street_number, decision.order_token, decision.net_amount) == ("7", "o", 0)
+    assert (decision.meta.status, decision.meta.attempts) == (422, 1)
+    assert "redirectUrl" not in decision.raw
+
+
+async def test_a_decisions_fields_can_be_others_than_those_sent() -> None:
+    client = scripted_client(approved(amount=1, redirect_url=None, street_number="9"))
+    decision = await client.approve(CODE, approval_request())
+    assert isinstance(decision, Approved)
+    assert (decision.amount, decision.redirect_url, decision.street_number) == (1, None, "9")
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda: approved(net_amuont=1), "Approved has no field net_amuont; did you mean net_amount?"),
+        (lambda: approved(netAmount=1), "Approved has no field netAmount; did you mean net_amount?"),
+        (lambda: approved(meta=1), "Approved has no field meta"),
+        (lambda: refused(approved=True), "Refused has no field approved"),
+        (lambda: refused(redirect_url="https://x.example"), "Refused has no field redirect_url"),
+    ],
+)
+def test_a_field_that_a_decision_has_not_is_named(write: Callable[[], Step], told: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(told)):
+        write()
+
+
+async def test_a_rejection_names_our_fields() -> None:
+    error = await failure(rejected({"lastname": "blank", "amount": ["too small", "odd"], "new": ["?"]}))
+    assert type(error) is RejectedError
+    assert [(problem.field, problem.message) for problem in error.problems] == [
+        ("last_name", "blank"),
+        ("amount", "too small"),
+        ("amount", "odd"),
+        ("new", "?"),
+    ]
+
+
+@pytest.mark.parametrize("errors", [{}, {"amount": []}, {"amount": ["too small"], "email": []}])
+def test_a_rejection_without_a_message_is_refused(errors: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match="a message for each"):
+        rejected(errors)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("User not found", UserNotFoundError),
+        ("User already evaluated for approval", AlreadyEvaluatedError),
+        ("This sales point cannot apply for a loan", ShopNotAllowedError),
+        ("Invalid fiscalCode.", InvalidFiscalCodeError),
+        ("Something new", DomainError),
+    ],
+)
+async def test_a_domain_error_is_the_one_that_its_message_stands_for(
+    message: str, kind: type[DomainError]
+) -> None:
+    error = await failure(domain_error(message))
+    assert type(error) is kind
+    assert error.problems[0].message == message
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "status", "message"),
+    [
+        (denied(), AccessDeniedError, 403, "Access denied"),
+        (denied("No."), AccessDeniedError, 403, "No."),
+        (conflict(), CannotCompleteError, 409, "The request cannot be completed"),
+        (conflict("Later."), CannotCompleteError, 409, "Later."),
+    ],
+)
+async def test_a_denial_and_a_conflict_are_told_in_the_services_shapes(
+    step: Step, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
+) -> None:
+    error = await failure(step)
+    assert isinstance(error, kind)
+    assert (error.status, [problem.message for problem in error.problems]) == (status, [message])
+
+
+async def test_system_errors_are_repeated_without_waiting_in_earnest() -> None:
+    script = ScriptedTransport(system_error(retry_after=29), system_error(), approved())
+    decision = await asyncio.wait_for(script.client().approve(CODE, approval_request()), 5)
+    assert (decision.approved, decision.meta.attempts) == (True, 3)
+    assert script.clock.slept[0] == 29
+    assert decision.meta.elapsed == pytest.approx(sum(script.clock.slept))
+    assert script.sent[0].body == script.sent[2].body
+
+
+async def test_system_errors_that_stay_are_the_clients_error() -> None:
+    error = await failure(system_error(), system_error(), retry=RetryPolicy(attempts=2))
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.attempts, error.problems[0].message) == ("attempts", 2, "System error")
+
+
+def test_a_negative_wait_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        system_error(retry_after=-1)
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "sent"),
+    [
+        (not_connected(), ConnectError, "no"),
+        (connection_lost(), ConnectionLostError, "maybe"),
+        (timed_out(), ReadTimeoutError, "maybe"),
+    ],
+)
+async def test_each_way_to_get_no_answer_says_whether_the_request_may_have_arrived(
+    step: Step, kind: type[TransportError], sent: str
+) -> None:
+    error = await failure(step)
+    assert type(error) is kind
+    assert (error.request_sent, error.attempts) == (sent, 1)
+
+
+async def test_any_reply_can_be_given_and_its_headers_are_read_in_any_case() -> None:
+    assert isinstance(await failure(reply(418)), UnexpectedStatusError)
+    garbled = await failure(reply(422, b"{"))
+    assert isinstance(garbled, UnexpectedReplyError)
+    assert garbled.outcome == "refused"
+    script = ScriptedTransport(reply(500, b"", {"retry-after": "9"}), reply(201, {"approved": True}))
+    assert (await script.client().approve(CODE, approval_request())).approved
+    assert script.clock.slept == [9]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(object(), TypeError), (float("nan"), ValueError)])
+def test_a_body_that_is_not_json_is_refused(value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        reply(200, {"a": value})
+
+
+async def test_a_computed_step_chooses_by_what_was_sent_and_may_be_chained() -> None:
+    def by_amount(sent: Sent) -> Step:
+        return computed(lambda _: refused()) if sent.body["amount"] == 90_000 else approved()
+
+    client = scripted_client(computed(by_amount), computed(by_amount))
+    assert (await client.approve(CODE, approval_request())).approved
+    assert not (await client.approve(CODE, approval_request(amount=90_000))).approved
+
+
+async def test_a_computed_step_may_wait_so_that_a_shopper_can_leave_meanwhile() -> None:
+    arrived = asyncio.Event()
+
+    async def hold(_: Sent) -> Step:
+        arrived.set()
+        await asyncio.Event().wait()
+        return approved()
+
+    script = ScriptedTransport(computed(hold))
+    task = asyncio.create_task(script.client().approve(CODE, approval_request()))
+    await arrived.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(script.sent) == 1
+
+
+async def test_a_computed_step_that_makes_no_step_is_named() -> None:
+    with pytest.raises(TypeError, match=r"made of steps, such as approved\(\); this is of type NoneType"):
+        await scripted_client(computed(lambda _: None)).create_request({})  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (approved, "Computed(answer=_Decided(status=201))"),
+        (refused, "Computed(answer=_Decided(status=422))"),
+        (denied, "Reply(status=403, body=***, fault=None)"),
+        (
+            timed_out,
+            f"NoAnswer(error={ReadTimeoutError!r}, cause_type='TimeoutError', request_sent='maybe')",
+        ),
+    ],
+)
+def test_a_step_is_a_value_and_prints_without_its_body(make: Callable[[], Step], shown: str) -> None:
+    assert make() == make()
+    assert repr(make()) == shown
