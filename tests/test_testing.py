@@ -218,6 +218,31 @@ async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_resp
     assert most == 3
 
 
+async def test_an_answer_and_a_wait_let_others_run_as_real_ones_do() -> None:
+    under_way: list[int] = []
+
+    def count(_: Sent) -> Step:
+        under_way.append(len(script.sent))
+        return refused()
+
+    script = ScriptedTransport(computed(count), computed(count))
+    client = script.client()
+    await asyncio.gather(*(client.approve(CODE, approval_request()) for _ in range(2)))
+    assert under_way == [2, 2]
+    order: list[str] = []
+
+    async def sleep() -> None:
+        await script.clock.sleep(60)
+        order.append("slept")
+
+    async def run() -> None:
+        order.append("ran")
+
+    await asyncio.gather(sleep(), run())
+    assert order == ["ran", "slept"]
+    assert script.clock.now() == 1060
+
+
 async def test_an_error_of_a_scripted_call_has_nothing_personal_in_its_frames() -> None:
     error = await failure(conflict())
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -108,3 +108,19 @@ def test_without_the_sdk_the_recorder_says_what_to_install(
     ) as caught:
         Recorder()
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("value", "off"), [("true", True), (" True ", True), ("false", False), ("", False)])
+def test_an_sdk_that_is_switched_off_is_named_and_does_not_stay_silent(
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    off: bool,  # noqa: FBT001  (parametrised)
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", value)
+    if off:
+        with pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED: must not be true"):
+            Recorder()
+    else:
+        recorder = Recorder()
+        recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
+        assert len(recorder.spans("checkout")) == 1

@@ -1,5 +1,6 @@
 """What a client tells of itself, spans and metrics, kept in memory for a test to read."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class Recorder:
     of the extra ``cli``; there is nothing to close.
 
     Raises:
-        ConfigurationError: opentelemetry-sdk is not installed.
+        ConfigurationError: opentelemetry-sdk is not installed, or switched off in the environment.
 
     Example:
         >>> from loanasync.testing import Recorder, approved, scripted_client, system_error
@@ -74,6 +75,9 @@ class Recorder:
             raise ConfigurationError(
                 "Recorder", "needs opentelemetry-sdk: pip install opentelemetry-sdk, or 'loanasync[cli]'"
             ) from None
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            # It would record nothing, in silence.
+            raise ConfigurationError("OTEL_SDK_DISABLED", "must not be true in tests that use a Recorder")
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
         # Whatever the environment says of sampling; and no hooks for the end of the process.

@@ -28,7 +28,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.time = 1000.0
+        self.time: float = 1000.0
         self.slept: list[float] = []
 
     def now(self) -> float:
@@ -65,8 +65,8 @@ class ScriptedTransport:
 
     def __init__(self, *steps: Step) -> None:
         self.sent: list[Sent] = []
-        self.clock = Clock()
-        self.closed = 0
+        self.clock: Clock = Clock()
+        self.closed: int = 0
         self._steps: deque[Step] = deque()
         self._scripted = 0
         self._after_fault = False

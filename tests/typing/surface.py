@@ -13,6 +13,18 @@ from loanasync import (
     UserData,
 )
 from loanasync.errors import AlreadyEvaluatedError, ServiceError
+from loanasync.testing import (
+    Metric,
+    Recorder,
+    ScriptedTransport,
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    refused,
+    scripted_client,
+)
 
 
 async def calls(client: LoanClient, request: ApprovalRequest, data: UserData) -> None:
@@ -42,6 +54,20 @@ def attributes(decision: Decision, error: AlreadyEvaluatedError, service: Servic
     assert_type(error.after_retry, bool)
     assert_type(service.status, int)
     assert_type(service.problems, tuple[Problem, ...])
+
+
+async def later(sent: Sent) -> Step:
+    return approved() if sent.body["amount"] == 1 else refused()
+
+
+def help_for_tests(recorder: Recorder) -> None:
+    assert_type(approval_request(amount=1), ApprovalRequest)
+    script = ScriptedTransport(approved(net_amount=1), computed(later), computed(lambda _: refused()))
+    assert_type(script.client(tracer_provider=recorder.tracer_provider), LoanClient)
+    assert_type(scripted_client(approved()), LoanClient)
+    assert_type(script.sent, list[Sent])
+    assert_type(recorder.metric("loanasync.retries"), Metric)
+    ScriptedTransport(approved)  # type: ignore[arg-type]
 
 
 # Misuse that must not pass: each ignore is an error of its own when nothing is wrong on its line.
