@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -96,7 +97,7 @@ class Service:
         if raw is None or (len(raw) > _LARGEST_OTHER_BODY and call.operation != "upload_documents"):
             return Answer(413, {"errors": {"body": ["This value is too long."]}})  # assumed
         try:
-            body = json.loads(raw)
+            body = json.loads(raw, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
@@ -137,3 +138,10 @@ class Service:
 
 
 _KNOWN_PATHS = "Known are: " + ", ".join(f"{method} {path}" for method, path in ROUTES.values())
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("JSON has no such number")
+    return number

@@ -203,14 +203,16 @@ def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additiona
 
 
 def wrong_in_creation(body: Mapping[str, Any]) -> Errors:
-    """What is wrong with a creation's body. Its shape is not shown (spec §4.3): three fields are assumed."""
+    """What is wrong with a creation's body. Its shape is not shown (spec §4.3): four fields are assumed."""
     wrong: Errors = {}
     if not is_fiscal_code(body.get("fiscalCode")):
         wrong["fiscalCode"] = [FISCAL_CODE]
-    if body.get("privacy", True) not in (True, "true"):
+    if body.get("privacy", True) is not True and body["privacy"] != "true":
         wrong["privacy"] = [PRIVACY]
     if "actualJobEndingDate" in body and not _is_day(body["actualJobEndingDate"]):
         wrong["actualJobEndingDate"] = [DATE]
+    if type(body.get("additionalDataNeeded", False)) is not bool:
+        wrong["additionalDataNeeded"] = [FORMAT]
     return wrong
 
 

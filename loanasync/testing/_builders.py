@@ -86,7 +86,7 @@ def email(tag: str | None = None) -> str:
     return f"shopper-{secrets.token_hex(6)}{'' if tag is None else f'+{tag}'}@example.com"
 
 
-def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalRequest:  # noqa: ANN401  (of any field)
+def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalRequest:
     """Make a valid approval request: 450 euro (``amount=45_000`` euro cents) in 12 instalments.
 
     Its e-mail address is a fresh one with each call.
@@ -125,7 +125,7 @@ def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalReque
     return ApprovalRequest(**{**values, **changes})
 
 
-def additional_data(**changes: Any) -> AdditionalData:  # noqa: ANN401  (of any field)
+def additional_data(**changes: Any) -> AdditionalData:
     """Make the conditional block of an approval, valid: a net salary of 1600 euro a month.
 
     Args:
@@ -150,7 +150,7 @@ def additional_data(**changes: Any) -> AdditionalData:  # noqa: ANN401  (of any 
     return AdditionalData(**{**values, **changes})
 
 
-def user_data(**changes: Any) -> UserData:  # noqa: ANN401  (of any field)
+def user_data(**changes: Any) -> UserData:
     """Make the data that complete an approved request, valid, with every field but `extra`.
 
     Args:

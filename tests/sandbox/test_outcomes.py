@@ -103,7 +103,7 @@ def check_what_arrived(kind: str, seen: Seen) -> None:
         case "empty":
             assert (seen.type, seen.body) == ("application/json", b"")
         case "garbage":
-            with pytest.raises(ValueError, match="decode|Expecting"):
+            with pytest.raises(ValueError, match="decode"):
                 _ = seen.json
         case "trunc":
             assert seen.body.startswith(b'{"approved"')
@@ -244,7 +244,8 @@ async def test_the_answer_can_have_either_name_of_the_street_number(
     raw: Raw, tag: str, name: str, sent: str
 ) -> None:
     await raw.create()
-    seen = await approve(raw, tag, **{"streetNumber": "absent", sent: "12"})
+    changes: dict[str, Any] = {"streetNumber": "absent", sent: "12"}
+    seen = await approve(raw, tag, **changes)
     assert seen.json[name] == "12"
     assert len({"civicNumber", "streetNumber"} & seen.json.keys()) == 1
 

@@ -21,7 +21,11 @@ async def test_a_missing_or_wrong_token_is_403_with_error_singular(raw: Raw, tok
         assert await raw(method, path, {}, token) == (403, {"error": "Access denied"})
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000], ids=lambda body: body[:3])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"a": 1e999}', b'{"a": NaN}'],
+    ids=lambda body: body[:3],
+)
 async def test_a_body_that_is_no_object_is_400(raw: Raw, body: bytes) -> None:
     status, answer = await raw("POST", "", body)
     assert (status, list(answer["errors"])) == (400, ["body"])
@@ -59,6 +63,14 @@ async def test_a_wrong_type_or_format_is_no_approval(raw: Raw, field: str, value
     status, answer = await raw.approve(**{field: value})
     assert (status, list(answer["errors"])) == (400, [field])
     assert (await raw.approve())[0] == 201, "nothing was decided by a rejected call"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("privacy", 1), ("additionalDataNeeded", "true"), ("additionalDataNeeded", None)]
+)
+async def test_a_wrong_type_is_no_creation(raw: Raw, field: str, value: object) -> None:
+    status, answer = await raw.create(**{field: value})
+    assert (status, list(answer["errors"])) == (400, [field])
 
 
 async def test_additional_data_is_asked_for_when_the_creation_said_so(raw: Raw) -> None:
