@@ -1,5 +1,6 @@
 """A shop that speaks HTTP by hand, for the sandbox's own claims: no SDK in between."""
 
+import io
 import json
 from typing import Any
 
@@ -34,13 +35,13 @@ class Raw:
         self.session = session
 
     async def __call__(
-        self, method: str, path: str, body: object, token: str | None = TOKEN
+        self, method: str, path: str, body: object, token: str | None = TOKEN, *, decoded: bool = True
     ) -> tuple[int, Any]:
         url = f"{self.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         headers = {} if token is None else {"X-Auth-Token": token}
         async with self.session.request(method, url, data=data, headers=headers) as answer:
-            return answer.status, await answer.json()
+            return answer.status, await answer.json(content_type=None) if decoded else await answer.read()
 
     async def create(self, **more: object) -> tuple[int, Any]:
         return await self("POST", "", {"fiscalCode": CODE, **more})
@@ -49,5 +50,5 @@ class Raw:
         """An approval's body; the value "absent" leaves a field out."""
         return {name: value for name, value in {**BODY, **changes}.items() if value != "absent"}
 
-    async def approve(self, **changes: object) -> tuple[int, Any]:
-        return await self("POST", f"/{CODE}", self.body(**changes))
+    async def approve(self, *, decoded: bool = True, **changes: object) -> tuple[int, Any]:
+        return await self("POST", f"/{CODE}", self.body(**changes), decoded=decoded)

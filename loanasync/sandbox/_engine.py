@@ -66,7 +66,6 @@ class Engine:
         """Choose the call's outcome; an answer when its tag cannot be read."""
         with self.lock:
             customer = self.customers.of(call.code) if call.code else Customer()
-            call.findings += tuple(self.linter.of_call(call.operation, customer))
             call.number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
             chosen = self.rules.outcome(call.operation, call.code, call.number)
             if chosen is not None:
@@ -85,13 +84,15 @@ class Engine:
             return PLAIN
         email = call.body.get("email")
         outcome = read_email(email)
-        customer.email = email if isinstance(email, str) else ""
+        if customer.approved is None:  # a repeat after the decision changes nothing of the request
+            customer.email = email if isinstance(email, str) else ""
         return outcome
 
     def treat(self, call: Call) -> Treated:
         """Do the call's work, or what its outcome wants instead, and remember it."""
         with self.lock:
             customer = self.customers.of(call.code) if call.code else Customer()
+            call.findings += tuple(self.linter.of_call(call.operation, customer))
             treated = self._fault_before(call, customer) or self._worked(call)
             if call.operation == "approve":
                 customer.told = _told(treated)

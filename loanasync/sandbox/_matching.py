@@ -41,7 +41,8 @@ class Criteria:
         if not entries:
             return "There were no calls at all."
         missed = [(list(self._differences(entry)), entry) for entry in entries]
-        missed.sort(key=lambda each: len(each[0]))
+        # A call of another operation is farther away than any of this one.
+        missed.sort(key=lambda each: (any(said.startswith("operation ") for said in each[0]), len(each[0])))
         told = [f"  {entry!r}: {'; '.join(said)}" for said, entry in missed if said][:_NEAREST]
         if not told:
             return "No other call came."

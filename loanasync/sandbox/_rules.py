@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from attrs import define, field
 
@@ -94,6 +94,8 @@ def _in_words(words: str, phase: Phase | None) -> Outcome:
     # A word that has its phase already says so twice here, and is then unknown: nothing is guessed.
     if phase is not None:
         words = ".".join(f"{word}{phase}" for word in words.split("."))
+    if not words:
+        raise ValueError("a rule with no words says nothing: give a tag's, such as 500 or refused")
     try:
         return read_words(words, endless=True)
     except UnknownTagError as unknown:
@@ -123,12 +125,14 @@ class Rules:
 
     def add(self, **which: Any) -> Rule:
         """A rule that waits for its `respond`."""
-        rule = Rule(**{"seed": self._seed, **which})
+        return self._added(Rule(**{"seed": self._seed, **which}))
+
+    def _added(self, rule: Rule) -> Rule:
         self._rules = (rule, *self._rules)
         return rule
 
     def add_text(self, text: str) -> Rule:
-        """A rule as the command line has it: ``[operation=]words[:rate[:phase]]``.
+        """A rule as the command line has it: ``[operation=]words[:rate[:phase]]``; a status is a word, too.
 
         Raises:
             ValueError: A part of it is not understood; it is named.
@@ -140,10 +144,9 @@ class Rules:
             number = float(rate or 1)
         except ValueError:
             raise ValueError(f"rate {rate!r} in {text!r} must be a number between 0 and 1") from None
-        return self.add(operation=operation if given else None, rate=number).respond(
-            words,
-            phase=phase or None,  # type: ignore[arg-type]  # checked there
-        )
+        rule = Rule(operation=cast("Operation", operation) if given else None, rate=number, seed=self._seed)
+        answer = int(words) if words.isdecimal() else words
+        return self._added(rule.respond(answer, phase=cast("Phase", phase) if phase else None))
 
     def outcome(self, operation: str, code: str, call: int) -> Outcome | None:
         """What the newest rule that means this call asks for."""
@@ -152,10 +155,6 @@ class Rules:
                 rule.answered += 1
                 return rule.outcome
         return None
-
-    def remove(self, rule: Rule) -> None:
-        """Forget one rule."""
-        self._rules = tuple(each for each in self._rules if each is not rule)
 
     def clear(self) -> None:
         """Forget all rules."""

@@ -1,6 +1,7 @@
 """The sandbox from its own side: raw HTTP, no SDK in between (spec §1 to §8)."""
 
 import socket
+from typing import Any
 
 import aiohttp
 import pytest
@@ -60,7 +61,8 @@ async def test_every_wrong_field_is_told_at_once(raw: Raw) -> None:
 )
 async def test_a_wrong_type_or_format_is_no_approval(raw: Raw, field: str, value: object) -> None:
     await raw.create()
-    status, answer = await raw.approve(**{field: value})
+    changes: dict[str, Any] = {field: value}
+    status, answer = await raw.approve(**changes)
     assert (status, list(answer["errors"])) == (400, [field])
     assert (await raw.approve())[0] == 201, "nothing was decided by a rejected call"
 

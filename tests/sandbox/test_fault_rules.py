@@ -1,0 +1,199 @@
+"""Rules from Python and in words: which calls they mean, reproducibly, and what is refused."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from shop import BODY, CODE, Raw
+
+from loanasync.sandbox import Rule, Sandbox
+from loanasync.sandbox._rules import OPERATIONS, Rules
+
+
+async def test_a_rule_means_one_call_of_one_customer(raw: Raw) -> None:
+    raw.sandbox.on(operation="approve", fiscal_code=CODE, call=2).respond(500, phase="after")
+    other = "TSTXYZ00A00A000B"
+    await raw.create()
+    await raw("POST", "", {"fiscalCode": other})
+    assert (await raw.approve(amount=1))[0] == 400
+    assert (await raw("POST", f"/{other}", BODY))[0] == 201
+    assert (await raw.approve())[0] == 500
+    assert raw.sandbox.journal[-1].evaluated
+    assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_rule_means_one_operation(raw: Raw, operation: str) -> None:
+    raw.sandbox.on(operation=operation).respond(500)  # type: ignore[arg-type]
+    calls: dict[str, Callable[[], Awaitable[tuple[int, Any]]]] = {
+        "create_request": raw.create,
+        "approve": raw.approve,
+        "upload_documents": lambda: raw("POST", f"/{CODE}/documents", {}),
+        "complete": lambda: raw("PATCH", f"/{CODE}", {}),
+    }
+    statuses = {name: (await call())[0] for name, call in calls.items()}
+    assert [name for name, status in statuses.items() if status == 500] == [operation]
+
+
+async def test_the_newest_rule_counts_and_rules_can_be_cleared(raw: Raw) -> None:
+    raw.sandbox.on().respond(500)
+    raw.sandbox.on(operation="create_request").respond(503, {"a": 1}, headers={"Retry-After": "7"})
+    assert await raw.create() == (503, {"a": 1})
+    assert (await raw.approve())[0] == 500
+    raw.sandbox.reset()
+    assert (await raw.create())[0] == 201
+
+
+async def test_a_rule_s_answer_is_given_as_it_is(raw: Raw) -> None:
+    raw.sandbox.on(operation="approve").respond(503, {"later": True}, headers={"Retry-After": "7"})
+    await raw.create()
+    url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}"
+    async with raw.session.post(url, json=BODY, headers={"X-Auth-Token": "sandbox-token"}) as answer:
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "7")
+        assert await answer.json() == {"later": True}
+
+
+async def test_a_rule_s_answer_may_come_after_the_work(raw: Raw) -> None:
+    raw.sandbox.on(operation="approve").respond(418, {"tea": "pot"}, phase="after")
+    await raw.create()
+    assert await raw.approve() == (418, {"tea": "pot"})
+    entry = raw.sandbox.journal[-1]
+    assert (entry.status, entry.evaluated, entry.fault) == (418, True, "418after")
+
+
+@pytest.mark.parametrize(
+    ("respond", "status"),
+    [
+        (lambda rule: rule.respond(201), 201),
+        (lambda rule: rule.respond(422), 422),
+        (lambda rule: rule.respond(403), 403),
+        (lambda rule: rule.respond(409), 409),
+        (lambda rule: rule.respond(500), 500),
+        (lambda rule: rule.respond(500, headers={"Retry-After": "1"}), 500),
+        (lambda rule: rule.respond(502), 502),
+        (lambda rule: rule.respond("invalid.city"), 400),
+        (lambda rule: rule.respond("500", phase="after"), 500),
+    ],
+)
+async def test_a_status_or_words_say_what_is_answered(
+    raw: Raw, respond: Callable[[Rule], Rule], status: int
+) -> None:
+    respond(raw.sandbox.on(operation="approve"))
+    await raw.create()
+    assert (await raw.approve(email="anna+refused@example.com"))[0] == status
+
+
+async def test_a_rule_goes_before_the_tag(raw: Raw) -> None:
+    raw.sandbox.on(operation="approve").respond("approved")
+    await raw.create()
+    assert (await raw.approve(email="anna+refused@example.com"))[0] == 201
+
+
+async def test_a_rule_without_an_answer_changes_nothing(raw: Raw) -> None:
+    raw.sandbox.on(operation="create_request")
+    assert (await raw.create())[0] == 201
+
+
+def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
+    """Who is chosen, when the calls come in this order; each customer calls twice."""
+    rules = Rules(seed)
+    rules.add(rate=0.5).respond(500)
+    calls: dict[int, int] = {}
+    chosen = {}
+    for customer in order:
+        calls[customer] = calls.get(customer, 0) + 1
+        found = rules.outcome("approve", f"CODE{customer}", calls[customer])
+        chosen[customer, calls[customer]] = found is not None
+    return chosen
+
+
+def test_a_rate_is_decided_by_customer_and_call_whatever_the_order() -> None:
+    one_by_one = [customer for customer in range(200) for _ in range(2)]
+    mixed = [*range(199, -1, -1), *range(200)]
+    assert outcomes(7, one_by_one) == outcomes(7, mixed)
+    assert outcomes(7, one_by_one) != outcomes(8, one_by_one)
+    assert 140 < sum(outcomes(7, one_by_one).values()) < 260
+
+
+async def test_a_rate_gives_the_same_outcomes_however_many_run_at_once() -> None:
+    async def statuses(window: int) -> dict[str, int]:
+        codes = [f"TSTXYZ00A00A{number:03d}A" for number in range(60)]
+        room = asyncio.Semaphore(window)
+        found = {}
+        async with (
+            Sandbox(faults=["create_request=500:0.3"], seed=3) as sandbox,
+            aiohttp.ClientSession() as session,
+        ):
+            raw = Raw(sandbox, session)
+
+            async def one(code: str) -> None:
+                async with room:
+                    found[code] = (await raw("POST", "", {"fiscalCode": code}))[0]
+
+            await asyncio.gather(*map(one, codes))
+        return found
+
+    alone = await statuses(1)
+    assert alone == await statuses(30)
+    assert {201, 500} == set(alone.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "operation", "rate", "name"),
+    [
+        ("500", None, 1.0, "500"),
+        ("500:0.1:after", None, 0.1, "500after"),
+        ("approve=reset:0.05", "approve", 0.05, "reset"),
+        ("complete=hang::before", "complete", 1.0, "hangbefore"),
+        ("slow300:0.5", None, 0.5, "slow300"),
+        ("503:0.5:after", None, 0.5, "503after"),
+        ("422", None, 1.0, "refused"),
+        ("refused.drip", None, 1.0, "refused.drip"),
+    ],
+)
+def test_a_rule_in_words(text: str, operation: str | None, rate: float, name: str) -> None:
+    rule = Rules(0).add_text(text)
+    assert (rule.operation, rule.rate) == (operation, rate)
+    assert rule.outcome is not None
+    assert rule.outcome.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no words"),
+        ("50", "between 200 and 599"),
+        ("400", "needs a body"),
+        ("5oo", "did you mean"),
+        ("500:often", "must be a number between 0 and 1"),
+        ("500:1.5", "between 0 and 1"),
+        ("500:nan", "between 0 and 1"),
+        ("500:1:during", "'before' or 'after'"),
+        ("aprove=500", "did you mean 'approve'"),
+        ("garbage:1:before", "cannot be answered with"),
+        ("500after:1:after", "cannot be answered with"),
+    ],
+)
+def test_a_rule_that_is_not_understood_says_what_is_wrong(text: str, told: str) -> None:
+    rules = Rules(0)
+    with pytest.raises(ValueError, match=told):
+        rules.add_text(text)
+    assert not list(rules), "nothing is left of it"
+
+
+def test_a_rule_that_cannot_be_meant_is_refused_at_once() -> None:
+    sandbox = Sandbox()
+    with pytest.raises(ValueError, match="did you mean 'complete'"):
+        sandbox.on(operation="compleet")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="call 0 must be 1"):
+        sandbox.on(call=0)
+    with pytest.raises(ValueError, match="status 400 needs a body"):
+        sandbox.on().respond(400)
+    with pytest.raises(ValueError, match="between 200 and 599"):
+        sandbox.on().respond(99)
+    with pytest.raises(ValueError, match="go with a status"):
+        sandbox.on().respond("refused", {"a": 1})
+    with pytest.raises(ValueError, match="'before' or 'after'"):
+        sandbox.on().respond(500, phase="during")  # type: ignore[arg-type]

@@ -1,0 +1,190 @@
+"""The journal as a test asks it: filters, assertions and how they fail, waiting, lines of JSON."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import aiohttp
+import pytest
+from shop import BODY, CODE, Raw
+
+from loanasync.sandbox import Sandbox
+
+PERSONAL = (CODE, "Prova", "Anna", "anna@example.com", "3330000000", "Via Prova", "00100", "sandbox-token")
+
+
+async def test_calls_can_be_filtered_by_what_they_were(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="a+500x1@example.com")
+    await raw.approve(email="a+500x1@example.com")
+    journal = raw.sandbox.journal
+    assert [entry.number for entry in journal.calls(operation="approve")] == [2, 3]
+    assert [entry.number for entry in journal.calls(status=500)] == [2]
+    assert [entry.number for entry in journal.calls(fiscal_code=CODE, evaluated=True)] == [3]
+    assert [entry.number for entry in journal.calls(body={"amount": 45_000})] == [2, 3]
+    assert journal.calls(body={"amount": 45_001}) == []
+    assert journal.calls(body={"zeroInterestRate": True}) == []
+    assert journal[0].operation == "create_request"
+    assert [entry.number for entry in journal[1:]] == [2, 3]
+    assert repr(journal) == "<Journal of 3 calls>"
+    assert repr(journal[1]) == "<Entry #2 approve -> 500, 500before>"
+    assert repr(journal[2]) == "<Entry #3 approve -> 201, evaluated>"
+
+
+async def test_an_entry_is_plain_to_a_program_and_masked_when_it_is_shown(raw: Raw, tmp_path: Path) -> None:
+    await raw.create()
+    await raw.approve(email="anna+refused@example.com")
+    entry = raw.sandbox.journal.assert_once(operation="approve")
+    assert entry.fiscal_code == CODE
+    assert entry.request is not None
+    assert entry.request["lastname"] == "Prova"
+    raw.sandbox.journal.write_jsonl(tmp_path / "journal.jsonl")
+    text = (tmp_path / "journal.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["operation"] for line in lines] == ["create_request", "approve"]
+    assert lines[1]["request"]["amount"] == 45_000
+    assert lines[1]["request"]["email"] == "***+refused@***"
+    assert lines[1]["answer"]["approved"] is False
+    for shown in (text, repr(entry), str(list(raw.sandbox.journal))):
+        assert not [each for each in PERSONAL if each in shown]
+
+
+async def test_one_call_is_one_and_more_or_none_fail_with_what_came(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(amount=50_000)
+    journal = raw.sandbox.journal
+    assert journal.assert_once(operation="approve").status == 201
+    with pytest.raises(AssertionError) as none:
+        journal.assert_once(
+            operation="approve", status=201, body={"amount": 45_000, "lastname": "Prova", "orderToken": "x"}
+        )
+    text = str(none.value)
+    assert "no call with operation='approve', status=201, body.amount=45000, body.lastname=***" in text
+    assert (
+        "#2 approve -> 201, evaluated>: body.amount is 50000, wanted 45000; body.orderToken is absent" in text
+    )
+    assert "Prova" not in text
+    await raw.approve()
+    with pytest.raises(AssertionError, match="2 calls with operation='approve', wanted one:\n  <Entry #2"):
+        journal.assert_once(operation="approve")
+
+
+async def test_near_misses_are_sorted_by_how_near_they_are_and_tell_nothing_personal(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(amount=1)
+    await raw.approve()
+    with pytest.raises(AssertionError) as caught:
+        raw.sandbox.journal.assert_once(operation="approve", fiscal_code="X", status=201, evaluated=True)
+    nearest = str(caught.value).partition("The nearest:\n")[2].splitlines()
+    assert [line.split()[1] for line in nearest] == ["#3", "#2", "#1"]
+    assert nearest[0].endswith("fiscal_code is another")
+    with pytest.raises(AssertionError, match="There were no calls at all"):
+        Sandbox().journal.assert_once()
+
+
+async def test_a_call_that_must_not_come_is_told_when_it_came(raw: Raw) -> None:
+    await raw.create()
+    journal = raw.sandbox.journal
+    journal.assert_never(operation="approve")
+    await raw.approve()
+    with pytest.raises(AssertionError, match="1 calls with operation='approve', wanted none:\n  <Entry #2"):
+        journal.assert_never(operation="approve")
+    with pytest.raises(AssertionError, match="wanted none"):
+        journal.assert_never(operation="approve", within=60)
+    journal[1].at -= 61
+    journal.assert_never(operation="approve", within=60)
+
+
+async def test_waiting_ends_with_the_call_and_counts_those_before(raw: Raw) -> None:
+    journal = raw.sandbox.journal
+    waiting = asyncio.ensure_future(journal.wait_for(2, operation="create_request"))
+    await raw.create()
+    assert not waiting.done()
+    await raw.create()
+    assert [entry.number for entry in await waiting] == [1, 2]
+    assert len(await journal.wait_for(2, operation="create_request")) == 2
+
+
+async def test_waiting_in_vain_says_what_came_instead(raw: Raw) -> None:
+    await raw.create()
+    with pytest.raises(AssertionError, match="0 calls with operation='approve' within"):
+        await raw.sandbox.journal.wait_for(operation="approve", timeout=0.05)
+    with pytest.raises(AssertionError, match="operation is 'create_request', wanted 'approve'"):
+        raw.sandbox.journal.wait(operation="approve", timeout=0.05)
+    assert raw.sandbox.journal._waiting == [], "nobody waits any more"
+
+
+async def test_a_waiting_test_may_be_cancelled(raw: Raw) -> None:
+    waiting = asyncio.ensure_future(raw.sandbox.journal.wait_for())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await raw.create()
+
+
+def test_another_thread_may_wait_without_a_loop_and_with_one() -> None:
+    with Sandbox.in_thread() as sandbox:
+
+        async def shop() -> None:
+            async with aiohttp.ClientSession() as session:
+                raw = Raw(sandbox, session)
+                await raw.create()
+                await raw("POST", f"/{CODE}", BODY)
+
+        caller = threading.Thread(target=lambda: asyncio.run(shop()))
+        caller.start()
+        assert sandbox.journal.wait(operation="approve", timeout=10)[0].status == 201
+        assert asyncio.run(sandbox.journal.wait_for(2, timeout=10))
+        caller.join()
+
+
+async def test_it_keeps_the_last_calls_only_and_says_so_when_asked_for_all() -> None:
+    async with Sandbox(journal=2) as sandbox, aiohttp.ClientSession() as session:
+        raw = Raw(sandbox, session)
+        for _ in range(3):
+            await raw.create()
+        assert [entry.number for entry in sandbox.journal] == [2, 3]
+        for ask in (sandbox.journal.assert_once, sandbox.journal.assert_never):
+            with pytest.raises(RuntimeError, match="kept the last 2 of 3 calls"):
+                ask(operation="approve")
+        sandbox.reset()
+        sandbox.journal.assert_never()
+        await raw.create()
+        assert sandbox.journal.assert_once().number == 4
+
+
+async def test_switched_off_it_knows_nothing_and_says_so() -> None:
+    async with Sandbox(journal=0) as sandbox:
+        async with aiohttp.ClientSession() as session:
+            assert (await Raw(sandbox, session).create())[0] == 201
+        journal = sandbox.journal
+        assert (len(journal), journal.total, repr(journal)) == (0, 1, "<Journal of 0 calls, off>")
+        for ask in (journal.assert_once, journal.assert_never, journal.wait):
+            with pytest.raises(RuntimeError, match="the journal is off"):
+                ask()
+        with pytest.raises(RuntimeError, match="the journal is off"):
+            await journal.wait_for()
+
+
+def test_a_misspelt_criterion_is_an_error_and_not_an_empty_answer() -> None:
+    for ask in (Sandbox().journal.calls, Sandbox().journal.assert_never):
+        with pytest.raises(TypeError, match="no 'operatoin', did you mean 'operation'"):
+            ask(operatoin="approve")
+
+
+async def test_a_call_to_nowhere_is_noted_and_answered_with_what_there_is(raw: Raw) -> None:
+    url = f"{raw.sandbox.base_url}/api/shop/{CODE}"
+    async with raw.session.post(url, json=BODY) as answer:
+        assert answer.status == 404
+        assert "POST /api/shops/{shopId}/requests" in (await answer.json())["errors"]["path"][0]
+    async with raw.session.delete(f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "PATCH,POST")
+    assert [repr(entry) for entry in raw.sandbox.journal] == [
+        "<Entry #1 POST (unknown) -> 404>",
+        "<Entry #2 DELETE (unknown) -> 405>",
+    ]
+    async with raw.session.get(f"{raw.sandbox.base_url}/favicon.ico") as answer:
+        assert answer.status == 404
+    assert len(raw.sandbox.journal) == 2, "a browser's own questions are not the shop's"

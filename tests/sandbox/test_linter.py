@@ -1,0 +1,131 @@
+"""Clients that misuse the protocol, one for each rule, and well-behaved ones that are left alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from shop import BODY, CODE, Raw
+
+from loanasync.sandbox._linter import RULES
+
+Misuse = Callable[[Raw], Awaitable[object]]
+
+
+async def asks_again_after_a_refusal(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="a+refused@example.com")
+    await raw.approve(email="a+refused@example.com")
+
+
+async def asks_again_after_an_approval(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve()
+    await raw.approve()
+
+
+async def asks_again_after_already_evaluated(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="a+500after@example.com")
+    await raw.approve()
+    await raw.approve()
+
+
+async def asks_again_after_a_lost_answer(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="a+html502after@example.com", decoded=False)
+    await raw.approve()
+
+
+async def asks_before_creating(raw: Raw) -> None:
+    await raw.approve()
+
+
+async def completes_before_documents(raw: Raw) -> None:
+    await raw.create()
+    await raw("PATCH", f"/{CODE}", {"profession": "baker"})
+
+
+async def puts_the_token_into_the_query(raw: Raw) -> None:
+    await raw("POST", "?token=sandbox-token", {"fiscalCode": CODE}, None)
+
+
+async def puts_the_token_into_the_path(raw: Raw) -> None:
+    url = f"{raw.sandbox.base_url}/api/sandbox-token/requests"
+    async with raw.session.post(url, json={"fiscalCode": CODE}):
+        pass
+
+
+async def puts_the_person_into_the_query(raw: Raw) -> None:
+    await raw("POST", "?email=anna%40example.com", {"fiscalCode": CODE})
+
+
+async def puts_the_fiscal_code_into_the_query(raw: Raw) -> None:
+    await raw("POST", "?customer=TSTXYZ00A00A000A", {"fiscalCode": CODE})
+
+
+async def brings_a_production_token(raw: Raw) -> None:
+    await raw("POST", "", {"fiscalCode": CODE}, "live_0a1B2c3D4e5F6")
+
+
+MISUSES: list[tuple[str, Misuse]] = [
+    ("post-after-422", asks_again_after_a_refusal),
+    ("post-after-201", asks_again_after_an_approval),
+    ("repeat-after-already-evaluated", asks_again_after_already_evaluated),
+    ("repeat-after-lost-answer", asks_again_after_a_lost_answer),
+    ("approve-before-create", asks_before_creating),
+    ("patch-before-documents", completes_before_documents),
+    ("token-in-url", puts_the_token_into_the_query),
+    ("token-in-url", puts_the_token_into_the_path),
+    ("person-in-query", puts_the_person_into_the_query),
+    ("person-in-query", puts_the_fiscal_code_into_the_query),
+    ("production-token", brings_a_production_token),
+]
+
+
+def test_every_rule_has_a_client_that_breaks_it() -> None:
+    assert {rule for rule, _ in MISUSES} == RULES.keys()
+
+
+@pytest.mark.parametrize(("rule", "misuse"), MISUSES, ids=lambda each: getattr(each, "__name__", each))
+async def test_misuse_is_found_once_and_told_at_its_call(raw: Raw, rule: str, misuse: Misuse) -> None:
+    await misuse(raw)
+    [finding] = raw.sandbox.findings
+    assert (finding.rule, finding.sentence) == (rule, RULES[rule])
+    last = raw.sandbox.journal[-1]
+    assert (finding.call, last.findings) == (last.number, (rule,))
+    assert str(finding) == f"call {last.number}: {rule}: {RULES[rule]}"
+    assert CODE not in str(finding)
+
+
+@pytest.mark.parametrize(
+    "tag", ["500x2", "500after", "invalid.city", "conflict", "forbidden", "slow1", "drip"]
+)
+async def test_a_repeat_that_is_permitted_is_no_finding(raw: Raw, tag: str) -> None:
+    await raw.create()
+    await raw.approve(email=f"a+{tag}@example.com")
+    if tag not in ("slow1", "drip"):
+        await raw.approve(email="a@example.com")
+    await raw("POST", f"/{CODE}/documents", {})
+    await raw("PATCH", f"/{CODE}", {"profession": "baker"})
+    assert raw.sandbox.findings == []
+
+
+async def test_a_correction_after_a_rejection_is_no_finding(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(amount=1)
+    await raw.approve()
+    assert raw.sandbox.findings == []
+
+
+async def test_two_approvals_at_once_are_found(raw: Raw) -> None:
+    await raw.create()
+    await asyncio.gather(raw.approve(), raw.approve())
+    assert [finding.rule for finding in raw.sandbox.findings] == ["post-after-201"]
+
+
+async def test_findings_go_with_a_reset_and_stay_without_a_journal(raw: Raw) -> None:
+    raw.sandbox.journal.on = False
+    await raw("POST", f"/{CODE}", BODY)
+    assert [finding.rule for finding in raw.sandbox.findings] == ["approve-before-create"]
+    raw.sandbox.reset()
+    assert raw.sandbox.findings == []

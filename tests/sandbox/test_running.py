@@ -1,0 +1,184 @@
+"""The three ways to run it, and what keeps it harmless."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from shop import BODY, CODE, Raw
+
+from loanasync import Refused, UnexpectedStatusError
+from loanasync.sandbox import Sandbox
+
+
+def send(base_url: str, method: str, path: str, body: object) -> tuple[int, str]:
+    """A blocking client."""
+    request = urllib.request.Request(  # noqa: S310  (the sandbox's own address)
+        f"{base_url}/api/shops/sandbox-shop/requests{path}",
+        data=json.dumps(body).encode(),
+        headers={"X-Auth-Token": "sandbox-token", "Content-Type": "application/json"},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(request) as answer:  # noqa: S310  (as above)
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_in_a_thread_it_serves_blocking_clients_and_loops_that_come_and_go() -> None:
+    before = threading.active_count()
+    with Sandbox.in_thread(dialect="street_number") as sandbox:
+        assert send(sandbox.base_url, "POST", "", {"fiscalCode": CODE})[0] == 201
+
+        async def refused() -> object:
+            async with sandbox.client() as client:
+                return await client.approve(FISCAL_CODE, approval_request(email="a+refused@example.com"))
+
+        assert FISCAL_CODE == CODE
+        assert isinstance(asyncio.run(refused()), Refused)
+        sandbox.on(operation="approve").respond(503)
+        assert send(sandbox.base_url, "POST", f"/{CODE}", BODY)[0] == 503
+        assert [entry.status for entry in sandbox.journal] == [201, 422, 503]
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="has an address once it is started"):
+        _ = sandbox.base_url
+
+
+def test_a_thread_that_cannot_start_says_why_where_it_was_asked_for() -> None:
+    before = threading.active_count()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        running = Sandbox.in_thread(port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="address already in use"):
+            running.__enter__()
+    assert threading.active_count() == before
+
+
+def test_a_hanging_call_does_not_hold_the_thread_back() -> None:
+    with socket.socket() as hanging, Sandbox.in_thread(faults=["hang"]) as sandbox:
+        hanging.connect(("127.0.0.1", int(sandbox.base_url.rpartition(":")[2])))
+        sent = b'{"fiscalCode": "%s"}' % CODE.encode()
+        hanging.sendall(
+            b"POST /api/shops/sandbox-shop/requests HTTP/1.1\r\nHost: x\r\n"
+            b"X-Auth-Token: sandbox-token\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(sent), sent)
+        )
+        assert sandbox.journal.wait(fault="hangbefore")[0].status is None
+        hanging.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            hanging.recv(1)
+
+
+async def test_as_a_process_it_has_the_options_of_a_sandbox() -> None:
+    options = {"shop_id": "my-shop", "auth_token": "my-token", "faults": ["create_request=503"], "seed": 3}
+    with Sandbox.subprocess(**options) as process:
+        assert process.pid > 0
+        async with process.client() as client:
+            with pytest.raises(UnexpectedStatusError):
+                await client.create_request({"fiscalCode": FISCAL_CODE})
+            process.reset()
+            await client.create_request({"fiscalCode": FISCAL_CODE})
+    with pytest.raises(RuntimeError, match=r"within `with Sandbox.subprocess\(\)` only"):
+        _ = process.pid
+
+
+async def test_a_process_tells_what_came_masked() -> None:
+    with Sandbox.subprocess() as process:
+        process.fault("approve=slow1.refused")
+        async with process.client() as client:
+            await client.create_request({"fiscalCode": FISCAL_CODE})
+            assert not (await client.approve(FISCAL_CODE, approval_request())).approved
+        [call] = process.calls(operation="approve", status="422")
+        assert (call["fiscal_code"], call["request"]["amount"], call["request"]["lastname"]) == (
+            "***",
+            45_000,
+            "***",
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            process.fault("nonsense")
+        with refused.value:
+            assert refused.value.code == 400
+            assert "did you mean" in refused.value.read().decode()
+        process.reset()
+        assert process.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"faults": ["nonsense"]}, "did you mean"),
+        ({"state": "/nowhere/at/all"}, "cannot be used"),
+        ({"host": "0.0.0.0"}, "not loopback"),  # noqa: S104  (refused, that is)
+    ],
+)
+def test_a_process_that_cannot_start_says_why(options: dict[str, object], told: str) -> None:
+    with pytest.raises(RuntimeError, match=told), Sandbox.subprocess(**options):
+        pass
+
+
+def test_a_killed_process_is_gone() -> None:
+    with Sandbox.subprocess() as process:
+        base_url = process.base_url
+        process.kill()
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{base_url}/_sandbox/")  # noqa: S310  (as above)
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["live_abc", "prod-abc", "my-production-token", "sk_LIVE_1", "3f8A2c9D0b7E6f1A4d5C8b2E9a0F7c6D"],
+)
+async def test_a_token_that_looks_real_is_refused_with_a_hint(raw: Raw, token: str) -> None:
+    with pytest.raises(ValueError, match="looks like a production one"):
+        Sandbox(auth_token=token)
+    url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests"
+    async with raw.session.post(url, json={}, headers={"X-Auth-Token": token}) as answer:
+        assert (answer.status, await answer.json()) == (403, {"error": "Access denied"})  # spec §7
+        assert "looks like a production one" in answer.headers["X-Sandbox-Hint"]
+    assert [finding.rule for finding in raw.sandbox.findings] == ["production-token"]
+    assert token not in str(raw.sandbox.journal[0].masked())
+
+
+@pytest.mark.parametrize("token", ["alive", "my-token", "productive", "delivery", "a" * 64])
+async def test_a_made_up_token_is_left_alone(token: str) -> None:
+    async with Sandbox(auth_token=token) as sandbox:
+        assert sandbox.auth_token == token
+
+
+async def test_it_serves_the_network_only_when_that_is_said() -> None:
+    with pytest.raises(ValueError, match=r"say allow_remote \(--allow-remote\)"):
+        Sandbox(host="0.0.0.0")  # noqa: S104  (refused, that is)
+    async with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:  # noqa: S104  (said, and closed at once)
+        assert sandbox.base_url.startswith("http://0.0.0.0:")
+    for wrong in ({"journal": -1}, {"customers": 0}, {"auth_token": ""}):
+        with pytest.raises(ValueError, match=r"must be|is empty"):
+            Sandbox(**wrong)
+
+
+async def test_a_body_that_is_too_long_is_refused(raw: Raw) -> None:
+    await raw.create()
+    status, answer = await raw.approve(city="x" * (1 << 20))
+    assert (status, answer) == (413, {"errors": {"body": ["This value is too long."]}})
+    assert (await raw("POST", f"/{CODE}/documents", {"front": "x" * (2 << 20)}))[0] == 201
+    assert (await raw("POST", f"/{CODE}/documents", {"front": "x" * (17 << 20)}))[0] == 413
+    assert (await raw.approve())[0] == 201
+
+
+@pytest.mark.parametrize("command", [("loanasync.sandbox",), ("loanasync", "sandbox")], ids=" ".join)
+def test_a_command_that_cannot_start_is_one_clear_line(command: tuple[str, ...]) -> None:
+    for option, told in (("--fault=nonsense", "did you mean"), ("--host=0.0.0.0", "--allow-remote")):
+        done = subprocess.run(
+            [sys.executable, "-m", *command, option], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert told in done.stderr
+        assert done.stderr.count("\n") == 1
