@@ -52,7 +52,7 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-AROUND_THE_CORE = ("sandbox.", "cli.", "testing.", "__main__")
+AROUND_THE_CORE = ("sandbox.", "cli.", "testing.", "pytest_plugin", "__main__")
 CORE = {name: file for name, file in modules().items() if not name.startswith(AROUND_THE_CORE)}
 
 
@@ -127,7 +127,7 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     "absent",
     [
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
-        *("loanasync.sandbox", "loanasync.cli", "loanasync.testing"),
+        *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
     ],
 )
 def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:
@@ -137,6 +137,24 @@ def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None
 @pytest.mark.parametrize("absent", ["typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"])
 def test_importing_the_help_for_tests_needs_no_extra(absent: str) -> None:
     assert loaded_by("loanasync.testing", absent) == 0
+
+
+@pytest.mark.parametrize(
+    "absent", ["aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing"]
+)
+def test_the_pytest_plugin_loads_little_into_the_runs_of_others(absent: str) -> None:
+    assert loaded_by("loanasync.pytest_plugin", absent) == 0
+
+
+def test_the_pytest_plugin_imports_ours_only_once_a_test_asks_for_it() -> None:
+    body = ast.parse(modules()["pytest_plugin"].read_text(encoding="utf-8")).body
+    ours = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]
+    assert not [name for name in ours if within(name, "loanasync")]
+
+
+def test_nothing_of_ours_imports_the_pytest_plugin() -> None:
+    plugin = "loanasync.pytest_plugin"
+    assert not [name for name, file in modules().items() if plugin in imports(file)]
 
 
 def loaded_by(module: str, absent: str) -> int:

@@ -1,0 +1,208 @@
+"""Fixtures for a shop's own tests: a sandbox for each test, a client for it, and the protocol watched.
+
+pytest loads this file by itself, in every run where loanasync is installed, so it imports what it needs
+only once a test asks for it.
+"""
+
+import asyncio
+import concurrent.futures
+import difflib
+import inspect
+import time
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from loanasync import LoanClient
+    from loanasync._transport import Transport
+    from loanasync.sandbox import Finding, Journal, Sandbox
+
+__all__ = ["loan_client", "loan_sandbox"]
+
+_MARK = "loan_sandbox"
+_MARKED = (
+    "loan_sandbox(dialect=..., faults=[...], seed=..., allow=[...], **options): arguments of"
+    " loanasync.sandbox.Sandbox for the fixture loan_sandbox, and the rules of the protocol that this test"
+    " may break (allow='all': any). The nearest mark counts for each argument; what is allowed adds up."
+)
+_LISTS = ("allow", "faults")
+_SHOWN = 20  # calls in the report of a failed test
+_PATIENCE = 5.0  # seconds for a loop in another thread to close a session of ours
+
+_sandboxes = pytest.StashKey["Sandbox"]()
+
+
+@pytest.fixture
+def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
+    """A sandbox in a thread of its own: for async tests, blocking clients and loops that come and go.
+
+    The mark ``@pytest.mark.loan_sandbox(...)`` gives it its arguments. When the test is over, whatever
+    broke the protocol fails it, unless the mark allows it.
+    """
+    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
+
+    options, allowed = _read_marks(request.node)
+    try:
+        running = Sandbox.in_thread(**options)
+    except ValueError as error:
+        _refuse(str(error))
+    with running as sandbox:
+        request.node.stash[_sandboxes] = sandbox
+        yield sandbox
+    # Read after the end: also what came last is in it.
+    findings = [found for found in sandbox.findings if found.rule not in allowed]
+    if findings:
+        pytest.fail(_told(findings), pytrace=False)
+
+
+@pytest.fixture
+def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iterator["LoanClient"]:
+    """A client for `loan_sandbox` that waits a millisecond between attempts, and that is closed for you.
+
+    It speaks the dialect of the mark, if that names one.
+    """
+    from loanasync import Dialect, RetryPolicy  # noqa: PLC0415  (loaded by those who use it)
+
+    options: dict[str, Any] = {"retry": RetryPolicy(base=0.001, cap=0.002)}
+    dialect = _read_marks(request.node)[0].get("dialect")
+    if dialect is not None:
+        options["dialect"] = getattr(Dialect, dialect)()
+    client = loan_sandbox.client(**options)
+    sessions = _Sessions()
+    client._pipeline = client._pipeline.over(  # noqa: SLF001  (the seam for other ways to open sessions)
+        sessions.open_here, now=time.monotonic, sleep=asyncio.sleep
+    )
+    yield client
+    sessions.close()
+
+
+class _Sessions:
+    """The sessions of one client, each closed before its event loop is.
+
+    A session can only be closed in its own loop, and a test's loop is often gone before its fixtures are:
+    `asyncio.run` in a test, pytest-asyncio and anyio all close theirs first. A fixture that is an async
+    generator would not help: it needs a plugin to run it, and knows one loop only. But whoever ends a loop
+    in an orderly way first ends its async generators (`loop.shutdown_asyncgens`), so one of them waits in
+    each loop. A loop that lives on, such as pytest-asyncio's for a whole module, gets it ended by `close`.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]] = []
+        self._ended = False
+
+    def open_here(self) -> "Transport":
+        """A transport for the running loop, with a generator that closes it."""
+        from loanasync._transport import opener  # noqa: PLC0415  (loaded by those who use it)
+        from loanasync.errors import ClientClosedError  # noqa: PLC0415  (as above)
+
+        if self._ended:
+            raise ClientClosedError
+        transport = opener(None)()
+        waiting = _closing_at_the_end(transport)
+        with suppress(StopIteration):  # it has come to its `yield`, without waiting for anything
+            waiting.asend(None).send(None)
+        self._waiting.append((asyncio.get_running_loop(), waiting))
+        return transport
+
+    def close(self) -> None:
+        """Close what belongs to loops that are still there."""
+        self._ended = True
+        for loop, waiting in self._waiting:
+            if loop.is_closed():
+                continue
+            if loop.is_running():  # in another thread: this one is between tests
+                closing = asyncio.run_coroutine_threadsafe(_end(waiting), loop)
+                concurrent.futures.wait([closing], _PATIENCE)
+            else:
+                loop.run_until_complete(_end(waiting))
+
+
+async def _closing_at_the_end(transport: "Transport") -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await transport.aclose()
+
+
+async def _end(waiting: AsyncGenerator[None, None]) -> None:
+    await waiting.aclose()
+
+
+def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:
+    """The sandbox's arguments and the rules that may be broken."""
+    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
+    from loanasync.sandbox._linter import RULES  # noqa: PLC0415  (as above)
+
+    known = [*inspect.signature(Sandbox).parameters, "allow"]
+    options: dict[str, Any] = {}
+    allowed: set[str] = set()
+    for mark in node.iter_markers(_MARK):  # the nearest first
+        if mark.args:
+            _refuse(f"{mark.args[0]!r} has no name: every argument of it is named, as in seed=7")
+        for name, value in mark.kwargs.items():
+            _require_known("argument", name, known)
+            # One word, forgotten to be put into a list, must not be read letter by letter.
+            given = [value] if name in _LISTS and isinstance(value, str) else value
+            if name == "allow":
+                allowed.update(_rules(given, RULES))
+            else:
+                options.setdefault(name, given)
+    return options, frozenset(allowed)
+
+
+def _rules(given: Iterable[str], known: Mapping[str, str]) -> Iterator[str]:
+    for rule in given:
+        if rule == "all":
+            yield from known
+        else:
+            _require_known("rule to allow", rule, [*known, "all"])
+            yield rule
+
+
+def _require_known(kind: str, name: object, known: Collection[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+        _refuse(f"{kind} {name!r} is unknown, did you mean {near!r}? Known: {', '.join(known)}")
+
+
+def _refuse(why: str) -> NoReturn:
+    pytest.fail(f"@pytest.mark.{_MARK}: {why}", pytrace=False)
+
+
+def _told(findings: Iterable["Finding"]) -> str:
+    rules = sorted({found.rule for found in findings})
+    lines = "".join(f"\n  {found}" for found in findings)
+    return (
+        f"The sandbox saw misuse of the protocol:{lines}\n"
+        f"A test that means it says so: @pytest.mark.{_MARK}(allow={rules})"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", _MARKED)
+
+
+@pytest.hookimpl(hookwrapper=True)  # the old form, which every pytest knows
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """Show beside a failure what the sandbox saw, once, with everything personal masked."""
+    report: pytest.TestReport = (yield).get_result()
+    sandbox = item.stash.get(_sandboxes, None)
+    if sandbox is None:
+        return
+    if report.failed:
+        report.sections.append(("What the loan sandbox saw", _seen(sandbox.journal)))
+    if report.failed or report.when == "teardown":
+        del item.stash[_sandboxes]  # the item outlives its test
+
+
+def _seen(journal: "Journal") -> str:
+    if not journal.on:
+        return "The journal is off."
+    calls = journal.to_jsonl().splitlines(keepends=True)
+    left_out = len(calls) - _SHOWN
+    first = f"The last {_SHOWN} of {len(calls)} calls:\n" if left_out > 0 else ""
+    return first + "".join(calls[-_SHOWN:]) or "No call came."
