@@ -42,7 +42,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    # Begun before pytest is: pytest loads our plugin, and the package with it, earlier than pytest-cov begins.
+    # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
     session.run("coverage", "run", "-m", "pytest", "tests", env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors.py"
