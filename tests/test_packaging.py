@@ -18,7 +18,9 @@ def test_the_installed_package_is_what_is_tested() -> None:
         pytest.skip("an editable install has no files of its own; the tests session installs the wheel")
     here = Path(__file__).parent.parent / "loanasync"
     source = {
-        f"loanasync/{file.relative_to(here)}" for file in here.rglob("*") if file.suffix in (".py", ".typed")
+        f"loanasync/{file.relative_to(here)}"
+        for file in here.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
     }
     packaged = {file for file in files if file.startswith("loanasync/") and "__pycache__" not in file}
     assert packaged == source
