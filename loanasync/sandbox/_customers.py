@@ -139,9 +139,11 @@ class Customers:
         return Snapshot({code: _dump(customer) for code, customer in self.items()})
 
     def restore(self, snapshot: Mapping[str, str]) -> None:
-        """All of them as they were then, and no others."""
-        self._by_code.clear()
-        self._by_page.clear()
+        """All of them as they were then, and no others.
+
+        Raises:
+            ValueError: It is no snapshot; nothing is changed.
+        """
         self._fill(snapshot)
         self._loaded = True
         if self._writing and self._store is not None:
@@ -155,11 +157,12 @@ class Customers:
         return known
 
     def _fill(self, records: Mapping[str, str]) -> None:
-        for code, record in records.items():
-            customer = Customer(**json.loads(record))
-            self._by_code[code] = customer
-            if customer.page:
-                self._by_page[customer.page] = code
+        try:
+            known = {code: Customer(**json.loads(record)) for code, record in records.items()}
+        except (TypeError, ValueError):
+            raise ValueError("these are no customers of a sandbox: give what snapshot() returned") from None
+        self._by_code = known
+        self._by_page = {customer.page: code for code, customer in known.items() if customer.page}
 
     def _drop(self, code: str) -> None:
         self._by_page.pop(self._by_code.pop(code).page, None)

@@ -88,6 +88,10 @@ async def test_a_snapshot_takes_everything_back(raw: Raw) -> None:
     assert await raw.approve() == (400, ALREADY)
     assert raw.sandbox.snapshot().keys() == {CODE}
     assert str(approved) == "<Snapshot of 1 customers>"
+    for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}):
+        with pytest.raises(ValueError, match="give what snapshot"):
+            raw.sandbox.restore(wrong)
+    assert await raw.approve() == (400, ALREADY), "nothing is lost"
 
 
 async def test_a_snapshot_can_be_put_into_a_file_and_into_another_sandbox(raw: Raw, tmp_path: Path) -> None:
