@@ -28,7 +28,7 @@ class SandboxProcess:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.shop_id: str = options.get("shop_id", "sandbox-shop")
         self.auth_token: str = options.get("auth_token", "sandbox-token")
-        self.base_url = ""
+        self.base_url: str = ""
         self._command = [sys.executable, "-m", "loanasync.sandbox", *_arguments(options)]
         self._process: subprocess.Popen[str] | None = None
         self._told: IO[str] | None = None
