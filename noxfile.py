@@ -86,6 +86,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def screenshots(session: nox.Session) -> None:
+    """Take the pictures of the sandbox's pages again; needs Chromium."""
+    install(session, "screenshots", ".")
+    session.run("python", "docs/screenshots.py")
+
+
+@nox.session(python=ONE_PYTHON)
 def build(session: nox.Session) -> None:
     """Build wheel and source archive, and check what an index would show of them."""
     install(session, "build")

@@ -171,4 +171,4 @@ class Customers:
 
 
 def _dump(customer: Customer) -> str:
-    return json.dumps(asdict(customer, recurse=False), ensure_ascii=False)
+    return json.dumps(asdict(customer, recurse=False))  # ASCII: JSON may bring halves of surrogate pairs

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from loanasync.sandbox._tags import words_of
+from loanasync.sandbox._tags import UnknownTagError, read_email, words_of
 
 __all__ = ["MASK", "is_shown", "masked", "masked_email"]
 
@@ -36,5 +36,9 @@ def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def masked_email(email: object) -> str:
     """An address of which only the sandbox's tag is left."""
+    try:
+        read_email(email)
+    except UnknownTagError:  # what stands there may be a name
+        return MASK
     words = words_of(email)
     return f"{MASK}+{words}@{MASK}" if words else MASK

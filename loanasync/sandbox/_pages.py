@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import shlex
 import time
 from functools import cache
 from hashlib import blake2b
@@ -15,15 +14,18 @@ from loanasync.sandbox._customers import Customer
 from loanasync.sandbox._engine import Engine
 from loanasync.sandbox._entry import Entry
 from loanasync.sandbox._masking import MASK, masked, masked_email
+from loanasync.sandbox._replay import path_of, replay
 from loanasync.sandbox._tags import KNOWN
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["application", "call", "handle", "inspector", "live", "missing", "shop"]
+__all__ = ["ASSETS", "application", "asset", "call", "handle", "inspector", "missing", "shop"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEWEST = 100
+# What pages load, and nothing else; without the script a reload does the same.
+ASSETS = {"icon.svg": "image/svg+xml", "live.js": "text/javascript", "style.css": "text/css"}
 _KEY = secrets.token_bytes(16)
 
 # spec §2.1: the order first; the person is behind a click.
@@ -59,9 +61,9 @@ def _render(template: str, **values: Any) -> str:
 
 
 @cache
-def live() -> str:
-    """The few lines that keep a page up to date; without them a reload does."""
-    return (_TEMPLATES / "live.js").read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """A file of `ASSETS`."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def missing() -> str:
@@ -115,33 +117,43 @@ class Row:
         return decided if self.customer.created else "not created"
 
 
-def inspector(engine: Engine, shop_id: str, wrong: str, *, shown: bool) -> str:
-    """All requests, calls, findings and rules."""
+@frozen
+class Line:
+    """A call as the inspector lists it."""
+
+    entry: Entry
+    at: str
+    handle: str
+
+
+def inspector(engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "") -> str:
+    """All requests, calls, findings and rules; `wrong` is about the fault that was `typed`."""
     with engine.lock:
-        customers = engine.customers.items()[: -_NEWEST - 1 : -1]
-        rows = [
-            Row(
-                handle(code),
-                code if shown else MASK,
-                each.email if shown or not each.email else masked_email(each.email),
-                each,
-            )
-            for code, each in customers
-        ]
         return _render(
             "inspector.html",
             shop_id=shop_id,
-            rows=rows,
+            rows=[_row(*each, shown=shown) for each in engine.customers.items()[: -_NEWEST - 1 : -1]],
             count=len(engine.customers),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
-            calls=[(entry, _clock(entry.at)) for entry in engine.journal[: -_NEWEST - 1 : -1]],
-            findings=list(engine.linter.findings)[::-1],
+            calls=[_line(entry) for entry in engine.journal[: -_NEWEST - 1 : -1]],
+            findings=list(engine.linter.findings)[: -_NEWEST - 1 : -1],
             rules=list(engine.rules),
             known=[word for word in KNOWN if "<" not in word and "N" not in word],
             wrong=wrong,
+            typed=typed,
             shown=shown,
+            query="?personal=shown" if shown else "",
         )
+
+
+def _row(code: str, customer: Customer, *, shown: bool) -> Row:
+    email = customer.email if shown or not customer.email else masked_email(customer.email)
+    return Row(handle(code), code if shown else MASK, email, customer)
+
+
+def _line(entry: Entry) -> Line:
+    return Line(entry, _clock(entry.at), handle(entry.fiscal_code) if entry.fiscal_code else "")
 
 
 def _clock(at: float) -> str:
@@ -150,39 +162,17 @@ def _clock(at: float) -> str:
 
 def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str:
     """One call, with what it takes to make it again."""
-    code = entry.fiscal_code if shown or not entry.fiscal_code else MASK
-    path = entry.route.replace("{shopId}", shop_id).replace("{fiscalCode}", code)
-    request = entry.request if shown else masked(entry.request)
-    answer = entry.answer if shown else masked(entry.answer)
     return _render(
         "call.html",
         entry=entry,
         at=_clock(entry.at),
-        path=path,
-        request=_indented(request),
-        answer=_indented(answer),
-        curl=_as_curl(entry.method, base_url + path, request),
-        python=_as_python(entry.method, base_url + path, request),
+        path=path_of(entry, shop_id, shown=shown),
+        request=_indented(entry.request if shown else masked(entry.request)),
+        answer=_indented(entry.answer if shown else masked(entry.answer)),
+        replay=replay(entry, base_url, shop_id, shown=shown),
         shown=shown,
     )
 
 
 def _indented(body: object) -> str:
     return "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
-
-
-# The token is left to whoever makes the call again: it is not kept.
-def _as_curl(method: str, url: str, body: object) -> str:
-    words = ["curl", "-i", "-X", method, url, "-H", "Content-Type: application/json"]
-    sent = ["-d", json.dumps(body, ensure_ascii=False)] if body is not None else []
-    return f'{shlex.join(words)} -H "X-Auth-Token: $TOKEN" {shlex.join(sent)}'.rstrip()
-
-
-def _as_python(method: str, url: str, body: object) -> str:
-    return (
-        "import os\nimport aiohttp\n\n"
-        "async with aiohttp.ClientSession() as session:\n"
-        '    headers = {"X-Auth-Token": os.environ["TOKEN"]}\n'
-        f"    async with session.request({method!r}, {url!r}, json={body!r}, headers=headers) as answer:\n"
-        "        print(answer.status, await answer.text())"
-    )

@@ -91,11 +91,11 @@ class Rule:
 
 
 def _in_words(words: str, phase: Phase | None) -> Outcome:
+    if not words:
+        raise ValueError("a rule has no words for an answer: give a tag's, such as 500, refused or slow300")
     # A word that has its phase already says so twice here, and is then unknown: nothing is guessed.
     if phase is not None:
         words = ".".join(f"{word}{phase}" for word in words.split("."))
-    if not words:
-        raise ValueError("a rule with no words says nothing: give a tag's, such as 500 or refused")
     try:
         return read_words(words, endless=True)
     except UnknownTagError as unknown:

@@ -14,7 +14,7 @@ from loanasync.sandbox._journal import Journal
 from loanasync.sandbox._linter import Finding, Linter
 from loanasync.sandbox._process import SandboxProcess
 from loanasync.sandbox._rules import Operation, Rule, Rules
-from loanasync.sandbox._safety import check_host, check_token
+from loanasync.sandbox._safety import check_host, check_token, is_loopback
 from loanasync.sandbox._sdk import client_of
 from loanasync.sandbox._service import LARGEST_BODY, Service
 from loanasync.sandbox._threads import running_in_thread
@@ -83,6 +83,7 @@ class Sandbox:
         self._host = host
         self._port = port
         self._shop_url = shop_url
+        self._allow_remote = allow_remote
         self._runner: web.AppRunner | None = None
         self._address = ""
         rules = Rules(seed)
@@ -161,6 +162,7 @@ class Sandbox:
                 raise KeyError(
                     "nothing is known of this fiscal code: it was reset already, or never asked for"
                 )
+            self._engine.changed()
 
     def snapshot(self) -> Snapshot:
         """All customers as they are now, for `restore`."""
@@ -171,6 +173,7 @@ class Sandbox:
         """All customers as they were then, and no others; journal, findings and rules stay."""
         with self._engine.lock:
             self._engine.customers.restore(snapshot)
+            self._engine.changed()
 
     def client(self, **options: Any) -> "LoanClient":
         """A client of the SDK for this sandbox.
@@ -233,7 +236,8 @@ class Sandbox:
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=LARGEST_BODY)
         Service(self._engine, self.shop_id, self.auth_token, self._ending).add_routes(app)
-        Web(self._engine, self.shop_id, self._shop_url, self._ending).add_routes(app)
+        is_own = bool if self._allow_remote else is_loopback
+        Web(self._engine, self.shop_id, self._shop_url, self._ending, is_own).add_routes(app)
         return app
 
     async def stop(self) -> None:

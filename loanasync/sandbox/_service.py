@@ -104,8 +104,9 @@ class Service:
             # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
             return answers.rejected({"body": ["This value should be a JSON object."]})
         call.body = body
-        if call.operation == "create_request" and isinstance(body.get("fiscalCode"), str):
-            call.code = body["fiscalCode"]
+        code = body.get("fiscalCode")
+        if call.operation == "create_request" and isinstance(code, str) and code.isprintable():
+            call.code = code  # no half of a surrogate pair, which no file and no page can hold
         return None
 
     async def _treated(self, request: web.Request, call: Call) -> Treated:

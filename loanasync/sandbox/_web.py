@@ -1,7 +1,6 @@
 """Pages for people: the customer's web application, the inspector, and what other programs may ask."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from aiohttp import web
 
 from loanasync.sandbox import _pages as pages
 from loanasync.sandbox._engine import Engine
+from loanasync.sandbox._filters import read_filters
 from loanasync.sandbox._openapi import document
 
 __all__ = ["Web"]
@@ -19,12 +19,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Nothing is loaded from elsewhere, and nobody frames it.
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self';"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self';"
         " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers call a form's origin "null"
+    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_INSPECTOR = "/_sandbox/"
 
 
 class Web:
@@ -35,34 +37,57 @@ class Web:
         shop_id: The shop's name.
         shop_url: Where the web application leads back to; None: a page of the sandbox's own.
         ending: Set when the sandbox stops, so that no page hangs on.
+        is_own: Whether a host is one under which the sandbox may be asked.
     """
 
-    def __init__(self, engine: Engine, shop_id: str, shop_url: str | None, ending: asyncio.Event) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shop_id: str,
+        shop_url: str | None,
+        ending: asyncio.Event,
+        is_own: Callable[[str], bool],
+    ) -> None:
         self._engine = engine
+        self._is_own = is_own
         self._shop_id = shop_id
         self._shop_url = shop_url or "/shop"
         self._ending = ending
 
     def add_routes(self, app: web.Application) -> None:
         """All pages."""
-        app.router.add_get("/apply/{page}", self._application)
-        app.router.add_post("/apply/{page}", self._own(self._decided))
-        app.router.add_get("/shop", self._shop)
-        app.router.add_get("/_sandbox/", self._inspector)
-        app.router.add_get("/_sandbox/calls/{number}", self._call)
-        app.router.add_get("/_sandbox/live.js", self._live)
-        app.router.add_get("/_sandbox/events", self._events)
-        app.router.add_get("/_sandbox/openapi.json", self._openapi)
-        app.router.add_get("/_sandbox/journal.jsonl", self._journal)
-        app.router.add_get("/_sandbox/findings.json", self._findings)
-        app.router.add_post("/_sandbox/reset", self._own(self._reset))
-        app.router.add_post("/_sandbox/faults", self._own(self._add_fault))
-        app.router.add_post("/_sandbox/faults/clear", self._own(self._clear_faults))
+        shown = {
+            "/apply/{page}": self._application,
+            "/shop": self._shop,
+            "/": self._to_inspector,
+            "/_sandbox": self._to_inspector,
+            _INSPECTOR: self._inspector,
+            "/_sandbox/calls/{number}": self._call,
+            **{f"/_sandbox/{name}": self._asset for name in pages.ASSETS},
+            "/_sandbox/events": self._events,
+            "/_sandbox/openapi.json": self._openapi,
+            "/_sandbox/journal.jsonl": self._journal,
+            "/_sandbox/findings.json": self._findings,
+            "/_sandbox/faults": self._to_inspector,  # a reload after a wrong one
+        }
+        for path, handler in shown.items():
+            app.router.add_get(path, self._here(handler))
+        changing = {
+            "/apply/{page}": self._decided,
+            "/_sandbox/reset": self._reset,
+            "/_sandbox/faults": self._add_fault,
+            "/_sandbox/faults/clear": self._clear_faults,
+        }
+        for path, handler in changing.items():
+            app.router.add_post(path, self._here(handler))
 
-    def _own(self, handler: Handler) -> Handler:
-        """Only pages of the sandbox's own, and programs, may change something; no other site's form."""
+    def _here(self, handler: Handler) -> Handler:
+        """Only under an address of the sandbox's own, and no form of another site's."""
 
         async def checked(request: web.Request) -> web.StreamResponse:
+            if not self._is_own(request.url.host or ""):
+                # A name that another site let lead here would make its pages ours to the browser.
+                raise web.HTTPForbidden(text="ask for this page by the address that the sandbox printed")
             origin = request.headers.get("Origin")
             if origin is not None and urlsplit(origin).netloc != request.host:
                 raise web.HTTPForbidden(text="another site's page may not change the sandbox")
@@ -77,25 +102,28 @@ class Web:
         return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
 
     async def _decided(self, request: web.Request) -> web.StreamResponse:
-        found = self._engine.customers.at_page(request.match_info["page"])
-        if found is None or not found[1].approved:
-            return _html(pages.missing(), 404)
-        code, customer = found
         wanted = (await request.post()).get("action")
-        if wanted not in ("accept", "cancel"):
-            raise web.HTTPBadRequest(text="the action is accept or cancel")
-        if customer.application == "open":  # what a person decided stays
-            with self._engine.lock:
+        with self._engine.lock:
+            found = self._engine.customers.at_page(request.match_info["page"])
+            if found is None or not found[1].approved:
+                return _html(pages.missing(), 404)
+            if wanted not in ("accept", "cancel"):
+                raise web.HTTPBadRequest(text="the action is accept or cancel")
+            code, customer = found
+            if customer.application == "open":  # what a person decided stays
                 customer.application = "accepted" if wanted == "accept" else "cancelled"
                 self._engine.customers.save(code, customer)
-            self._engine.changed()
-        raise web.HTTPSeeOther(request.path)
+                self._engine.changed()
+        raise _see(request, request.path)
 
     async def _shop(self, _: web.Request) -> web.StreamResponse:
         return _html(pages.shop(self._shop_id))
 
+    async def _to_inspector(self, _: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(_INSPECTOR)
+
     async def _inspector(self, request: web.Request) -> web.StreamResponse:
-        return _html(pages.inspector(self._engine, self._shop_id, "", shown=_shown(request)))
+        return _html(pages.inspector(self._engine, self._shop_id, shown=_shown(request)))
 
     async def _call(self, request: web.Request) -> web.StreamResponse:
         wanted = request.match_info["number"]
@@ -105,23 +133,24 @@ class Web:
         base_url = f"{request.scheme}://{request.host}"
         return _html(pages.call(entry, base_url, self._shop_id, shown=_shown(request)))
 
-    async def _live(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(text=pages.live(), content_type="text/javascript")
+    async def _asset(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        return web.Response(text=pages.asset(name), content_type=pages.ASSETS[name], headers=_HEADERS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: one for each change, several at once as one."""
-        response = web.StreamResponse(headers={"Cache-Control": "no-store"})
+        response = web.StreamResponse(headers=_HEADERS)
         response.content_type = "text/event-stream"
-        await response.prepare(request)
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def tell() -> None:  # a test may reset the sandbox from its own thread
             loop.call_soon_threadsafe(changed.set)
 
-        self._engine.watching.add(tell)
+        self._engine.watching.add(tell)  # before the first byte: who reads it misses nothing from then on
         ended = asyncio.ensure_future(self._ending.wait())
         try:
+            await response.prepare(request)
             await response.write(b"retry: 500\n\n")
             while not self._ending.is_set():
                 happened = asyncio.ensure_future(changed.wait())
@@ -142,14 +171,11 @@ class Web:
         return web.json_response(document(f"{request.scheme}://{request.host}"))
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
-        criteria: dict[str, str | int] = dict(request.query)
-        with contextlib.suppress(KeyError):
-            criteria["status"] = int(criteria["status"])
         try:
-            text = self._engine.journal.to_jsonl(**criteria)
-        except (TypeError, ValueError) as error:
+            criteria = read_filters(request.query)
+        except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
-        return web.Response(text=text, content_type="application/jsonl")
+        return _text(self._engine.journal.to_jsonl(**criteria), "application/jsonl")
 
     async def _findings(self, _: web.Request) -> web.StreamResponse:
         found = [
@@ -166,7 +192,7 @@ class Web:
             else:
                 self._engine.customers.forget(self._code_of(wanted))
                 self._engine.changed()
-        raise web.HTTPSeeOther("/_sandbox/")
+        raise _see(request, _INSPECTOR)
 
     def _code_of(self, handle: object) -> str:
         codes = (code for code, _ in self._engine.customers.items())
@@ -179,19 +205,36 @@ class Web:
         except ValueError as error:
             if "text/html" not in request.headers.get("Accept", ""):
                 raise web.HTTPBadRequest(text=str(error)) from None
-            return _html(pages.inspector(self._engine, self._shop_id, str(error), shown=False), 400)
+            shown = _shown(request)
+            page = pages.inspector(self._engine, self._shop_id, shown=shown, wrong=str(error), typed=text)
+            return _html(page, 400)
         self._engine.changed()
-        raise web.HTTPSeeOther("/_sandbox/")
+        raise _see(request, _INSPECTOR)
 
-    async def _clear_faults(self, _: web.Request) -> web.StreamResponse:
+    async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
         self._engine.rules.clear()
         self._engine.changed()
-        raise web.HTTPSeeOther("/_sandbox/")
+        raise _see(request, _INSPECTOR)
 
 
 def _shown(request: web.Request) -> bool:
     return request.query.get("personal") == "shown"
 
 
+def _see(request: web.Request, path: str) -> web.HTTPException:
+    """Lead a person on after a change, what was shown stays shown; to a program it is done."""
+    if "text/html" not in request.headers.get("Accept", ""):
+        return web.HTTPNoContent()
+    return web.HTTPSeeOther(f"{path}?personal=shown" if _shown(request) else path)
+
+
 def _html(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, content_type="text/html", headers=_HEADERS)
+    return _text(text, "text/html", status)
+
+
+def _text(text: str, content_type: str, status: int = 200) -> web.Response:
+    # JSON may bring halves of surrogate pairs; they are shown as JSON writes them.
+    body = text.encode(errors="backslashreplace")
+    return web.Response(
+        body=body, status=status, content_type=content_type, charset="utf-8", headers=_HEADERS
+    )

@@ -130,7 +130,7 @@ async def test_beyond_its_number_of_customers_the_oldest_are_forgotten(tmp_path:
             await raw("POST", f"/{code}", BODY)
         assert list(sandbox.snapshot()) == codes[1:]
         async with raw.session.get(f"{sandbox.base_url}/_sandbox/") as page:
-            assert "1 older ones forgotten" in await page.text()
+            assert "1 older one forgotten" in await page.text()
         assert len(sandbox._engine.customers._by_page) == 3
     async with Sandbox(customers=3, state=tmp_path / "shop.sqlite") as sandbox:
         assert list(sandbox.snapshot()) == codes[1:]

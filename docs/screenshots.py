@@ -1,0 +1,98 @@
+"""Takes the pictures of the sandbox's pages again, with `nox -s screenshots`; times and names are fixed."""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
+
+from loanasync.sandbox import Sandbox
+from loanasync.sandbox import _pages as pages
+
+HERE = Path(__file__).parent / "_static"
+LARGEST = 150_000  # bytes: the pictures travel with every clone
+NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+ORDER = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loanFinality": "ecommerce_shop",
+    "lastname": "Prova",
+    "firstname": "Anna",
+    "mobilePhone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "streetNumber": "12",
+    "citizenship": "italian",
+    "orderToken": "order-1042",
+}
+
+
+def fill(shop: APIRequestContext, requests: str) -> str:
+    """A lively morning in the shop; the address of one customer's page."""
+    accepted, refused, lost = (f"{requests}/TSTXYZ00A00A000{letter}" for letter in "ABC")
+    answers = {}
+    for address, tag in ((refused, "+refused"), (lost, "+500after"), (accepted, "+slow20")):
+        shop.post(requests, data={"fiscalCode": address.rpartition("/")[2]})
+        answer = shop.post(address, data={**ORDER, "email": f"anna{tag}@example.com"})
+        answers[address] = answer.json()
+    shop.post(refused, data={**ORDER, "email": "anna+refused@example.com"})
+    shop.post(f"{accepted}/documents", data={})
+    for _ in range(2):  # the first one meets the fault
+        shop.patch(accepted, data={"usPerson": False})
+    return str(answers[accepted]["redirectUrl"])
+
+
+def fix_times(sandbox: Sandbox) -> None:
+    """Give every call the time that it has in every picture."""
+    for entry in sandbox.journal:
+        entry.at = NOON + 4 * entry.number
+        entry.elapsed = (20.0 if "slow" in str(entry.request) else 0.1 * (entry.number % 4 + 2)) / 1000
+
+
+def take(page: Page, address: str, name: str, width: int) -> None:
+    """One picture of a whole page."""
+    page.set_viewport_size({"width": width, "height": 300})
+    page.goto(address)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": width, "height": height})  # the corner of the window is the page's
+    picture = page.screenshot(path=HERE / name, animations="disabled")
+    if len(picture) > LARGEST:
+        sys.exit(f"{name} has {len(picture)} bytes, more than {LARGEST}")
+
+
+def main() -> None:
+    """Both pictures."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser_path is None:
+        sys.exit("there is no Chromium: apt-get install chromium")
+    with (
+        mock.patch.object(pages, "_KEY", bytes(16)),  # the names of customers
+        Sandbox.in_thread(shop_id="tea-and-books") as sandbox,
+        sync_playwright() as playwright,
+    ):
+        sandbox.on(operation="complete", call=1).respond(500)
+        shop = playwright.request.new_context(extra_http_headers={"X-Auth-Token": sandbox.auth_token})
+        application = fill(shop, f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests")
+        shop.dispose()
+        fix_times(sandbox)
+        browser = playwright.chromium.launch(
+            executable_path=browser_path,
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-lcd-text"],
+        )
+        page = browser.new_page(color_scheme="light")
+        take(page, f"{sandbox.base_url}/_sandbox/", "inspector.png", 880)
+        take(page, application, "application.png", 600)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Which calls of the journal a program asks for over HTTP: the words of a query as criteria."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+
+from loanasync.sandbox._rules import OPERATIONS
+
+__all__ = ["read_filters"]
+
+
+def read_filters(query: Mapping[str, str]) -> dict[str, object]:
+    """Criteria for `Journal.calls`.
+
+    Raises:
+        ValueError: There is no such filter, or it cannot have this value; the text names the nearest.
+    """
+    criteria = {}
+    for name, text in query.items():
+        reader = _READERS.get(name)
+        if reader is None:
+            raise ValueError(f"calls have no filter {name!r}, did you mean {_nearest(name, _READERS)!r}?")
+        criteria[name] = reader(name, text)
+    return criteria
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    return difflib.get_close_matches(word, list(known), n=1, cutoff=0.0)[0]
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} {text!r} must be a whole number") from None
+
+
+def _status(name: str, text: str) -> int | None:
+    return None if text == "none" else _number(name, text)  # none: a fault left nothing to answer
+
+
+def _truth(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} {text!r} must be true or false")
+    return text == "true"
+
+
+def _operation(name: str, text: str) -> str:
+    if text not in ("", *OPERATIONS):  # empty: any other path
+        raise ValueError(f"{name} {text!r} is unknown, did you mean {_nearest(text, OPERATIONS)!r}?")
+    return text
+
+
+_READERS: Mapping[str, Callable[[str, str], object]] = {
+    "number": _number,
+    "method": _text,
+    "route": _text,
+    "operation": _operation,
+    "fiscal_code": _text,
+    "status": _status,
+    "evaluated": _truth,
+    "fault": _text,
+}

@@ -1,0 +1,260 @@
+"""The sandbox's pages in a real browser, as a person clicks through them; with and without JavaScript."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from shop import BODY, CODE, TOKEN
+from visitor import CHROMIUM, Visitor, luminance, program
+
+from loanasync.sandbox import Sandbox
+
+MINUTE = 60_000  # milliseconds; a slow machine is no reason to fail
+both_ways = pytest.mark.parametrize("scripts", [True, False], ids=["live", "without JavaScript"])
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    program(*CHROMIUM)
+    with sync_playwright() as started:
+        expect.set_options(timeout=MINUTE)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    browser = playwright.chromium.launch(executable_path=program(*CHROMIUM), args=arguments)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox.in_thread() as running:
+        yield running
+
+
+class Shop:
+    """A shop that calls beside the browser."""
+
+    def __init__(self, playwright: Playwright, sandbox: Sandbox) -> None:
+        self._address = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests"
+        self._calls = playwright.request.new_context(extra_http_headers={"X-Auth-Token": TOKEN})
+
+    def create(self) -> int:
+        return self._calls.post(self._address, data={"fiscalCode": CODE}).status
+
+    def approve(self, **changes: object) -> tuple[int, Any]:
+        answer = self._calls.post(f"{self._address}/{CODE}", data={**BODY, **changes})
+        return answer.status, answer.json()
+
+    def approved(self) -> str:
+        """Where the shop sends its customer."""
+        self.create()
+        status, answer = self.approve()
+        assert status == 201
+        return str(answer["redirectUrl"])
+
+    def close(self) -> None:
+        self._calls.dispose()
+
+
+@pytest.fixture
+def shop(playwright: Playwright, sandbox: Sandbox) -> Iterator[Shop]:
+    made = Shop(playwright, sandbox)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, sandbox: Sandbox) -> Iterator[Visitor]:
+    """A visitor to whom nothing may ask elsewhere, and no console may show an error (CSP's do)."""
+    visitor = Visitor(browser, sandbox)
+    yield visitor
+    visitor.close()
+    assert visitor.asked
+    assert [url for url in visitor.asked if not url.startswith(f"{sandbox.base_url}/")] == []
+    assert visitor.wrong == []
+
+
+def after(page: Page, *, scripts: bool) -> None:
+    """Without JavaScript a person reloads."""
+    if not scripts:
+        page.reload()
+
+
+def journal(page: Page) -> Any:
+    return page.locator("#journal tbody tr")
+
+
+@both_ways
+def test_a_customer_looks_at_the_loan_and_accepts_it(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+    page = visit(shop.approved(), scripts=scripts)
+    expect(page.get_by_role("heading", name="Your loan application")).to_be_visible()
+    expect(page.get_by_text("450.00 euro")).to_be_visible()
+    assert "Anna" not in page.content()
+    assert CODE not in page.content()
+    page.get_by_role("link", name="Show personal data").click()
+    expect(page.get_by_text("Anna", exact=True)).to_be_visible()
+    expect(page.get_by_text(CODE)).to_be_visible()
+    page.get_by_role("link", name="Hide personal data").click()
+    expect(page.get_by_text(CODE)).to_have_count(0)
+    page.get_by_role("button", name="Accept the loan").click()
+    expect(page.locator("#state")).to_contain_text("Application accepted.")
+    expect(page.get_by_role("button")).to_have_count(0)
+    page.get_by_role("link", name="Back to the shop").click()
+    expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
+
+
+@both_ways
+def test_another_customer_cancels_while_the_inspector_looks_on(
+    visit: Visitor, shop: Shop, *, scripts: bool
+) -> None:
+    address = shop.approved()
+    inspector = visit(scripts=scripts)
+    page = visit(address, scripts=scripts)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#state")).to_contain_text("Application cancelled.")
+    after(inspector, scripts=scripts)
+    inspector.get_by_role("link", name="cancelled").click()
+    expect(inspector.locator("#state")).to_contain_text("Application cancelled.")
+
+
+@both_ways
+def test_a_call_appears_with_its_findings(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+    page = visit(scripts=scripts)
+    expect(page.get_by_text("No call yet.")).to_be_visible()
+    shop.approved()
+    after(page, scripts=scripts)
+    expect(journal(page)).to_have_count(2)
+    expect(page.locator("#requests tbody tr")).to_contain_text("approved")
+    expect(page.get_by_text("No misuse of the protocol so far.")).to_be_visible()
+    assert shop.approve()[0] == 400
+    after(page, scripts=scripts)
+    expect(page.locator("#findings")).to_contain_text("post-after-201")
+    expect(journal(page)).to_have_count(3)
+    assert CODE not in page.content()
+    page.get_by_role("link", name="Show personal data").click()
+    expect(page.get_by_role("cell", name=CODE)).to_be_visible()
+
+
+@both_ways
+def test_a_fault_from_the_form_meets_the_next_approval(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+    shop.create()
+    page = visit(scripts=scripts)
+    form = page.get_by_label("Inject a fault")
+    form.fill("approve=5oo")
+    with page.expect_console_message(lambda message: "status of 400" in message.text) as told:
+        page.get_by_role("button", name="Add").click()
+    visit.wrong.remove(told.value.text)
+    expect(page.get_by_role("alert")).to_contain_text("did you mean")
+    expect(form).to_be_focused()
+    expect(form).to_have_value("approve=5oo")
+    form.fill("approve=500")
+    form.press("Enter")
+    expect(page.locator("#faults tbody tr")).to_contain_text("500")
+    assert shop.approve()[0] == 500
+    after(page, scripts=scripts)
+    expect(journal(page).first).to_contain_text("500before")
+    page.get_by_role("button", name="Remove all faults").click()
+    expect(page.locator("#faults table")).to_have_count(0)
+    assert shop.approve()[0] == 201
+
+
+@both_ways
+def test_a_reset_empties_the_page(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+    shop.approved()
+    shop.approve()
+    page = visit(scripts=scripts)
+    page.get_by_role("button", name="Reset customer").click()
+    expect(page.get_by_text("No request yet.")).to_be_visible()
+    expect(journal(page)).to_have_count(3)
+    page.get_by_role("button", name="Reset everything").click()
+    for empty in ("No call yet.", "No misuse of the protocol so far."):
+        expect(page.get_by_text(empty)).to_be_visible()
+
+
+@pytest.mark.parametrize("shown", ["#curl", "#python"])
+def test_a_shown_call_can_be_made_again(visit: Visitor, shop: Shop, sandbox: Sandbox, shown: str) -> None:
+    command = [program("sh"), "-c"] if shown == "#curl" else [sys.executable, "-W", "error", "-c"]
+    if shown == "#curl":
+        program("curl")
+    shop.approved()
+    page = visit(scripts=False)
+    page.locator("#journal").get_by_role("link", name="2", exact=True).click()
+    expect(page.get_by_role("heading", name="Call 2: approve")).to_be_visible()
+    assert "Anna" not in page.content()
+    page.get_by_role("link", name="Show personal data").click()
+    expect(page.locator(shown)).to_contain_text("Anna")
+    again = [*command, page.locator(shown).inner_text()]
+    sandbox.reset(CODE)
+    shop.create()
+    environment = {**os.environ, "TOKEN": TOKEN}
+    made = subprocess.run(again, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "201" in made.stdout.splitlines()[0]
+    assert "redirectUrl" in made.stdout
+    assert sandbox.journal[-1].request == BODY
+
+
+def test_live_parts_leave_alone_what_a_person_is_doing(visit: Visitor, shop: Shop) -> None:
+    shop.create()
+    page = visit()
+    field = page.get_by_label("Inject a fault")
+    field.fill("appro")
+    shop.approve()
+    expect(journal(page)).to_have_count(2)
+    expect(field).to_be_focused()
+    expect(field).to_have_value("appro")
+    reset = page.get_by_role("button", name="Reset everything")
+    reset.focus()
+    shop.approve()
+    expect(journal(page)).to_have_count(3)
+    expect(page.get_by_text("1 customer, 3 calls so far.")).to_be_visible()
+    expect(reset).to_be_focused()
+    expect(field).to_have_value("appro")
+
+
+def test_a_page_says_when_the_sandbox_is_gone(browser: Browser) -> None:
+    context = browser.new_context()
+    with Sandbox.in_thread() as sandbox:
+        page = context.new_page()
+        page.goto(f"{sandbox.base_url}/_sandbox/")
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_text("The sandbox does not answer")).to_be_visible()
+    context.close()
+
+
+def test_a_keyboard_reaches_all_that_a_mouse_does(visit: Visitor, shop: Shop) -> None:
+    page = visit(shop.approved())
+    for name in ("Show personal data", "Accept the loan"):
+        page.keyboard.press("Tab")
+        focused = page.locator(":focus-visible")
+        expect(focused).to_have_text(name)
+        expect(focused).to_have_css("outline-style", "solid")
+    page.keyboard.press("Enter")
+    expect(page.locator("#state")).to_contain_text("Application accepted.")
+
+
+@pytest.mark.parametrize("path", ["/_sandbox/", "/_sandbox/calls/2", "/shop", "application"])
+def test_every_page_is_light_and_dark_and_fits_a_narrow_screen(visit: Visitor, shop: Shop, path: str) -> None:
+    address = shop.approved()
+    shop.approve()
+    page = visit(address if path == "application" else path)
+    page.set_viewport_size({"width": 360, "height": 640})
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours = "['color', 'background-color'].map((each) => getComputedStyle(document.body)[each])"
+        grounds[scheme] = [luminance(colour) for colour in page.evaluate(colours)]
+        brighter, darker = sorted(grounds[scheme], reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) > 7, "the contrast of text to its ground"
+    assert grounds["light"][1] > 0.7
+    assert grounds["dark"][1] < 0.1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "tables scroll by themselves"
+    assert page.locator("h1").count() == 1
+    assert page.locator("html").get_attribute("lang") == "en"

@@ -1,0 +1,224 @@
+"""What other programs ask the sandbox, over plain HTTP: journal, findings, resets, faults, events."""
+
+import asyncio
+import json
+import re
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pytest
+from shop import CODE, Raw
+from web import INSPECTOR, approved, get, post, section
+
+from loanasync.sandbox import Sandbox
+
+
+async def findings(raw: Raw) -> Any:
+    return json.loads((await get(raw, "/_sandbox/findings.json"))[1])
+
+
+async def test_findings_are_json_with_what_to_do_instead(raw: Raw) -> None:
+    await approved(raw)
+    await raw.approve()
+    [found] = await findings(raw)
+    assert (found["rule"], found["call"]) == ("post-after-201", 3)
+    assert "Keep the first answer" in found["sentence"]
+
+
+async def test_the_openapi_document_is_of_this_very_server(raw: Raw) -> None:
+    document = json.loads((await get(raw, "/_sandbox/openapi.json"))[1])
+    assert document["openapi"].startswith("3.")
+    assert document["servers"][0]["url"].startswith(raw.sandbox.base_url)
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("", [1, 2, 3, 4]),
+        ("operation=approve", [2, 3]),
+        ("operation=", [4]),
+        ("status=201", [1, 2]),
+        ("status=201&operation=approve", [2]),
+        ("status=none", []),
+        ("evaluated=true", [2]),
+        ("evaluated=false", [1, 3, 4]),
+        ("number=3", [3]),
+        ("method=POST&fault=", [1, 2, 3, 4]),
+        (f"fiscal_code={CODE}", [1, 2, 3]),
+        ("route=(unknown)", [4]),
+    ],
+)
+async def test_the_journal_is_filtered_by_the_query(raw: Raw, query: str, numbers: list[int]) -> None:
+    await approved(raw)
+    await raw.approve()
+    await raw("POST", "/x/y/z", {})
+    status, text = await get(raw, f"/_sandbox/journal.jsonl?{query}")
+    assert status == 200
+    assert [json.loads(line)["number"] for line in text.splitlines()] == numbers
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("oparation=approve", "calls have no filter 'oparation', did you mean 'operation'?"),
+        ("body=x", "calls have no filter 'body', did you mean"),
+        ("operation=aprove", "operation 'aprove' is unknown, did you mean 'approve'?"),
+        ("status=ok", "status 'ok' must be a whole number"),
+        ("number=", "number '' must be a whole number"),
+        ("evaluated=yes", "evaluated 'yes' must be true or false"),
+    ],
+)
+async def test_a_filter_that_cannot_be_meant_is_400_and_says_what_can(
+    raw: Raw, query: str, said: str
+) -> None:
+    status, text = await get(raw, f"/_sandbox/journal.jsonl?{query}")
+    assert (status, text[: len(said)]) == (400, said)
+
+
+async def test_a_reset_forgets_all(raw: Raw) -> None:
+    await approved(raw)
+    await raw.approve()
+    await post(raw, "/_sandbox/faults", rule="500")
+    status, page = await post(raw, "/_sandbox/reset")
+    assert (status, "0 customers, 3 calls so far." in page) == (200, True)
+    assert section(page, "requests").count("<tr>") == 0
+    assert await findings(raw) == []
+    assert (await get(raw, "/_sandbox/journal.jsonl"))[1] == ""
+    assert (await raw.create())[0] == 201
+
+
+async def test_one_customer_is_reset_by_a_handle_that_tells_nothing(raw: Raw) -> None:
+    other = "TSTXYZ00A00A000B"
+    await approved(raw)
+    await raw("POST", "", {"fiscalCode": other})
+    handles = re.findall(r'name="customer" value="([0-9a-f]+)"', (await get(raw, INSPECTOR))[1])
+    assert len(set(handles)) == 2
+    await post(raw, "/_sandbox/reset", customer=handles[1])
+    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert CODE not in section(shown, "requests")
+    assert other in section(shown, "requests")
+    assert "2 calls" not in shown, "the journal stays"
+    for wrong in (CODE, "", "nobody", handles[1]):
+        status, page = await post(raw, "/_sandbox/reset", customer=wrong)
+        assert (status, "1 customer," in page) == (200, True), "who is not known is forgotten already"
+
+
+async def test_a_fault_is_added_counts_and_is_removed(raw: Raw) -> None:
+    status, page = await post(raw, "/_sandbox/faults", rule=" approve=500 ")
+    assert (status, '<td class="odd">500</td><td>approve</td>' in page) == (200, True)
+    await raw.create()
+    assert (await raw.approve())[0] == 500
+    faults = section((await get(raw, INSPECTOR))[1], "faults")
+    assert '<td class="number">1</td></tr>' in faults, "calls that it answered"
+    status, page = await post(raw, "/_sandbox/faults/clear")
+    assert (status, "<table>" in section(page, "faults")) == (200, False)
+    assert (await raw.approve())[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("refus", "did you mean +refused?"),
+        ("aprove=500", "operation 'aprove' is unknown, did you mean 'approve'?"),
+        ("500:often", "rate 'often' in '500:often' must be a number between 0 and 1"),
+        ("500:2", "rate 2.0 must be between 0 and 1"),
+        ("500:nan", "must be between 0 and 1"),
+        ("500:1:later", "phase 'later' is unknown: 'before' or 'after'"),
+        ("approve=:0.5", "has no words for an answer"),
+        ("", "has no words for an answer"),
+    ],
+)
+async def test_a_fault_that_is_not_understood_is_refused_with_what_would_be(
+    raw: Raw, rule: str, said: str
+) -> None:
+    status, text = await post(raw, "/_sandbox/faults", {"Accept": "*/*"}, rule=rule)
+    assert (status, said in text, "<html" in text) == (400, True, False), "a program reads plain text"
+    accept = {"Accept": "text/html,*/*;q=0.8"}
+    status, page = await post(raw, "/_sandbox/faults?personal=shown", accept, rule=rule)
+    assert (status, page.count('id="wrong"')) == (400, 1)
+    assert f'value="{rule}"' in page, "to be mended, not typed again"
+    assert "Hide personal data" in page, "what was shown stays so"
+    assert "<table>" not in section(page, "faults"), "nothing of it is left behind"
+    await raw.create()
+    assert (await raw.approve())[0] == 201
+
+
+class Events:
+    """Server-sent events read byte by byte from a socket."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def __aenter__(self) -> Self:
+        address = urlsplit(self._sandbox.base_url)
+        self._reader, self._writer = await asyncio.open_connection(address.hostname, address.port)
+        self._writer.write(f"GET /_sandbox/events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        self.head = await self.until(b"\r\n\r\n")
+        assert "retry: 500" in await self.until(b"\n\n")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def until(self, end: bytes) -> str:
+        return (await asyncio.wait_for(self._reader.readuntil(end), 5)).decode()
+
+    async def rest(self) -> str:
+        return (await asyncio.wait_for(self._reader.read(), 5)).decode()
+
+
+async def test_each_change_is_told_while_a_page_is_open(raw: Raw) -> None:
+    async with Events(raw.sandbox) as events:
+        assert "Content-Type: text/event-stream" in events.head
+        page = await approved(raw)
+        while "data: 2" not in await events.until(b"\n\n"):  # two calls may be one event
+            pass
+        for path in (page, "/_sandbox/faults"):
+            await post(raw, path, action="accept", rule="500")
+            assert "data: 2" in await events.until(b"\n\n")
+        kept = raw.sandbox.snapshot()
+        for change in (
+            lambda: raw.sandbox.reset(CODE),
+            lambda: raw.sandbox.restore(kept),
+            raw.sandbox.reset,
+        ):
+            await asyncio.to_thread(change)
+            assert "data: 2" in await events.until(b"\n\n")
+
+
+async def test_the_events_end_with_the_sandbox() -> None:
+    async with Sandbox() as sandbox, Events(sandbox) as events:
+        await sandbox.stop()
+        assert (await events.rest()).endswith("0\r\n\r\n"), "an end, not a lost connection"
+        assert not sandbox._engine.watching
+
+
+async def test_who_has_gone_is_forgotten(raw: Raw) -> None:
+    async with Events(raw.sandbox):
+        assert len(raw.sandbox._engine.watching) == 1
+    while raw.sandbox._engine.watching:  # found out by writing to it
+        await raw.create()
+
+
+async def test_a_program_is_told_that_it_is_done_and_led_nowhere(raw: Raw) -> None:
+    for path, form in (("faults", {"rule": "500"}), ("faults/clear", {}), ("reset", {})):
+        async with raw.session.post(f"{raw.sandbox.base_url}/_sandbox/{path}", data=form) as answer:
+            assert (answer.status, await answer.text()) == (204, "")
+
+
+async def test_a_foreign_name_that_leads_here_shows_nothing(raw: Raw) -> None:
+    await raw.create()
+    for path in ("/_sandbox/?personal=shown", "/_sandbox/journal.jsonl"):
+        headers = {"Host": "rebound.example:80"}
+        async with raw.session.get(raw.sandbox.base_url + path, headers=headers) as answer:
+            assert (answer.status, await answer.text()) == (
+                403,
+                "ask for this page by the address that the sandbox printed",
+            )
+    foreign = {"Host": "rebound.example:80"}
+    async with (
+        Sandbox(allow_remote=True) as sandbox,
+        raw.session.get(f"{sandbox.base_url}/_sandbox/", headers=foreign) as answer,
+    ):
+        assert answer.status == 200

@@ -1,0 +1,255 @@
+"""The sandbox's pages, over plain HTTP: what they show, hide, allow and refuse; no browser, no SDK."""
+
+import re
+from pathlib import Path
+
+import aiohttp
+import pytest
+from shop import CODE, TOKEN, Raw
+from web import INSPECTOR, approved, get, post, section
+
+from loanasync.sandbox import Sandbox
+
+SCRIPT = "<script>alert(1)</script>"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
+# All of the customer that must not show by itself; CODE is the fiscal code.
+PERSONAL = (CODE, "anna@", "Anna", "Prova", "3330000000", "Via Prova", "00100", "Roma", "italian")
+EVERY_PAGE = ["/shop", INSPECTOR, "/_sandbox/calls/2", "{page}", "/_sandbox/calls/99", "/apply/unknown"]
+
+
+async def test_the_customer_sees_the_order_and_may_accept_cancel_or_go_back(raw: Raw) -> None:
+    status, page = await get(raw, await approved(raw, orderToken="order-7"))
+    assert status == 200
+    for shown in ("sandbox-shop", "450.00 euro", "<dd>12</dd>", "order-7", "The loan is approved."):
+        assert shown in page
+    assert 'value="accept"' in page
+    assert 'value="cancel"' in page
+    assert 'href="/shop"' in page
+    assert "Here the pages of sandbox-shop go on" in (await get(raw, "/shop"))[1]
+
+
+async def test_the_way_back_leads_to_the_shop_that_was_named() -> None:
+    async with Sandbox(shop_url="http://shop.example/basket") as sandbox, aiohttp.ClientSession() as session:
+        raw = Raw(sandbox, session)
+        assert 'href="http://shop.example/basket"' in (await get(raw, await approved(raw)))[1]
+
+
+async def test_nothing_personal_shows_before_it_is_asked_for(raw: Raw) -> None:
+    page = await approved(raw)
+    places = (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", "/_sandbox/journal.jsonl")
+    for path in (*places, "/_sandbox/findings.json"):
+        text = (await get(raw, path))[1]
+        assert not [word for word in PERSONAL if word in text], path
+    for path in (page, "/_sandbox/calls/2"):
+        shown = (await get(raw, f"{path}?personal=shown"))[1]
+        assert not [word for word in PERSONAL if word not in shown and word != "anna@"], path
+        assert "anna@example.com" in shown
+    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert CODE in section(shown, "requests")
+    assert "anna@example.com" in section(shown, "requests")
+
+
+async def test_an_unreadable_tag_is_masked_as_the_name_that_it_may_be(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="anna+bianchi@example.com")
+    for path in (INSPECTOR, "/_sandbox/calls/2", "/_sandbox/journal.jsonl"):
+        assert "bianchi" not in (await get(raw, path))[1]
+    await raw.approve(email="anna+500after@example.com")
+    for path in (INSPECTOR, "/_sandbox/calls/3", "/_sandbox/journal.jsonl"):
+        assert "***+500after@***" in (await get(raw, path))[1]
+
+
+async def test_what_a_shop_sends_is_text_and_never_markup(raw: Raw) -> None:
+    page = await approved(raw, firstname=SCRIPT, orderToken=SCRIPT)
+    for path in (page, "/_sandbox/calls/2"):
+        text = (await get(raw, f"{path}?personal=shown"))[1]
+        assert ESCAPED in text
+        assert SCRIPT not in text
+
+
+async def test_what_a_rule_says_is_text_and_never_markup(raw: Raw) -> None:
+    raw.sandbox.on(fiscal_code=SCRIPT).respond(500)
+    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert ESCAPED in section(shown, "faults")
+    assert SCRIPT not in (await get(raw, INSPECTOR))[1] + shown
+    status, text = await post(raw, "/_sandbox/faults", {"Accept": "text/html"}, rule=SCRIPT)
+    assert status == 400
+    assert text.count(ESCAPED) == 2, "in the sentence, and in the field to be mended"
+    assert SCRIPT not in text
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a state file", "in memory"])
+async def test_halves_of_surrogate_pairs_break_no_page(tmp_path: Path, *, kept: bool) -> None:
+    state = tmp_path / "state" if kept else None
+    async with (
+        Sandbox(state=state, faults=["approve=slow1:0.5"]) as sandbox,
+        aiohttp.ClientSession() as session,
+    ):
+        raw = Raw(sandbox, session)
+        assert (await raw("POST", "", b'{"fiscalCode": "\\ud800", "amount": "\\udfff"}'))[0] == 400
+        page = await approved(raw, firstname="\ud800")
+        for path in (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/3"):
+            assert (await get(raw, path))[0] == 200
+            assert (await get(raw, f"{path}?personal=shown"))[0] == 200
+        assert "\\ud800" in (await get(raw, f"{page}?personal=shown"))[1]
+        assert "\\udfff" in (await get(raw, "/_sandbox/journal.jsonl"))[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [("accept", "cancel", "Application accepted."), ("cancel", "accept", "Application cancelled.")],
+)
+async def test_what_a_person_decided_is_final(raw: Raw, first: str, then: str, said: str) -> None:
+    page = await approved(raw)
+    for action in (first, then):
+        status, text = await post(raw, page, action=action)
+        assert (status, said in text) == (200, True)
+        assert "<form" not in text
+    assert (await post(raw, f"{page}?personal=shown", action=then))[1].count("Anna"), (
+        "what was shown stays so"
+    )
+
+
+async def test_a_person_can_do_nothing_else(raw: Raw) -> None:
+    page = await approved(raw)
+    assert await post(raw, page, action="pay") == (400, "the action is accept or cancel")
+    assert await post(raw, page) == (400, "the action is accept or cancel")
+    assert "The loan is approved." in (await get(raw, page))[1]
+
+
+async def test_a_refused_customer_has_nothing_to_accept(raw: Raw) -> None:
+    await raw.create()
+    await raw.approve(email="anna+refused@example.com")
+    page = re.findall(r'href="(/apply/[^"]+)"', (await get(raw, INSPECTOR))[1])[0]
+    status, text = await get(raw, page)
+    assert (status, "This request was refused." in text, "<form" in text) == (200, True, False)
+    assert (await post(raw, page, action="accept"))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/apply/unknown", "/_sandbox/calls/7", "/_sandbox/calls/x"])
+async def test_an_address_of_nothing_is_404(raw: Raw, path: str) -> None:
+    status, text = await get(raw, path)
+    assert (status, "Nothing here" in text) == (404, True)
+    if path.startswith("/apply"):
+        assert (await post(raw, path, action="accept"))[0] == 404
+
+
+async def test_a_page_ends_with_its_customer(raw: Raw) -> None:
+    page = await approved(raw)
+    raw.sandbox.reset(CODE)
+    assert (await get(raw, page))[0] == 404
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_another_sites_form_changes_nothing(raw: Raw, origin: str) -> None:
+    page = await approved(raw)
+    raw.sandbox.on(operation="complete").respond(500)
+    before = await get(raw, INSPECTOR)
+    forms = {page: "accept", "/_sandbox/reset": "", "/_sandbox/faults": "", "/_sandbox/faults/clear": ""}
+    for path, action in forms.items():
+        status, text = await post(raw, path, {"Origin": origin}, action=action, rule="500")
+        assert (status, text) == (403, "another site's page may not change the sandbox")
+    assert await get(raw, INSPECTOR) == before
+    assert (await post(raw, page, {"Origin": raw.sandbox.base_url}, action="accept"))[0] == 200
+
+
+@pytest.mark.parametrize("path", EVERY_PAGE)
+async def test_every_page_forbids_what_it_does_not_need(raw: Raw, path: str) -> None:
+    page = await approved(raw)
+    async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as answer:
+        rules = [rule.split() for rule in answer.headers["Content-Security-Policy"].split(";")]
+        text = await answer.text()
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    allowed = {name: " ".join(sources) for name, *sources in rules}
+    assert allowed.pop("default-src") == allowed.pop("base-uri") == allowed.pop("frame-ancestors") == "'none'"
+    assert set(allowed.values()) == {"'self'"}
+    assert " style=" not in text, "the policy forbids it"
+    assert not re.findall(r'(?:src|href)="(?!/|\?|#|[a-z]+\.json)', text), "nothing from elsewhere"
+
+
+@pytest.mark.parametrize("name", ["icon.svg", "live.js", "style.css"])
+async def test_what_pages_load_is_here(raw: Raw, name: str) -> None:
+    status, text = await get(raw, f"/_sandbox/{name}")
+    assert status == 200
+    assert "http:" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https:" not in text
+
+
+@pytest.mark.parametrize("path", ["/", "/_sandbox", "/_sandbox/faults"])
+async def test_ways_to_the_inspector(raw: Raw, path: str) -> None:
+    assert "<h1>Sandbox of sandbox-shop</h1>" in (await get(raw, path))[1]
+
+
+async def test_an_empty_inspector_says_so(raw: Raw) -> None:
+    text = (await get(raw, INSPECTOR))[1]
+    assert "0 customers, 0 calls so far." in text
+    for said in ("No misuse of the protocol so far.", "No request yet.", "No call yet.", "None: each"):
+        assert said in text
+
+
+async def test_the_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
+    raw.sandbox.on(operation="complete").respond("slow1")
+    await approved(raw)
+    await raw.approve()
+    await raw("POST", f"/{CODE}/documents", {})
+    await raw("PATCH", f"/{CODE}", {"usPerson": False})
+    await raw("POST", "/x/y/z", {})
+    page = (await get(raw, INSPECTOR))[1]
+    assert "1 customer, 6 calls so far." in page
+    for word in ("approved", "uploaded", "completed", ">open<"):
+        assert word in section(page, "requests")
+    journal = section(page, "journal")
+    assert [journal.index(f">{number}</a>") for number in (6, 5, 4, 3, 2, 1)] == sorted(
+        journal.index(f">{number}</a>") for number in range(1, 7)
+    ), "the newest first"
+    assert "201, evaluated" in journal
+    assert len(re.findall(r'<td class="number">[0-9]+\.[0-9]</td>', journal)) == 6, "milliseconds"
+    assert "post-after-201" in section(page, "findings")
+    assert "post-after-201" in journal
+    assert '<td class="odd">slow1</td><td>complete</td>' in section(page, "faults")
+
+
+async def test_an_inspector_without_a_journal_says_that_it_is_off() -> None:
+    async with Sandbox(journal=0, customers=1) as sandbox, aiohttp.ClientSession() as session:
+        raw = Raw(sandbox, session)
+        await raw.create()
+        await raw("POST", "", {"fiscalCode": "TSTXYZ00A00A000B"})
+        text = (await get(raw, INSPECTOR))[1]
+    assert "1 customer, 1 older one forgotten, 2 calls so far; the journal is off." in text
+    assert "calls are counted, not kept" in text
+
+
+async def test_a_long_list_is_cut_and_says_so(raw: Raw) -> None:
+    for _ in range(101):
+        await raw("POST", "/x/y/z", {})
+    journal = section((await get(raw, INSPECTOR))[1], "journal")
+    assert journal.count("<tr>") == 101, "its head, and the newest hundred"
+    assert "The newest 100 of 101;" in journal
+
+
+async def test_a_call_shows_what_came_what_went_and_how_to_make_it_again(raw: Raw) -> None:
+    await raw.create()
+    raw.sandbox.on(operation="approve", call=1).respond(500, phase="after")
+    await raw.approve()
+    page = (await get(raw, "/_sandbox/calls/2"))[1]
+    for said in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
+        assert said in page
+    assert "POST /api/shops/sandbox-shop/requests/***</dd>" in page
+    assert "curl -i -X POST" in page
+    assert "aiohttp.ClientSession" in page
+    assert TOKEN not in page.replace("X-Auth-Token", "")
+
+
+async def test_a_call_to_no_address_of_the_specification_is_not_offered_again(raw: Raw) -> None:
+    await raw("POST", "/x/y/z", {})
+    page = (await get(raw, "/_sandbox/calls/1"))[1]
+    assert "The specification has no such address" in page
+    assert "curl" not in page
+    assert "It was no JSON object, and is not kept." in page
+
+
+async def test_a_fiscal_code_that_is_none_stays_one_part_of_the_shown_path(raw: Raw) -> None:
+    await raw("POST", "/a%2Fb%3F%20c", {})
+    page = (await get(raw, "/_sandbox/calls/1?personal=shown"))[1]
+    assert "requests/a%2Fb%3F%20c" in page

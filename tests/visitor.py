@@ -1,0 +1,60 @@
+"""A person at a browser, and what of this machine they need."""
+
+import os
+import re
+import shutil
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+
+from loanasync.sandbox import Sandbox
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+def program(*names: str) -> str:
+    """Path of the first of these that is there; the gate must have one, another machine may not."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and os.environ.get("CI") == "true":
+        pytest.fail(f"the gate needs {names[0]}: apt-get install {names[0]}")
+    if found is None:
+        pytest.skip(f"this machine has no {names[0]}, which shows that the pages work")
+    return found
+
+
+class Visitor:
+    """Opens pages, and notes where they ask and what their consoles say is wrong."""
+
+    def __init__(self, browser: Browser, sandbox: Sandbox) -> None:
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self._browser = browser
+        self._address = sandbox.base_url
+        self._contexts: list[BrowserContext] = []
+
+    def __call__(self, path: str = "/_sandbox/", *, scripts: bool = True) -> Page:
+        context = self._browser.new_context(base_url=self._address, java_script_enabled=scripts)
+        self._contexts.append(context)
+        context.on("request", lambda request: self.asked.append(request.url))
+        context.on("console", self._note)
+        context.on("weberror", lambda error: self.wrong.append(str(error.error)))
+        page = context.new_page()
+        page.goto(path)
+        if scripts and page.locator("script").count():
+            expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        return page
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.wrong.append(message.text)
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+def luminance(colour: str) -> float:
+    """Of a computed colour, between 0 and 1, as WCAG has it."""
+    parts = [int(part) / 255 for part in re.findall("[0-9]+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
