@@ -1,0 +1,169 @@
+"""How fast the sandbox approves, beside a bare handler of aiohttp's that answers as many bytes.
+
+Both serve from the same core, in turns, and the load comes from another core; a machine's noise then meets
+both alike. The processor time of the server's own process is the figure that noise moves least.
+"""
+
+import argparse
+import asyncio
+import gc
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+from attrs import frozen
+from load import Shop, Speaker, connected, fiscal_codes
+
+from loanasync.sandbox import Sandbox
+
+CONNECTIONS = 16
+CREATED = 201
+CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+
+
+@frozen
+class Round:
+    """What one server did with one round of approvals."""
+
+    approvals: int
+    seconds: float
+    processor: float
+
+    @property
+    def rate(self) -> float:
+        """Approvals a second."""
+        return self.approvals / self.seconds
+
+    @property
+    def cost(self) -> float:
+        """Microseconds of the server's processor time for each."""
+        return self.processor / self.approvals * 1e6
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which the server worked; near 1, it was the bottleneck."""
+        return self.processor / self.seconds
+
+
+@contextmanager
+def bare(size: int) -> Iterator[tuple[str, int]]:
+    """Address and process of a bare handler that answers so many bytes."""
+    command = [sys.executable, str(Path(__file__).with_name("bare.py")), str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.pid
+        finally:
+            process.terminate()
+
+
+def pin(pid: int, core: int) -> None:
+    """Keep a process on one core, where the system lets us, and there are two."""
+    if sys.platform == "linux" and len(CORES) > 1:
+        os.sched_setaffinity(pid, {CORES[core]})
+
+
+async def measured(speaker: Speaker, pid: int, requests: Sequence[bytes]) -> Round:
+    """One round; every single answer must be an approval."""
+    process = psutil.Process(pid)
+    gc.collect()
+    before, started = process.cpu_times(), time.perf_counter()
+    statuses = await speaker.send(requests)
+    seconds, after = time.perf_counter() - started, process.cpu_times()
+    if statuses != {CREATED: len(requests)}:
+        sys.exit(f"not all were approved, so nothing was measured: {dict(statuses)}")
+    return Round(len(requests), seconds, after.user + after.system - before.user - before.system)
+
+
+async def run(rounds: int, approvals: int) -> tuple[list[Round], list[Round], int]:
+    """Rounds of the bare handler, those of the sandbox beside them, and the size of both answers."""
+    codes = fiscal_codes()
+    bares, sandboxes = [], []
+    with Sandbox.subprocess() as sandbox:
+        shop = Shop(sandbox.base_url, sandbox.shop_id, sandbox.auth_token)
+        async with connected(sandbox.base_url, CONNECTIONS) as to_sandbox:
+            first = next(codes)
+            await to_sandbox.ask(shop.creation(first))
+            _, answer = await to_sandbox.ask(shop.approval(first))
+            with bare(len(answer)) as (base_url, pid):
+                for each in (sandbox.pid, pid):
+                    pin(each, 0)
+                async with connected(base_url, CONNECTIONS) as to_bare:
+                    for number in range(rounds + 1):
+                        people = list(itertools.islice(codes, approvals))
+                        requests = [shop.approval(code) for code in people]
+                        await to_sandbox.send(shop.creation(code) for code in people)
+                        pair = (
+                            await measured(to_bare, pid, requests),
+                            await measured(to_sandbox, sandbox.pid, requests),
+                        )
+                        if number:  # the first round warms up
+                            bares.append(pair[0])
+                            sandboxes.append(pair[1])
+    return bares, sandboxes, len(answer)
+
+
+def compared(
+    name: str, figure: Callable[[Round], float], bares: list[Round], sandboxes: list[Round], *, less: bool
+) -> dict[str, Any]:
+    """One line of the table: both medians, and the ratio of each pair of rounds; 1 is as good as bare."""
+    pairs = [(figure(a), figure(b)) for a, b in zip(bares, sandboxes, strict=True)]
+    ratios = [a / b if less else b / a for a, b in pairs]
+    return {
+        "name": name,
+        "bare": statistics.median(a for a, _ in pairs),
+        "sandbox": statistics.median(b for _, b in pairs),
+        "ratio": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The lines for people."""
+    lines = [f"{'':24}{'bare':>9}{'sandbox':>9}{'ratio':>8}   (range)"]
+    for row in rows:
+        shown = f"{row['name']:24}{row['bare']:9,.0f}{row['sandbox']:9,.0f}{row['ratio']:8.2f}"
+        lines.append(f"{shown}   ({row['lowest']:.2f} to {row['highest']:.2f})")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the options, measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each server")
+    parser.add_argument("--approvals", type=int, default=2000, help="approvals in a round")
+    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    options = parser.parse_args()
+    pin(os.getpid(), 1)
+    bares, sandboxes, size = asyncio.run(run(options.rounds, options.approvals))
+    rows = [
+        compared("approvals a second", lambda each: each.rate, bares, sandboxes, less=False),
+        compared("µs of CPU an approval", lambda each: each.cost, bares, sandboxes, less=True),
+    ]
+    busy = [statistics.median(each.busy for each in rounds) for rounds in (bares, sandboxes)]
+    print(table(rows))
+    print(
+        f"{options.rounds} rounds of {options.approvals} approvals each, in turns, {CONNECTIONS} connections,"
+        f" answers of {size} bytes, {'each side on a core of its own' if len(CORES) > 1 else 'not pinned'};"
+        f" the servers were busy {busy[0]:.0%} and {busy[1]:.0%} of the time;"
+        f" Python {platform.python_version()}, aiohttp {aiohttp.__version__}"
+    )
+    if options.json:
+        figures = {"rows": rows, "rounds": options.rounds, "approvals": options.approvals, "bytes": size}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
