@@ -129,7 +129,7 @@ def _decision(
         "approvalMessageApiFull": f"The request was {said}.",
         "approvalMessageApiSemiFull": said,
         "fiscalCode": code,
-        **{name: sent[name] for name in _ECHOED if sent.get(name) is not None},
+        **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
         outcome.street_number or street_number: number,
         "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
         "zeroInterestRate": sent.get("zeroInterestRate") is True,

@@ -1,15 +1,18 @@
 """What a call is answered with: a decision, an error, a fault, a pace, a shape."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 __all__ = ["PLAIN", "Answer", "Before", "Outcome"]
 
 # Before the state change nothing is decided; after it the decision is made, and its answer is what suffers.
 Before = Literal["500", "reset", "hang", "html502"]
 After = Literal["500", "reset", "hang", "html502", "empty", "trunc", "garbage"]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen
@@ -20,7 +23,7 @@ class Answer:
     body: Mapping[str, Any]
     evaluated: bool = False
     saved: bool = False
-    headers: Mapping[str, str] = field(factory=dict)
+    headers: Mapping[str, str] = _NONE
 
 
 @frozen(kw_only=True)

@@ -39,11 +39,12 @@ CHOICE_IN_ITALIAN = "Questo valore dovrebbe essere una delle opzioni disponibili
 TYPE_IN_ITALIAN = "Questo valore non è del tipo giusto."
 
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 
 
 def is_fiscal_code(value: object) -> bool:
     """Whether a value has the shape of a fiscal code."""
-    return isinstance(value, str) and re.fullmatch("[A-Z0-9]{16}", value) is not None
+    return isinstance(value, str) and _FISCAL_CODE.fullmatch(value) is not None
 
 
 def _text(value: object) -> str | None:
@@ -51,8 +52,10 @@ def _text(value: object) -> str | None:
 
 
 def _matching(pattern: str) -> Check:
+    fullmatch = re.compile(pattern).fullmatch
+
     def check(value: object) -> str | None:
-        return _text(value) or (None if re.fullmatch(pattern, str(value)) else FORMAT)
+        return None if isinstance(value, str) and fullmatch(value) else _text(value) or FORMAT
 
     return check
 
@@ -154,19 +157,20 @@ _USER_DATA: Mapping[str, Check] = {
     "profession": _italian_text,
 }
 
-APPROVAL_FIELDS = (*_APPROVAL, *_CONDITIONAL)
+_APPROVAL_WITH_CONDITIONAL = {**_APPROVAL, **_CONDITIONAL}
+
+APPROVAL_FIELDS = tuple(_APPROVAL_WITH_CONDITIONAL)
 USER_DATA_FIELDS = tuple(_USER_DATA)
 
 
 def asked_to_be_wrong(fields: Iterable[str], *, completing: bool) -> Errors:
     """Fields that a tag wants wrong, with what the service says of them when they are blank."""
-    checks: Mapping[str, Check] = _USER_DATA if completing else {**_APPROVAL, **_CONDITIONAL}
+    checks = _USER_DATA if completing else _APPROVAL_WITH_CONDITIONAL
     return {name: [checks[name](None) or FORMAT] for name in fields if name in checks}
 
 
 def _found(checks: Mapping[str, Check], body: Mapping[str, Any]) -> Errors:
-    wrong = {name: check(body.get(name)) for name, check in checks.items()}
-    return {name: [message] for name, message in wrong.items() if message is not None}
+    return {name: [message] for name, check in checks.items() if (message := check(body.get(name)))}
 
 
 def street_number_of(body: Mapping[str, Any], dialect: str | None) -> tuple[str, Any]:
@@ -196,10 +200,10 @@ def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additiona
     wrong = _found(_APPROVAL, known)
     if dialect == "civic_number" and body.get("orderToken") is None:
         wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description; in which one is assumed
-    conditional = _found(_CONDITIONAL, body)
+    conditional = _CONDITIONAL
     if not additional:  # sent without need: the formats count, the blanks do not
-        conditional = {name: said for name, said in conditional.items() if body.get(name) is not None}
-    return {**wrong, **conditional}
+        conditional = {name: check for name, check in _CONDITIONAL.items() if body.get(name) is not None}
+    return wrong | _found(conditional, body)
 
 
 def wrong_in_creation(body: Mapping[str, Any]) -> Errors:
