@@ -33,6 +33,15 @@ def demo(session: nox.Session) -> None:
     session.run("loanasync", "demo")
 
 
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the sandbox's speed and memory, shortly; or `-- soak.py --requests 1000000`."""
+    install(session, "bench", ".")
+    runs = [session.posargs] if session.posargs else [["sandbox.py"], ["soak.py", "--minutes", "1"]]
+    for script, *options in runs:
+        session.run("python", f"benchmarks/{script}", *options)
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run every ring of tests against the built wheel, and README and docs with them."""

@@ -115,7 +115,8 @@ class Speaker:
     """
 
     def __init__(self, base_url: str, count: int) -> None:
-        self._address = urlsplit(base_url)
+        address = urlsplit(base_url)
+        self._host, self._port = address.hostname or "", address.port or 80
         self._lines = [_Line() for _ in range(count)]
 
     async def send(self, requests: Iterable[bytes]) -> Counter[int]:
@@ -141,9 +142,7 @@ class Speaker:
 
     async def _connect(self, place: int) -> None:
         loop = asyncio.get_running_loop()
-        _, self._lines[place] = await loop.create_connection(
-            _Line, self._address.hostname, self._address.port
-        )
+        _, self._lines[place] = await loop.create_connection(_Line, self._host, self._port)
 
     async def open(self) -> None:
         """Connect."""

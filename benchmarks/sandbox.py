@@ -143,7 +143,7 @@ def main() -> None:
     """Read the options, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="rounds of each server")
-    parser.add_argument("--approvals", type=int, default=2000, help="approvals in a round")
+    parser.add_argument("--approvals", type=int, default=4000, help="approvals in a round")
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     options = parser.parse_args()
     pin(os.getpid(), 1)

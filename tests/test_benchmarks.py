@@ -1,0 +1,47 @@
+"""The benchmarks run, and their figures are figures; how good these are is for people to judge."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def run(script: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    # A script finds its neighbours by its own folder, which a safe path leaves out.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    return subprocess.run(command, check=False, env=environment, capture_output=True, encoding="utf-8")
+
+
+def printed(script: str, *options: str) -> str:
+    done = run(script, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_sandbox_is_measured_beside_a_bare_handler(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    told = printed("sandbox.py", "--rounds=2", "--approvals=1000", f"--json={file}")
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert [row["name"] for row in rows] == ["approvals a second", "µs of CPU an approval"]
+    for row in rows:
+        assert re.search(rf"^{row['name']} +[0-9,]+ +[0-9,]+ +[0-9.]+ ", told, re.MULTILINE)
+        assert min(row[name] for name in ("bare", "sandbox", "ratio", "lowest", "highest")) > 0
+
+
+def test_the_soak_tells_the_memory_on_its_way() -> None:
+    told = printed("soak.py", "--requests=600", "--people=100", "--tolerance=100")
+    assert [int(mark) for mark in re.findall(r"^ *([0-9]+) %  +[0-9,]+ requests", told, re.MULTILINE)] == [
+        *(10, 50, 100)
+    ]
+    assert all(float(size) > 0 for size in re.findall(r"([0-9.]+) MB$", told, re.MULTILINE))
+    assert re.search(r"^rate +[1-9][0-9,]* requests a second", told, re.MULTILINE)
+
+
+def test_a_soak_that_grows_more_than_it_may_says_so() -> None:
+    done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
+    assert (done.returncode, done.stderr) == (1, "the second half grew by more than -100.0 %\n")
