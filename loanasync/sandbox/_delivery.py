@@ -83,7 +83,7 @@ async def _silence(request: web.Request, fault: str, ending: asyncio.Event) -> w
 
 
 async def _started(request: web.Request, answer: Answer, length: int) -> web.StreamResponse:
-    response = web.StreamResponse(status=answer.status, headers=dict(answer.headers))
+    response = web.StreamResponse(status=answer.status, headers=dict(answer.headers or {}))
     response.content_type = "application/json"
     response.content_length = length
     await response.prepare(request)

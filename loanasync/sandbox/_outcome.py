@@ -1,7 +1,6 @@
 """What a call is answered with: a decision, an error, a fault, a pace, a shape."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from attrs import evolve, frozen
@@ -12,8 +11,6 @@ __all__ = ["PLAIN", "Answer", "Before", "Outcome"]
 Before = Literal["500", "reset", "hang", "html502"]
 After = Literal["500", "reset", "hang", "html502", "empty", "trunc", "garbage"]
 
-_NONE: Mapping[str, str] = MappingProxyType({})
-
 
 @frozen
 class Answer:
@@ -23,7 +20,7 @@ class Answer:
     body: Mapping[str, Any]
     evaluated: bool = False
     saved: bool = False
-    headers: Mapping[str, str] = _NONE
+    headers: Mapping[str, str] | None = None
 
 
 @frozen(kw_only=True)

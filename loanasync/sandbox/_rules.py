@@ -112,7 +112,7 @@ def _canned(
         if status == 400:  # noqa: PLR2004
             raise ValueError("status 400 needs a body; for one wrong field respond('invalid.city') has it")
         body = {"errors": {"system": ["System error"]}} if status == 500 else {}  # noqa: PLR2004  (spec §7)
-    answer = Answer(status, body, headers=dict(headers or {}))
+    answer = Answer(status, body, headers=headers and dict(headers))
     return Outcome(canned=answer, canned_after=phase == "after", name=f"{status}{phase or ''}")
 
 
