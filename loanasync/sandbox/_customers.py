@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -76,7 +77,8 @@ class Customers:
         self.forgotten = 0
         self._most = most
         self._store = store
-        self._by_code: dict[str, Customer] = {}
+        # The oldest go first: a plain dict would search all the places that others left before them.
+        self._by_code: OrderedDict[str, Customer] = OrderedDict()
         self._by_page: dict[str, str] = {}
         self._loaded = False
         self._writing = False
@@ -161,7 +163,7 @@ class Customers:
             known = {code: Customer(**json.loads(record)) for code, record in records.items()}
         except (TypeError, ValueError):
             raise ValueError("these are no customers of a sandbox: give what snapshot() returned") from None
-        self._by_code = known
+        self._by_code = OrderedDict(known)
         self._by_page = {customer.page: code for code, customer in known.items() if customer.page}
 
     def _drop(self, code: str) -> None:
