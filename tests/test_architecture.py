@@ -29,6 +29,17 @@ ORDER = [
     *("_loops", "_transport", "_pipeline", "_client", "__init__"),
 ]
 
+# And so within the sandbox.
+SANDBOX = [
+    *("_customers", "_validation"),
+    *("outcomes._outcome", "outcomes._tags", "outcomes._rules", "outcomes.__init__"),
+    *("_answers", "_linter"),
+    *("journal._masking", "journal._entry", "journal._matching", "journal._journal", "journal.__init__"),
+    *("_engine", "_sdk", "_process", "_safety", "_delivery", "_service", "_sqlite", "_threads", "_openapi"),
+    *("pages._filters", "pages._replay", "pages._pages", "pages._web", "pages.__init__"),
+    *("_server", "_command", "__init__", "__main__"),
+]
+
 
 def modules() -> dict[str, Path]:
     files = sorted(PACKAGE.rglob("*.py"))
@@ -67,6 +78,24 @@ def test_arrows_go_one_way(name: str) -> None:
     # `from loanasync import _calls as calls` names a module, `from loanasync import X` would name the package
     assert not used & {each for each in later if each != "__init__"}
     assert used <= set(ORDER)
+
+
+def module_of(imported: str) -> str:
+    """The module of the sandbox that an import names, or names something of."""
+    name = imported.removeprefix("loanasync.sandbox").removeprefix(".")
+    while name not in SANDBOX and f"{name}.__init__" not in SANDBOX and name:
+        name = name.rpartition(".")[0]
+    return name if name in SANDBOX else f"{name}.__init__".removeprefix(".")
+
+
+def test_arrows_go_one_way_within_the_sandbox() -> None:
+    found = {name: file for name, file in modules().items() if name.startswith("sandbox.")}
+    assert {name.removeprefix("sandbox.") for name in found} == set(SANDBOX)
+    for name, file in found.items():
+        earlier = SANDBOX[: SANDBOX.index(name.removeprefix("sandbox."))]
+        used = {module_of(each) for each in imports(file) if within(each, "loanasync.sandbox")}
+        # A module may be asked for beside its room's own door, as `from room import _module`.
+        assert used - {f"{name.removeprefix('sandbox.').rpartition('.')[0]}.__init__"} <= set(earlier), name
 
 
 def test_only_the_transport_speaks_aiohttp() -> None:

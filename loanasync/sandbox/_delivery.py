@@ -13,7 +13,7 @@ from aiohttp import web
 
 from loanasync.sandbox._answers import system_error
 from loanasync.sandbox._engine import Treated
-from loanasync.sandbox._outcome import Answer
+from loanasync.sandbox.outcomes import Answer
 
 __all__ = ["deliver", "json_response", "pause"]
 

@@ -9,12 +9,9 @@ from attrs import define, evolve, frozen
 
 from loanasync.sandbox import _answers as answers
 from loanasync.sandbox._customers import Customer, Customers, Told
-from loanasync.sandbox._entry import Entry
-from loanasync.sandbox._journal import Journal
 from loanasync.sandbox._linter import Linter
-from loanasync.sandbox._outcome import PLAIN, Answer, Outcome
-from loanasync.sandbox._rules import Rules
-from loanasync.sandbox._tags import UnknownTagError, read_email
+from loanasync.sandbox.journal import Entry, Journal
+from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rules, UnknownTagError, read_email
 
 __all__ = ["Call", "Engine", "Treated"]
 

@@ -13,8 +13,8 @@ from aiohttp import web
 from loanasync.sandbox import _answers as answers
 from loanasync.sandbox._delivery import deliver, json_response, pause
 from loanasync.sandbox._engine import Call, Engine, Treated
-from loanasync.sandbox._outcome import Answer
 from loanasync.sandbox._safety import HINT, looks_real
+from loanasync.sandbox.outcomes import Answer
 
 __all__ = ["LARGEST_BODY", "ROUTES", "Service"]
 

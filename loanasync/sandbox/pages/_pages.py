@@ -12,10 +12,9 @@ from attrs import frozen
 
 from loanasync.sandbox._customers import Customer
 from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._entry import Entry
-from loanasync.sandbox._masking import MASK, masked, masked_email
-from loanasync.sandbox._replay import path_of, replay
-from loanasync.sandbox._tags import KNOWN
+from loanasync.sandbox.journal import MASK, Entry, masked, masked_email
+from loanasync.sandbox.outcomes import KNOWN
+from loanasync.sandbox.pages._replay import path_of, replay
 
 if TYPE_CHECKING:
     from jinja2 import Environment

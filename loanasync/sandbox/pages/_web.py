@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from loanasync.sandbox import _pages as pages
 from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._filters import read_filters
 from loanasync.sandbox._openapi import document
+from loanasync.sandbox.pages import _pages as pages
+from loanasync.sandbox.pages._filters import read_filters
 
 __all__ = ["Web"]
 

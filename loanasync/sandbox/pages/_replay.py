@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from attrs import frozen
 
-from loanasync.sandbox._entry import Entry
-from loanasync.sandbox._masking import MASK, masked
+from loanasync.sandbox.journal import MASK, Entry, masked
 
 __all__ = ["Replay", "path_of", "replay"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from loanasync.sandbox._tags import UnknownTagError, read_email, words_of
+from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
 
 __all__ = ["MASK", "is_shown", "masked", "masked_email"]
 

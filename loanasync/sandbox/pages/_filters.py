@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 
-from loanasync.sandbox._rules import OPERATIONS
+from loanasync.sandbox.outcomes import OPERATIONS
 
 __all__ = ["read_filters"]
 

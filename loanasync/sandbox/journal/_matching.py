@@ -6,8 +6,8 @@ from typing import Any
 
 from attrs import fields
 
-from loanasync.sandbox._entry import Entry
-from loanasync.sandbox._masking import is_shown
+from loanasync.sandbox.journal._entry import Entry
+from loanasync.sandbox.journal._masking import is_shown
 
 __all__ = ["Criteria"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from loanasync.sandbox._outcome import PLAIN, Outcome
 from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.outcomes._outcome import PLAIN, Outcome
 
 __all__ = ["KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
 

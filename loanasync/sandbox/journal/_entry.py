@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.sandbox._masking import MASK, masked
+from loanasync.sandbox.journal._masking import MASK, masked
 
 __all__ = ["Entry"]
 
