@@ -197,3 +197,12 @@ def test_a_rule_that_cannot_be_meant_is_refused_at_once() -> None:
         sandbox.on().respond("refused", {"a": 1})
     with pytest.raises(ValueError, match="'before' or 'after'"):
         sandbox.on().respond(500, phase="during")  # type: ignore[arg-type]
+
+
+def test_a_rule_may_have_a_seed_of_its_own() -> None:
+    def chosen(seed: int | None) -> list[bool]:
+        rule = Sandbox(seed=1).on(rate=0.5, seed=seed).respond(500)
+        return [rule.chosen("approve", CODE, call) for call in range(1, 50)]
+
+    assert chosen(None) == chosen(1)
+    assert chosen(2) != chosen(1)

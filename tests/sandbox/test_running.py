@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from builders import FISCAL_CODE, approval_request
 from shop import BODY, CODE, Raw
 
 from loanasync import Refused, UnexpectedStatusError
-from loanasync.sandbox import Sandbox
+from loanasync.sandbox import Sandbox, serve
 
 
 def send(base_url: str, method: str, path: str, body: object) -> tuple[int, str]:
@@ -182,3 +184,32 @@ def test_a_command_that_cannot_start_is_one_clear_line(command: tuple[str, ...])
         assert (done.returncode, done.stdout) == (2, "")
         assert told in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+async def test_the_inspector_is_opened_when_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = asyncio.Event()
+    shown: list[str] = []
+
+    def show(address: str) -> None:
+        shown.append(address)
+        opened.set()
+
+    monkeypatch.setattr("webbrowser.open", show)
+    sandbox = Sandbox()
+    serving = asyncio.ensure_future(serve(sandbox, open_page=True))
+    await opened.wait()
+    assert shown == [f"{sandbox.base_url}/_sandbox/"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    await serving
+    assert f"inspector    {shown[0]}" in capsys.readouterr().out
+
+
+def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync.sandbox._process._PATIENCE", 0.05)
+    with Sandbox.subprocess() as process:
+        pid = process.pid
+        os.kill(pid, signal.SIGSTOP)  # it hears of nothing any more
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 __all__ = ["PLAIN", "Answer", "Before", "Outcome"]
 
@@ -64,10 +64,6 @@ class Outcome:
         if self.endless:
             return self.before[0]
         return self.before[turn] if turn < len(self.before) else None
-
-    def without_fault(self) -> "Outcome":
-        """The same, with nothing that spoils an answer: for a call that changed nothing."""
-        return evolve(self, after=None)
 
 
 PLAIN = Outcome()
