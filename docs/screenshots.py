@@ -10,7 +10,7 @@ from unittest import mock
 from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.pages import _pages as pages
+from loanasync.sandbox.journal import _masking as masking
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures travel with every clone
@@ -75,7 +75,7 @@ def main() -> None:
     if browser_path is None:
         sys.exit("there is no Chromium: apt-get install chromium")
     with (
-        mock.patch.object(pages, "_KEY", bytes(16)),  # the names of customers
+        mock.patch.object(masking, "_KEY", bytes(16)),  # the names of customers
         Sandbox.in_thread(shop_id="tea-and-books") as sandbox,
         sync_playwright() as playwright,
     ):

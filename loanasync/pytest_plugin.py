@@ -56,6 +56,8 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
     findings = [found for found in sandbox.findings if found.rule not in allowed]
     if findings:
         pytest.fail(_told(findings), pytrace=False)
+    if any(rule.outcome is None for rule in sandbox.rules):
+        pytest.fail("a rule says nothing: sandbox.on(...) needs its .respond(...)", pytrace=False)
 
 
 @pytest.fixture
@@ -202,7 +204,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 def _seen(journal: "Journal") -> str:
     if not journal.on:
         return "The journal is off."
-    calls = journal.to_jsonl().splitlines(keepends=True)
-    left_out = len(calls) - _SHOWN
-    first = f"The last {_SHOWN} of {len(calls)} calls:\n" if left_out > 0 else ""
-    return first + "".join(calls[-_SHOWN:]) or "No call came."
+    left_out = max(len(journal) - _SHOWN, 0)
+    first = f"The last {_SHOWN} of {len(journal)} calls:\n" if left_out else ""
+    return first + "\n".join(map(str, journal[left_out:])) or "No call came."

@@ -35,12 +35,21 @@ class Raw:
         self.session = session
 
     async def __call__(
-        self, method: str, path: str, body: object, token: str | None = TOKEN, *, decoded: bool = True
+        self,
+        method: str,
+        path: str,
+        body: object,
+        token: str | None = TOKEN,
+        *,
+        decoded: bool = True,
+        timeout: float = 60,
     ) -> tuple[int, Any]:
         url = f"{self.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         headers = {} if token is None else {"X-Auth-Token": token}
-        async with self.session.request(method, url, data=data, headers=headers) as answer:
+        limit = aiohttp.ClientTimeout(total=timeout)
+        sent: dict[str, Any] = {"data": data, "headers": headers, "timeout": limit}
+        async with self.session.request(method, url, **sent) as answer:
             return answer.status, await answer.json(content_type=None) if decoded else await answer.read()
 
     async def create(self, **more: object) -> tuple[int, Any]:
@@ -50,5 +59,8 @@ class Raw:
         """An approval's body; the value "absent" leaves a field out."""
         return {name: value for name, value in {**BODY, **changes}.items() if value != "absent"}
 
-    async def approve(self, *, decoded: bool = True, **changes: object) -> tuple[int, Any]:
-        return await self("POST", f"/{CODE}", self.body(**changes), decoded=decoded)
+    async def approve(
+        self, *, decoded: bool = True, timeout: float = 60, **changes: object
+    ) -> tuple[int, Any]:
+        body = self.body(**changes)
+        return await self("POST", f"/{CODE}", body, decoded=decoded, timeout=timeout)

@@ -31,7 +31,7 @@ ORDER = [
 
 # And so within the sandbox.
 SANDBOX = [
-    *("_customers", "_validation"),
+    *("_customers", "_validation", "_nearest", "_logs"),
     *("outcomes._outcome", "outcomes._tags", "outcomes._rules", "outcomes.__init__"),
     *("_answers", "_linter"),
     *("journal._masking", "journal._entry", "journal._matching", "journal._journal", "journal.__init__"),

@@ -68,10 +68,9 @@ def create(customers: Customers, body: Body) -> Answer:
     if errors := wrong_in_creation(body):
         return rejected(errors)
     code = body["fiscalCode"]
-    customer = customers.of(code)
-    if customer.approved is not None:
+    if customers.of(code).approved is not None:
         return _domain(ALREADY_EVALUATED)
-    customer.created = True
+    customer = customers.admit(code)
     customer.documents = False
     customer.additional_data_needed = body.get("additionalDataNeeded") is True
     return Answer(201, {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed})
@@ -143,8 +142,8 @@ def _decision(
 
 def upload_documents(customers: Customers, code: str) -> Answer:
     """Spec §4.3. Payload and answer are not shown: any object is accepted, and the answer is assumed."""
-    customer = customers.find(code)
-    if customer is None or not customer.created:
+    customer = customers.of(code)
+    if not customer.created:
         return _domain(_USER_NOT_FOUND)
     customer.documents = True
     return Answer(201, {"fiscalCode": code, "documents": "received"})
@@ -154,8 +153,8 @@ def complete(customers: Customers, code: str, body: Body, outcome: Outcome) -> A
     """Spec §4.2."""
     if not is_fiscal_code(code):
         return _domain(_INVALID_FISCAL_CODE)
-    customer = customers.find(code)
-    if customer is None or not customer.created:
+    customer = customers.of(code)
+    if not customer.created:
         return _domain(_USER_NOT_FOUND)
     if outcome.error in _ERRORS_OF_COMPLETION:
         return _asked_for(outcome.error)

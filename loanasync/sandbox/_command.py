@@ -36,5 +36,5 @@ async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
             flush=True,
         )
         if open_page:
-            webbrowser.open(f"{sandbox.base_url}/_sandbox/")
+            await asyncio.to_thread(webbrowser.open, f"{sandbox.base_url}/_sandbox/")
         await ended.wait()

@@ -6,9 +6,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from attrs import asdict, define, field
+from attrs import asdict, define, field, fields
 
-__all__ = ["Customer", "Customers", "Snapshot", "Store", "Told"]
+__all__ = ["Customer", "Customers", "Snapshot", "StateFileError", "Store", "Told"]
+
+_STRANGERS = 1000
 
 # What the shop was told last of its approval: the linter's facts.
 Told = Literal["", "approved", "refused", "already", "nothing", "other"]
@@ -19,7 +21,7 @@ class Customer:
     """One request, identified by shop and fiscal code (spec §2.1).
 
     Args:
-        created: Whether it was created; a customer may be asked for before.
+        created: Whether it was created (spec §4.3); a customer may be asked for before.
         additional_data_needed: What the creation said.
         approved: None until it is evaluated (spec §3: created, then approved or refused; no further states).
         documents: Whether they were uploaded.
@@ -30,7 +32,8 @@ class Customer:
         application: What the person did there.
         told: What the shop was told last of the approval.
         calls: Calls so far, by operation.
-        faults: Faults so far that a tag asked for, by operation.
+        faults: Counted faults so far, by operation for a tag's, and by rule.
+        gone: Whether it was reset or forgotten; a call that waits may still hold it.
     """
 
     created: bool = False
@@ -45,6 +48,7 @@ class Customer:
     told: Told = ""
     calls: dict[str, int] = field(factory=dict)
     faults: dict[str, int] = field(factory=dict)
+    gone: bool = field(default=False, eq=False)  # reset or forgotten, while a call may still wait
 
 
 class Snapshot(dict[str, str]):
@@ -52,6 +56,17 @@ class Snapshot(dict[str, str]):
 
     def __repr__(self) -> str:
         return f"<Snapshot of {len(self)} customers>"
+
+
+class NoCustomersError(ValueError):
+    """What was given for customers is something else."""
+
+    def __init__(self) -> None:
+        super().__init__("these are no customers of a sandbox: give what snapshot() returned")
+
+
+class StateFileError(ValueError):
+    """The file cannot be used as a sandbox's state; the text says why and what to do."""
 
 
 class Store(Protocol):
@@ -80,19 +95,32 @@ class Customers:
         # The oldest go first: a plain dict would search all the places that others left before them.
         self._by_code: OrderedDict[str, Customer] = OrderedDict()
         self._by_page: dict[str, str] = {}
-        self._loaded = False
+        # Asked for and never created: a misspelt code must not cost a customer their place.
+        self._strangers: OrderedDict[str, Customer] = OrderedDict()
+        self._ahead = False  # of the store, by what was done while it was closed
         self._writing = False
 
     def open(self) -> None:
-        """Go on where the store ended, or bring it to where these customers are."""
+        """Go on where the store ended, or bring it to where these customers are.
+
+        Raises:
+            StateFileError: The store cannot be used, or what it holds are no customers.
+        """
         if self._store is None:
             return
         self._store.open()
-        if self._loaded:
-            self._store.replace(self.snapshot())
-        else:
-            self._fill(self._store.load())
-        self._loaded = self._writing = True
+        try:
+            if self._ahead:
+                self._store.replace(self.snapshot())
+            else:
+                self._fill(self._store.load())
+        except NoCustomersError:
+            self._store.close()
+            raise StateFileError("the state file holds no customers of a sandbox: name another") from None
+        except BaseException:
+            self._store.close()
+            raise
+        self._ahead, self._writing = False, True
 
     def close(self) -> None:
         """Let go of the store; the customers stay."""
@@ -107,24 +135,34 @@ class Customers:
         """All of them, oldest first."""
         return list(self._by_code.items())
 
-    def find(self, code: str) -> Customer | None:
-        """The customer with this fiscal code, if one was asked for."""
-        return self._by_code.get(code)
-
     def at_page(self, page: str) -> tuple[str, Customer] | None:
         """Fiscal code and customer of a page of the web application."""
         code = self._by_page.get(page)
         return None if code is None else (code, self._by_code[code])
 
     def of(self, code: str) -> Customer:
-        """The customer with this fiscal code, noted from now on."""
-        customer = self._by_code.get(code)
+        """The customer with this fiscal code, or the stranger who was asked for by it."""
+        customer = self._by_code.get(code) or self._strangers.get(code)
         if customer is None:
-            if len(self._by_code) >= self._most:
-                self._drop(next(iter(self._by_code)))
-                self.forgotten += 1
-            customer = self._by_code[code] = Customer()
+            if len(self._strangers) >= _STRANGERS:
+                self._strangers.popitem(last=False)
+            customer = self._strangers[code] = Customer()
         return customer
+
+    def admit(self, code: str) -> Customer:
+        """The customer with this fiscal code, created by now."""
+        customer = self.of(code)
+        if not customer.created:
+            customer.created = True
+            self._strangers.pop(code, None)
+            self._by_code[code] = customer
+            self._make_room()
+        return customer
+
+    def _make_room(self) -> None:
+        while len(self._by_code) > self._most:
+            self._drop(next(iter(self._by_code)))
+            self.forgotten += 1
 
     def give_page(self, code: str, customer: Customer) -> None:
         """A page of the customer's own in the web application."""
@@ -132,8 +170,8 @@ class Customers:
         self._by_page[customer.page] = code
 
     def save(self, code: str, customer: Customer) -> None:
-        """Write through, before anybody is told."""
-        if self._writing and self._store is not None:
+        """Write a created customer through, before anybody is told."""
+        if self._writing and customer.created and not customer.gone and self._store is not None:
             self._store.put(code, _dump(customer))
 
     def snapshot(self) -> Snapshot:
@@ -147,30 +185,53 @@ class Customers:
             ValueError: It is no snapshot; nothing is changed.
         """
         self._fill(snapshot)
-        self._loaded = True
         if self._writing and self._store is not None:
-            self._store.replace(snapshot)
+            self._store.replace(self.snapshot())
+        self._ahead = not self._writing
 
     def forget(self, code: str) -> bool:
         """Forget one customer; False when there is none of this fiscal code."""
         known = code in self._by_code
         if known:
             self._drop(code)
-        return known
+            self._ahead = not self._writing
+        stranger = self._strangers.pop(code, None)
+        if stranger is not None:
+            stranger.gone = True
+        return known or stranger is not None
 
     def _fill(self, records: Mapping[str, str]) -> None:
         try:
-            known = {code: Customer(**json.loads(record)) for code, record in records.items()}
-        except (TypeError, ValueError):
-            raise ValueError("these are no customers of a sandbox: give what snapshot() returned") from None
+            known = {code: _load(record) for code, record in records.items()}
+        except (TypeError, ValueError, AttributeError):
+            raise NoCustomersError from None
+        for each in (*self._by_code.values(), *self._strangers.values()):
+            each.gone = True
+        self._strangers.clear()
         self._by_code = OrderedDict(known)
         self._by_page = {customer.page: code for code, customer in known.items() if customer.page}
+        self._make_room()
 
     def _drop(self, code: str) -> None:
-        self._by_page.pop(self._by_code.pop(code).page, None)
+        customer = self._by_code.pop(code)
+        customer.gone = True
+        self._by_page.pop(customer.page, None)
         if self._writing and self._store is not None:
             self._store.delete(code)
 
 
 def _dump(customer: Customer) -> str:
-    return json.dumps(asdict(customer, recurse=False))  # ASCII: JSON may bring halves of surrogate pairs
+    kept = asdict(customer, recurse=False, filter=lambda each, _: each.name != "gone")
+    return json.dumps(kept)  # ASCII: JSON may bring halves of surrogate pairs
+
+
+def _load(record: str) -> Customer:
+    customer = Customer(**json.loads(record))
+    for each in fields(Customer):
+        value, usual = getattr(customer, each.name), getattr(_USUAL, each.name)
+        if type(value) is not type(usual) and not (each.name == "approved" and isinstance(value, bool)):
+            raise TypeError(each.name)
+    return customer
+
+
+_USUAL = Customer()

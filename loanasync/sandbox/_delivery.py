@@ -11,11 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-from loanasync.sandbox._answers import system_error
 from loanasync.sandbox._engine import Treated
 from loanasync.sandbox.outcomes import Answer
 
-__all__ = ["deliver", "json_response", "pause"]
+__all__ = ["deliver", "has_gone", "json_response", "pause"]
 
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 _PIECES = 20
@@ -49,11 +48,14 @@ async def deliver(
             return web.Response(body=left, status=answer.status, content_type="application/json")
         case "trunc":
             return await _truncated(request, answer)
-        case "500":
-            answer = system_error()
     if drip:
         return await _dripping(request, answer, ending)
     return json_response(answer.body, answer.status, answer.headers)
+
+
+def has_gone(request: web.Request) -> bool:
+    """Whether nobody is there to be answered any more."""
+    return request.transport is None or request.transport.is_closing()
 
 
 async def pause(request: web.Request, seconds: float, ending: asyncio.Event) -> None:
@@ -61,7 +63,7 @@ async def pause(request: web.Request, seconds: float, ending: asyncio.Event) -> 
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     # aiohttp has no event for a shop that goes while its call is handled, so look now and then.
-    while request.transport is not None and not request.transport.is_closing():
+    while not has_gone(request):
         rest = until - loop.time()
         if rest <= 0:
             return
@@ -83,7 +85,7 @@ async def _silence(request: web.Request, fault: str, ending: asyncio.Event) -> w
 
 
 async def _started(request: web.Request, answer: Answer, length: int) -> web.StreamResponse:
-    response = web.StreamResponse(status=answer.status, headers=dict(answer.headers or {}))
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.content_type = "application/json"
     response.content_length = length
     await response.prepare(request)
@@ -104,6 +106,8 @@ async def _dripping(request: web.Request, answer: Answer, ending: asyncio.Event)
     response = await _started(request, answer, len(body))
     size = -(-len(body) // _PIECES)
     for start in range(0, len(body), size):
+        if has_gone(request):
+            break
         await response.write(body[start : start + size])
         await pause(request, _BETWEEN_PIECES, ending)
     return response

@@ -5,19 +5,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from loanasync.sandbox import _answers as answers
 from loanasync.sandbox._customers import Customer, Customers, Told
 from loanasync.sandbox._linter import Linter
 from loanasync.sandbox.journal import Entry, Journal
-from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rules, UnknownTagError, read_email
+from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
 
 __all__ = ["Call", "Engine", "Treated"]
 
 # After these the shop has no answer of the service's.
 _LEAVES_NOTHING = frozenset({"reset", "hang", "html502", "empty", "trunc", "garbage"})
 _SILENT = frozenset({"reset", "hang"})
+_TOO_LONG = "(too long to be kept)"
 
 
 @define(eq=False)
@@ -25,24 +26,35 @@ class Call:
     """A call on its way, as it came and as it was planned."""
 
     operation: str
-    code: str
-    body: Mapping[str, Any] | None
+    code: str = field(repr=False)
+    body: Mapping[str, Any] | None = field(repr=False)
     method: str
     route: str
     base_url: str
     findings: tuple[str, ...] = ()
     outcome: Outcome = PLAIN
-    number: int = 0
-    by_rule: bool = False
+    rule: Rule | None = None
+    customer: Customer | None = None
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether somebody reset its customer while it waited: it belongs to what is no more."""
+        return self.customer is not None and self.customer.gone
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its body is too much to be kept for each of many calls; documents are."""
+        return self.operation == "upload_documents"
 
 
 @frozen
 class Treated:
-    """An answer and the fault that spoils it."""
+    """An answer, the fault that spoils it on its way, and whether a rule wrote it."""
 
     answer: Answer
     fault: str = ""
     phase: str = ""
+    canned: bool = False
 
 
 class Engine:
@@ -58,20 +70,20 @@ class Engine:
         self.watching: set[Callable[[], None]] = set()  # who wants to know that something changed
         self.lock = threading.RLock()  # a test may reset what another thread serves
         self._dialect = dialect
+        rules.changed = self.changed
 
     def plan(self, call: Call) -> Answer | None:
         """Choose the call's outcome; an answer when its tag cannot be read."""
         with self.lock:
-            customer = self.customers.of(call.code) if call.code else Customer()
-            call.number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
-            chosen = self.rules.outcome(call.operation, call.code, call.number)
-            if chosen is not None:
-                call.outcome, call.by_rule = chosen, True
-                return None
+            customer = call.customer = self.customers.of(call.code)
+            number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
+            call.rule = self.rules.choose(call.operation, call.code, number)
             try:
                 call.outcome = self._tagged(call, customer)
             except UnknownTagError as unknown:
                 return answers.rejected({"email": [str(unknown)]})
+            if call.rule is not None and call.rule.outcome is not None:
+                call.outcome = call.rule.outcome.over(call.outcome)
             return None
 
     def _tagged(self, call: Call, customer: Customer) -> Outcome:
@@ -88,39 +100,49 @@ class Engine:
     def treat(self, call: Call) -> Treated:
         """Do the call's work, or what its outcome wants instead, and remember it."""
         with self.lock:
-            customer = self.customers.of(call.code) if call.code else Customer()
+            if call.is_forgotten:
+                return Treated(answers.system_error())
+            customer = self.customers.of(call.code)
             call.findings += tuple(self.linter.of_call(call.operation, customer))
             treated = self._fault_before(call, customer) or self._worked(call)
             if call.operation == "approve":
                 customer.told = _told(treated)
-            if call.code:
-                self.customers.save(call.code, customer)
+            self.customers.save(call.code, customer)
             return treated
+
+    def nobody_listens(self, call: Call) -> None:
+        """The shop went before it was answered: whatever it was, it was told nothing."""
+        with self.lock:
+            if call.operation == "approve" and call.customer is not None:
+                call.customer.told = "nothing"
+                self.customers.save(call.code, call.customer)
 
     def _fault_before(self, call: Call, customer: Customer) -> Treated | None:
         outcome = call.outcome
-        turn = call.number - 1 if call.by_rule else customer.faults.get(call.operation, 0)
+        # Each rule counts for itself, and no rule uses up what a tag asks for.
+        counted = call.operation if call.rule is None else f"{call.operation} {call.rule.name}"
+        turn = customer.faults.get(counted, 0)
         fault = outcome.fault_of(turn)
         if fault is not None:
-            customer.faults[call.operation] = turn + 1
+            if not outcome.endless:
+                customer.faults[counted] = turn + 1
             return Treated(answers.system_error(), fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
-            return Treated(outcome.canned, str(outcome.canned.status), "before")
+            return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
 
     def _worked(self, call: Call) -> Treated:
         outcome = call.outcome
         answer = self._work(call)
         # A rule means every call that it chose; a tag means the answer that there is only one of.
-        if not call.by_rule and not (answer.evaluated or answer.saved):
+        if call.rule is None and not (answer.evaluated or answer.saved):
             return Treated(answer)
         if outcome.canned is not None:
-            canned = outcome.canned
-            answer = evolve(canned, evaluated=answer.evaluated, saved=answer.saved)
-            return Treated(answer, str(canned.status), "after")
-        if outcome.after is not None:
-            return Treated(answer, outcome.after, "after")
-        return Treated(answer)
+            canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
+            return Treated(canned, str(canned.status), "after", canned=True)
+        if outcome.after == "500":
+            answer = evolve(answers.system_error(), evaluated=answer.evaluated, saved=answer.saved)
+        return Treated(answer, outcome.after or "", "after" if outcome.after else "")
 
     def _work(self, call: Call) -> Answer:
         outcome, body = call.outcome, call.body or {}
@@ -140,10 +162,11 @@ class Engine:
         self.rules.clear()
         self.journal.clear()
         self.linter.findings.clear()
-        self.changed()
 
     def record(self, call: Call, treated: Treated, started: float) -> None:
         """Note the call, before its first byte is answered."""
+        if call.is_forgotten:
+            return
         self.journal.total += 1
         number = self.journal.total
         for rule in call.findings:
@@ -167,26 +190,23 @@ def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
         route=call.route,
         operation=call.operation,
         fiscal_code=call.code,
-        status=None if fault in _SILENT else _STATUS_OF.get(fault, answer.status),
+        status=None if fault in _SILENT else 502 if fault == "html502" else answer.status,
         elapsed=time.perf_counter() - started,
         evaluated=answer.evaluated,
         fault=f"{fault}{treated.phase}",
-        request=call.body,
+        request=dict.fromkeys(call.body or {}, _TOO_LONG) if call.is_large else call.body,
         answer=answer.body,
         findings=call.findings,
+        canned=treated.canned,
     )
 
 
-_STATUS_OF = {"500": 500, "html502": 502}
-
-
 def _told(treated: Treated) -> Told:
-    if treated.fault in _LEAVES_NOTHING:
+    status = treated.answer.status
+    if treated.fault in _LEAVES_NOTHING or status > 500:  # noqa: PLR2004  (spec §7 knows one fault)
         return "nothing"
-    if treated.fault == "500":
-        return "other"
-    if treated.answer.status in _DECISIONS:
-        return _DECISIONS[treated.answer.status]
+    if status in _DECISIONS:
+        return _DECISIONS[status]
     errors = treated.answer.body.get("errors")
     already = isinstance(errors, dict) and errors.get("domain") == [answers.ALREADY_EVALUATED]
     return "already" if already else "other"

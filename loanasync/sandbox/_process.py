@@ -8,8 +8,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, Self
+from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from loanasync.sandbox._sdk import client_of
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["SandboxProcess"]
 
 _READY = "sandbox ready at "
-_PATIENCE = 10.0  # seconds, for a process that was asked to end
+_PATIENCE = 10.0  # seconds, for a process that was asked for something
+_OPENER = build_opener(ProxyHandler({}))  # it is on this machine, whatever the environment says
 
 
 class SandboxProcess:
@@ -52,13 +54,20 @@ class SandboxProcess:
         """The journal, masked, oldest first.
 
         Args:
-            criteria: ``operation`` and ``status``, as text.
+            criteria: As for `Journal.calls`, as text: operation, status, fiscal_code, fault and the like.
+
+        Raises:
+            ValueError: There is no such criterion.
         """
-        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(criteria)}").splitlines()
-        return [json.loads(line) for line in lines]
+        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(criteria)}").split("\n")
+        return [json.loads(line) for line in lines if line]
 
     def fault(self, text: str) -> None:
-        """Add a rule in words, such as ``approve=500:0.1:after``."""
+        """Add a rule in words, such as ``approve=500:0.1:after``.
+
+        Raises:
+            ValueError: The words are not understood.
+        """
         self._ask("/_sandbox/faults", {"rule": text})
 
     def reset(self) -> None:
@@ -72,8 +81,13 @@ class SandboxProcess:
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> str:
         data = None if form is None else urlencode(form).encode()
-        with urlopen(Request(self.base_url + path, data=data)) as answer:  # noqa: S310  (its own address)
-            text: str = answer.read().decode()
+        request = Request(self.base_url + path, data=data)  # noqa: S310  (its own address)
+        try:
+            with _OPENER.open(request, timeout=_PATIENCE) as answer:
+                text: str = answer.read().decode()
+        except HTTPError as error:
+            with error:
+                raise ValueError(error.read().decode()) from None
         return text
 
     def __enter__(self) -> Self:

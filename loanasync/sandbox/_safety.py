@@ -3,7 +3,7 @@
 import re
 from ipaddress import ip_address
 
-__all__ = ["HINT", "check_host", "check_token", "is_loopback", "looks_real"]
+__all__ = ["HINT", "check_host", "check_shop", "check_token", "is_loopback", "looks_real"]
 
 HINT = "this token looks like a production one: take it out of the sandbox's reach and use a made-up one"
 
@@ -43,9 +43,23 @@ def check_token(token: str) -> None:
     """Refuse a token that may open a real shop.
 
     Raises:
-        ValueError: It looks like one, or is empty.
+        ValueError: It looks like one, or no header can bring it.
     """
     if not token:
         raise ValueError("auth_token is empty: give any made-up one, such as 'sandbox-token'")
+    if not re.fullmatch("[!-~]+", token):
+        raise ValueError("auth_token must be printable ASCII without spaces: else no header can bring it")
     if looks_real(token):
         raise ValueError(f"{HINT}, such as 'sandbox-token'")
+
+
+def check_shop(shop_id: str, shop_url: str | None) -> None:
+    """Refuse a shop that no call could name, and a way back that leads elsewhere than to a page.
+
+    Raises:
+        ValueError: One of them cannot work; it is named.
+    """
+    if not re.fullmatch(r"[!-.0-~]+", shop_id) or shop_id in (".", ".."):
+        raise ValueError(f"shop_id {shop_id!r} must be a part of a path: ASCII without spaces and slashes")
+    if shop_url is not None and not re.match("https?://|/", shop_url):
+        raise ValueError(f"shop_url {shop_url!r} must begin with http://, https:// or /")

@@ -11,8 +11,9 @@ from aiohttp import web
 from loanasync.sandbox._customers import Customers, Snapshot, Store
 from loanasync.sandbox._engine import Engine
 from loanasync.sandbox._linter import Finding, Linter
+from loanasync.sandbox._logs import quiet_logger
 from loanasync.sandbox._process import SandboxProcess
-from loanasync.sandbox._safety import check_host, check_token, is_loopback
+from loanasync.sandbox._safety import check_host, check_shop, check_token, is_loopback
 from loanasync.sandbox._sdk import client_of
 from loanasync.sandbox._service import LARGEST_BODY, Service
 from loanasync.sandbox._threads import running_in_thread
@@ -74,6 +75,7 @@ class Sandbox:
     ) -> None:
         check_host(host, allow_remote=allow_remote)
         check_token(auth_token)
+        check_shop(shop_id, shop_url)
         if dialect not in (None, "street_number", "civic_number"):
             raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
         if journal < 0 or customers < 1:
@@ -87,7 +89,7 @@ class Sandbox:
         self._runner: web.AppRunner | None = None
         self._address = ""
         rules = Rules(seed)
-        for text in faults:
+        for text in [faults] if isinstance(faults, str) else faults:
             rules.add_text(text)
         self._engine = Engine(
             Customers(customers, _store(state)),
@@ -120,8 +122,8 @@ class Sandbox:
 
     def on(
         self,
-        *,
         operation: Operation | None = None,
+        *,
         fiscal_code: str | None = None,
         call: int | None = None,
         rate: float = 1.0,
@@ -144,10 +146,26 @@ class Sandbox:
             >>> rule.outcome.name
             '500after'
         """
+        if fiscal_code is not None:
+            fiscal_code = fiscal_code.strip().upper()  # as the client sends it
         which = {"operation": operation, "fiscal_code": fiscal_code, "call": call, "rate": rate}
         if seed is not None:
             which["seed"] = seed
-        return self._engine.rules.add(**which)
+        with self._engine.lock:
+            return self._engine.rules.add(**which)
+
+    def off(self, rule: Rule | None = None) -> None:
+        """Take one rule back, or all."""
+        with self._engine.lock:
+            if rule is None:
+                self._engine.rules.clear()
+            else:
+                self._engine.rules.remove(rule)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules that are in force, newest first; each tells how many calls it `answered`."""
+        return list(self._engine.rules)
 
     def reset(self, fiscal_code: str | None = None) -> None:
         """Forget one customer; or all customers, calls, findings and rules.
@@ -221,13 +239,15 @@ class Sandbox:
         """
         if self._runner is not None:
             raise RuntimeError(f"the sandbox listens already, at {self._address}")
-        self._engine.customers.open()
         self._ending = asyncio.Event()
-        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1)
-        await self._runner.setup()
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, logger=quiet_logger(), shutdown_timeout=1
+        )
         try:
+            self._engine.customers.open()
+            await self._runner.setup()
             await web.TCPSite(self._runner, self._host, self._port).start()
-        except OSError:
+        except BaseException:
             await self.stop()
             raise
         host, port = self._runner.addresses[0][:2]
@@ -246,8 +266,10 @@ class Sandbox:
         self._address = ""
         if runner is not None:
             self._ending.set()
-            await runner.cleanup()
-            self._engine.customers.close()
+            try:
+                await runner.cleanup()
+            finally:
+                self._engine.customers.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

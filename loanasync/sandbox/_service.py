@@ -9,19 +9,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
+from attrs import evolve
 
 from loanasync.sandbox import _answers as answers
-from loanasync.sandbox._delivery import deliver, json_response, pause
+from loanasync.sandbox._delivery import deliver, has_gone, json_response, pause
 from loanasync.sandbox._engine import Call, Engine, Treated
 from loanasync.sandbox._safety import HINT, looks_real
 from loanasync.sandbox.outcomes import Answer
 
-__all__ = ["LARGEST_BODY", "ROUTES", "Service"]
+__all__ = ["LARGEST_BODY", "ROUTES", "Service", "address_of"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LARGEST_BODY = 16 << 20  # bytes; documents are images
-_LARGEST_OTHER_BODY = 1 << 20
+_LARGEST_OTHER_BODY = 64 << 10  # a request has about a thousand
+_DEEPEST = 64  # objects and arrays in each other
 
 _REQUESTS = "/api/shops/{shopId}/requests"
 _REQUEST = _REQUESTS + "/{fiscalCode}"
@@ -66,7 +68,7 @@ class Service:
                 None,
                 method,
                 route,
-                f"{request.scheme}://{request.host}",
+                address_of(request),
             )
             self._read_url(request, call)
             refused = await self._refused(request, call)
@@ -83,23 +85,24 @@ class Service:
             )
 
     async def _refused(self, request: web.Request, call: Call) -> Answer | None:
-        token = request.headers.get("X-Auth-Token", "")  # spec §5
-        known = hmac.compare_digest(token.encode(errors="surrogateescape"), self._auth_token.encode())
-        if not known or request.match_info["shopId"] != self._shop_id:
-            if not known and looks_real(token):
+        if hint := self._unknown(request):
+            if hint == HINT:
                 call.findings += ("production-token",)
-                return Answer(403, answers.denied().body, headers={"X-Sandbox-Hint": HINT})
-            return answers.denied()
+            return evolve(answers.denied(), headers={"X-Sandbox-Hint": hint})
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge:
             raw = None
+        except web.RequestPayloadError:  # compressed, and broken
+            raw = b""
         if raw is None or (len(raw) > _LARGEST_OTHER_BODY and call.operation != "upload_documents"):
             return Answer(413, {"errors": {"body": ["This value is too long."]}})  # assumed
         try:
             body = _READER.decode(raw.decode())  # JSON is UTF-8: nobody looks for another encoding
         except (ValueError, RecursionError):
             body = None
+        if raw.count(b"[") + raw.count(b"{") > _DEEPEST and _is_deeper(body, _DEEPEST):
+            body = None  # what was read could not be written again
         if not isinstance(body, dict):
             # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
             return answers.rejected({"body": ["This value should be a JSON object."]})
@@ -108,6 +111,16 @@ class Service:
         if call.operation == "create_request" and isinstance(code, str) and code.isprintable():
             call.code = code  # no half of a surrogate pair, which no file and no page can hold
         return None
+
+    def _unknown(self, request: web.Request) -> str:
+        """What is wrong with the credentials (spec §5), which the body of a 403 does not say."""
+        token = request.headers.get("X-Auth-Token", "")
+        if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._auth_token.encode()):
+            if looks_real(token):
+                return HINT
+            return "X-Auth-Token is another shop's" if token else "X-Auth-Token is missing"
+        shop = request.match_info["shopId"]
+        return "" if shop == self._shop_id else "the shop in the path is another than the token's"
 
     async def _treated(self, request: web.Request, call: Call) -> Treated:
         unreadable = self._engine.plan(call)
@@ -118,6 +131,8 @@ class Service:
         treated = self._engine.treat(call)
         if call.outcome.wait_after:
             await pause(request, call.outcome.wait_after / 1000, self._ending)
+        if has_gone(request):
+            self._engine.nobody_listens(call)
         return treated
 
     @web.middleware
@@ -139,6 +154,16 @@ class Service:
 
 
 _KNOWN_PATHS = "Known are: " + ", ".join(f"{method} {path}" for method, path in ROUTES.values())
+
+
+def address_of(request: web.Request) -> str:
+    """The sandbox's own address, as this shop calls it."""
+    return f"{request.scheme}://{request.host}"
+
+
+def _is_deeper(value: object, left: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left == 0 or any(_is_deeper(each, left - 1) for each in inner)
 
 
 def _finite(text: str) -> float:

@@ -4,14 +4,12 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["SqliteStore", "StateFileError"]
+from loanasync.sandbox._customers import StateFileError
+
+__all__ = ["SqliteStore"]
 
 _APPLICATION = 0x4C4F414E  # "LOAN", SQLite's mark of whose file it is
 _VERSION = 1
-
-
-class StateFileError(ValueError):
-    """The file cannot be used as a sandbox's state; the text says why and what to do."""
 
 
 class SqliteStore:
@@ -68,8 +66,15 @@ class SqliteStore:
         run("COMMIT")
 
     def load(self) -> dict[str, str]:
-        """All records by fiscal code, oldest first."""
-        return dict(self._database.execute("SELECT code, record FROM customers ORDER BY rowid"))
+        """All records by fiscal code, oldest first.
+
+        Raises:
+            StateFileError: They cannot be read.
+        """
+        try:
+            return dict(self._database.execute("SELECT code, record FROM customers ORDER BY rowid"))
+        except sqlite3.Error as error:
+            raise StateFileError(f"state file {self._file} cannot be read: {error}. Name another") from None
 
     def put(self, code: str, record: str) -> None:
         """Write one record."""

@@ -104,7 +104,7 @@ def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
     chosen = {}
     for customer in order:
         calls[customer] = calls.get(customer, 0) + 1
-        found = rules.outcome("approve", f"CODE{customer}", calls[customer])
+        found = rules.choose("approve", f"CODE{customer}", calls[customer])
         chosen[customer, calls[customer]] = found is not None
     return chosen
 

@@ -112,7 +112,7 @@ async def test_waiting_in_vain_says_what_came_instead(raw: Raw) -> None:
         await raw.sandbox.journal.wait_for(operation="approve", timeout=0.05)
     with pytest.raises(AssertionError, match="operation is 'create_request', wanted 'approve'"):
         raw.sandbox.journal.wait(operation="approve", timeout=0.05)
-    with pytest.raises(AssertionError, match="1 calls with .* wanted 2. No other call came"):
+    with pytest.raises(AssertionError, match="No other call came"):
         raw.sandbox.journal.wait(2, operation="create_request", timeout=0.05)
     assert raw.sandbox.journal._waiting == [], "nobody waits any more"
 

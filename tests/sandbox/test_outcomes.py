@@ -71,9 +71,7 @@ async def approve(raw: Raw, tag: str, patience: float = 10, **changes: object) -
 
 
 def remembered(raw: Raw) -> Customer:
-    found = raw.sandbox._engine.customers.find(CODE)
-    assert found is not None
-    return found
+    return raw.sandbox._engine.customers.of(CODE)
 
 
 # The fault, how long the shop waits for it, what arrives: status, body, or the way it fails.

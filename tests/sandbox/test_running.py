@@ -105,11 +105,8 @@ async def test_a_process_tells_what_came_masked() -> None:
             45_000,
             "***",
         )
-        with pytest.raises(urllib.error.HTTPError) as refused:
+        with pytest.raises(ValueError, match="did you mean"):
             process.fault("nonsense")
-        with refused.value:
-            assert refused.value.code == 400
-            assert "did you mean" in refused.value.read().decode()
         process.reset()
         assert process.calls() == []
 

@@ -24,7 +24,7 @@ async def test_a_missing_or_wrong_token_is_403_with_error_singular(raw: Raw, tok
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"a": 1e999}', b'{"a": NaN}'],
+    [b"", b"{", b"[]", b"5", b"\xff", b"[" * 10_000, b'{"a": 1e999}', b'{"a": NaN}'],
     ids=lambda body: body[:3],
 )
 async def test_a_body_that_is_no_object_is_400(raw: Raw, body: bytes) -> None:

@@ -2,6 +2,6 @@
 
 from loanasync.sandbox.journal._entry import Entry
 from loanasync.sandbox.journal._journal import Journal
-from loanasync.sandbox.journal._masking import MASK, masked, masked_email
+from loanasync.sandbox.journal._masking import MASK, masked, masked_email, pseudonym
 
-__all__ = ["MASK", "Entry", "Journal", "masked", "masked_email"]
+__all__ = ["MASK", "Entry", "Journal", "masked", "masked_email", "pseudonym"]

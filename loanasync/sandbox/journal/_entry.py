@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.sandbox.journal._masking import MASK, masked
+from loanasync.sandbox.journal._masking import MASK, masked, pseudonym
 
 __all__ = ["Entry"]
 
@@ -28,6 +28,7 @@ class Entry:
         request: The JSON object that came; None when it was none.
         answer: The JSON object that was answered, also when a fault spoiled it on its way.
         findings: Rules of the protocol that this call broke.
+        canned: Whether the answer is one that a rule wrote.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Entry:
     request: Mapping[str, Any] | None
     answer: Mapping[str, Any] | None
     findings: tuple[str, ...] = field(default=())
+    canned: bool = False
 
     def masked(self) -> dict[str, Any]:
         """Everything of it that may be shown, as JSON."""
@@ -53,12 +55,13 @@ class Entry:
             "route": self.route,
             "operation": self.operation,
             "fiscal_code": MASK if self.fiscal_code else "",
+            "customer": pseudonym(self.fiscal_code),
             "status": self.status,
             "elapsed": round(self.elapsed, 6),
             "evaluated": self.evaluated,
             "fault": self.fault,
             "request": masked(self.request),
-            "answer": masked(self.answer),
+            "answer": masked(self.answer, told=not self.canned),
             "findings": list(self.findings),
         }
 
@@ -68,3 +71,8 @@ class Entry:
         parts += ["evaluated"] if self.evaluated else []
         parts += [self.fault] if self.fault else []
         return f"<Entry {', '.join(parts)}>"
+
+    def __str__(self) -> str:
+        who = f" customer {pseudonym(self.fiscal_code)[:6]}" if self.fiscal_code else ""
+        broken = f" [{', '.join(self.findings)}]" if self.findings else ""
+        return f"{self!r}{broken}{who}, {self.elapsed * 1000:.1f} ms"

@@ -17,7 +17,7 @@ from loanasync.sandbox.journal._matching import Criteria
 
 __all__ = ["Journal"]
 
-_OFF = "the journal is off and knows no calls: switch it on before they come"
+_OFF = "the journal is off and knows no calls: start the sandbox with journal=1000, its usual length"
 
 
 class _Waiting(Future[list[Entry]]):
@@ -88,9 +88,7 @@ class Journal(Sequence[Entry]):
 
     def to_jsonl(self, **criteria: Any) -> str:
         """The calls as lines of JSON, masked."""
-        return "".join(
-            json.dumps(entry.masked(), ensure_ascii=False) + "\n" for entry in self.calls(**criteria)
-        )
+        return "".join(json.dumps(entry.masked()) + "\n" for entry in self.calls(**criteria))
 
     def write_jsonl(self, file: str | Path, **criteria: Any) -> None:
         """Write `to_jsonl` to a file, in UTF-8."""
@@ -123,8 +121,7 @@ class Journal(Sequence[Entry]):
             AssertionError: There is one.
         """
         since = 0.0 if within is None else time.time() - within
-        if within is None:
-            self._know_all()
+        self._know_all(since)
         found = [entry for entry in self.calls(**criteria) if entry.at >= since]
         if found:
             told = "\n".join(f"  {entry!r}" for entry in found)
@@ -185,11 +182,11 @@ class Journal(Sequence[Entry]):
             f" {waiting.criteria.nearest(entries)}"
         )
 
-    def _know_all(self) -> None:
+    def _know_all(self, since: float = 0.0) -> None:
         if not self.on:
             raise RuntimeError(_OFF)
         kept, came = len(self), self.total - self._cleared
-        if kept < came:
+        if kept < came and (not kept or self[0].at > since):
             raise RuntimeError(
                 f"the journal kept the last {kept} of {came} calls and cannot tell of all: make it longer"
             )

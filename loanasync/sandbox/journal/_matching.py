@@ -1,17 +1,31 @@
 """Which calls a test means, and how far the others are from it, field by field."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from attrs import fields
-
+from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox.journal._entry import Entry
-from loanasync.sandbox.journal._masking import is_shown
+from loanasync.sandbox.journal._masking import MASK, shown
+from loanasync.sandbox.outcomes import OPERATIONS
 
 __all__ = ["Criteria"]
 
-_NAMES = frozenset(each.name for each in fields(Entry)) - {"request"} | {"body"}
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "number": (int,),
+    "at": (int, float),
+    "method": (str,),
+    "route": (str,),
+    "operation": (str,),
+    "fiscal_code": (str,),
+    "status": (int, type(None)),
+    "elapsed": (int, float),
+    "evaluated": (bool,),
+    "fault": (str,),
+    "body": (Mapping,),
+    "answer": (Mapping, type(None)),
+    "findings": (tuple,),
+    "canned": (bool,),
+}
 _PERSONAL = ("fiscal_code", "answer")
 _NEAREST = 3
 _ABSENT = object()
@@ -21,16 +35,13 @@ class Criteria:
     """Attributes of an entry that are wanted, and fields of its body.
 
     Raises:
-        TypeError: There is no attribute of that name.
+        TypeError: There is no attribute of that name, or it is never of that type.
+        ValueError: There is no operation of that name.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
-        for name in wanted:
-            if name not in _NAMES:
-                near = difflib.get_close_matches(name, sorted(_NAMES), n=1, cutoff=0.0)[0]
-                raise TypeError(f"calls have no {name!r}, did you mean {near!r}?")
-        self._body: Mapping[str, Any] = wanted.get("body", {})
-        self._attributes = {name: value for name, value in wanted.items() if name != "body"}
+        self._attributes = {name: _checked(name, value) for name, value in wanted.items()}
+        self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
 
     def met_by(self, entry: Entry) -> bool:
         """Whether a call is meant."""
@@ -50,32 +61,41 @@ class Criteria:
 
     def __str__(self) -> str:
         named = [
-            f"{name}={_told(value, hidden=name in _PERSONAL)}" for name, value in self._attributes.items()
+            f"{name}={MASK if name in _PERSONAL else repr(value)}" for name, value in self._attributes.items()
         ]
-        named += [
-            f"body.{name}={_told(value, hidden=not is_shown(name))}" for name, value in self._body.items()
-        ]
+        named += [f"body.{name}={_told(name, value)}" for name, value in self._body.items()]
         return ", ".join(named) or "any criteria"
 
     def _differences(self, entry: Entry) -> Iterator[str]:
         for name, wanted in self._attributes.items():
             found = getattr(entry, name)
             if found != wanted:
-                yield _difference(name, found, wanted, hidden=name in _PERSONAL)
+                personal = name in _PERSONAL
+                yield f"{name} is another" if personal else f"{name} is {found!r}, wanted {wanted!r}"
         sent = entry.request or {}
         for name, wanted in self._body.items():
             found = sent.get(name, _ABSENT)
             if found is _ABSENT:
                 yield f"body.{name} is absent"
             elif found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-                yield _difference(f"body.{name}", found, wanted, hidden=not is_shown(name))
+                told, wish = _told(name, found), _told(name, wanted)
+                yield f"body.{name} is " + ("another" if MASK in (told, wish) else f"{told}, wanted {wish}")
 
 
-def _difference(name: str, found: object, wanted: object, *, hidden: bool) -> str:
-    if hidden:
-        return f"{name} is another"
-    return f"{name} is {found!r}, wanted {wanted!r}"
+def _checked(name: str, value: object) -> object:
+    if name not in _TYPES:
+        raise TypeError(f"calls have no {name!r}, did you mean {nearest(name, _TYPES)!r}?")
+    if name == "findings":
+        value = (value,) if isinstance(value, str) else tuple(cast("Iterable[str]", value))
+    types = _TYPES[name]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
+        raise TypeError(f"{name} of a call is {wanted}, never {type(value).__name__}")
+    if name == "operation" and value not in ("", *OPERATIONS):  # empty: any other path
+        raise ValueError(f"operation {value!r} is unknown, did you mean {nearest(value, OPERATIONS)!r}?")
+    return value
 
 
-def _told(value: object, *, hidden: bool) -> str:
-    return "***" if hidden else repr(value)
+def _told(name: str, value: object) -> str:
+    told = shown(name, value)
+    return MASK if told == MASK else repr(told)

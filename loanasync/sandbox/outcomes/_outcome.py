@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 __all__ = ["PLAIN", "Answer", "Before", "Outcome"]
 
@@ -17,7 +17,7 @@ class Answer:
     """A status and its body; `evaluated` when the very call decided, `saved` when it completed."""
 
     status: int
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = field(repr=False)
     evaluated: bool = False
     saved: bool = False
     headers: Mapping[str, str] | None = None
@@ -64,6 +64,19 @@ class Outcome:
         if self.endless:
             return self.before[0]
         return self.before[turn] if turn < len(self.before) else None
+
+    def over(self, tagged: "Outcome") -> "Outcome":
+        """A rule's outcome for a call that has a tag: what the rule leaves open, the tag decides."""
+        if self.decision or self.error or self.invalid or self.canned is not None:
+            return self
+        return evolve(
+            self,
+            decision=tagged.decision,
+            error=tagged.error,
+            invalid=tagged.invalid,
+            redirect=self.redirect and tagged.redirect,
+            street_number=self.street_number or tagged.street_number,
+        )
 
 
 PLAIN = Outcome()

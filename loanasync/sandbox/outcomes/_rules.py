@@ -1,12 +1,14 @@
 """Rules that choose outcomes from Python and from the command line, reproducibly, whatever runs at once."""
 
-import difflib
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Self, cast
 
 from attrs import define, field
 
+from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox.outcomes._outcome import Answer, Outcome
 from loanasync.sandbox.outcomes._tags import UnknownTagError, read_words
 
@@ -19,6 +21,7 @@ OPERATIONS: tuple[Operation, ...] = ("create_request", "approve", "upload_docume
 # Statuses that say by themselves what they mean (spec §7), in the words of a tag.
 _BY_STATUS = {201: "approved", 403: "forbidden", 409: "conflict", 422: "refused", 500: "500"}
 _TO_THE_RATE = 2**64
+_SERVER_S_OWN = ("content-length", "content-type", "transfer-encoding", "connection")
 
 
 @define(kw_only=True)
@@ -26,16 +29,23 @@ class Rule:
     """Which calls are meant, and with what they are answered; made by `Sandbox.on`."""
 
     operation: Operation | None = None
-    fiscal_code: str | None = None
+    fiscal_code: str | None = field(default=None, repr=False)
     call: int | None = None
     rate: float = 1.0
     seed: int = 0
+    number: int = 0
+    changed: Callable[[], None] = field(default=lambda: None, repr=False, eq=False)
     outcome: Outcome | None = field(default=None, init=False)
     answered: int = field(default=0, init=False)
 
+    @property
+    def name(self) -> str:
+        """Its number and its words: what its faults are counted by, and its rate is drawn with."""
+        return f"#{self.number} {self.outcome.name if self.outcome is not None else ''}"
+
     def __attrs_post_init__(self) -> None:
         if self.operation not in (None, *OPERATIONS):
-            near = difflib.get_close_matches(str(self.operation), OPERATIONS, n=1, cutoff=0.0)[0]
+            near = nearest(self.operation, OPERATIONS)
             raise ValueError(f"operation {self.operation!r} is unknown, did you mean {near!r}?")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate {self.rate} must be between 0 and 1")
@@ -60,10 +70,14 @@ class Rule:
             headers: Headers to answer with, such as ``Retry-After``.
 
         Raises:
-            ValueError: The status needs a body, or a word is unknown, or has no such phase.
+            TypeError: The body is no JSON object.
+            ValueError: The status needs a body, a word is unknown or has no such phase, or what is given
+                cannot be sent.
         """
         if phase not in (None, "before", "after"):
             raise ValueError(f"phase {phase!r} is unknown: 'before' or 'after'")
+        if isinstance(answer, str) and answer.isdecimal():
+            answer = int(answer)
         if isinstance(answer, str):
             if body is not None or headers is not None:
                 raise ValueError("body and headers go with a status, not with the words of a tag")
@@ -72,6 +86,7 @@ class Rule:
             self.outcome = _in_words(_BY_STATUS[answer], phase)
         else:
             self.outcome = _canned(answer, body, headers, phase)
+        self.changed()
         return self
 
     def chosen(self, operation: str, code: str, call: int) -> bool:
@@ -85,8 +100,7 @@ class Rule:
         )
 
     def _drawn(self, operation: str, code: str, call: int) -> float:
-        name = self.outcome.name if self.outcome is not None else ""
-        key = f"{self.seed}|{name}|{operation}|{code}|{call}".encode()
+        key = f"{self.seed}|{self.name}|{operation}|{code}|{call}".encode()
         return int.from_bytes(blake2b(key, digest_size=8).digest()) / _TO_THE_RATE
 
 
@@ -112,22 +126,45 @@ def _canned(
         if status == 400:  # noqa: PLR2004
             raise ValueError("status 400 needs a body; for one wrong field respond('invalid.city') has it")
         body = {"errors": {"system": ["System error"]}} if status == 500 else {}  # noqa: PLR2004  (spec §7)
-    answer = Answer(status, body, headers=headers and dict(headers))
+    try:
+        body = json.loads(json.dumps(body, allow_nan=False))  # as it is now, and as JSON can say it
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the body cannot be sent as JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise TypeError("the body must be a JSON object, such as {'errors': {...}}")
+    answer = Answer(status, body, headers=headers and _checked(headers))
     return Outcome(canned=answer, canned_after=phase == "after", name=f"{status}{phase or ''}")
+
+
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if name.lower() in _SERVER_S_OWN:
+            raise ValueError(f"header {name} is the server's own: leave it out")
+        if not re.fullmatch("[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise ValueError(f"header {name!r} is no header's name")
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError(f"the value of header {name} must be a text in one line, such as '7'")
+    return dict(headers)
 
 
 class Rules:
     """All rules; of those that mean a call, the newest counts."""
 
     def __init__(self, seed: int) -> None:
+        self.changed: Callable[[], None] = lambda: None  # told when there is another answer
         self._seed = seed
+        self._made = 0
         self._rules: tuple[Rule, ...] = ()
 
     def add(self, **which: Any) -> Rule:
         """A rule that waits for its `respond`."""
-        return self._added(Rule(**{"seed": self._seed, **which}))
+        return self._added(self._made_of(which))
+
+    def _made_of(self, which: Mapping[str, Any]) -> Rule:
+        return Rule(**{"seed": self._seed, "number": self._made + 1, "changed": self.changed, **which})
 
     def _added(self, rule: Rule) -> Rule:
+        self._made = rule.number
         self._rules = (rule, *self._rules)
         return rule
 
@@ -140,21 +177,27 @@ class Rules:
         operation, given, rest = text.rpartition("=")
         words, _, rest = rest.partition(":")
         rate, _, phase = rest.partition(":")
+        if words in OPERATIONS:
+            raise ValueError(f"{text!r} has an operation for an answer: write {words}=500, for example")
         try:
             number = float(rate or 1)
         except ValueError:
             raise ValueError(f"rate {rate!r} in {text!r} must be a number between 0 and 1") from None
-        rule = Rule(operation=cast("Operation", operation) if given else None, rate=number, seed=self._seed)
-        answer = int(words) if words.isdecimal() else words
-        return self._added(rule.respond(answer, phase=cast("Phase", phase) if phase else None))
+        rule = self._made_of({"operation": operation if given else None, "rate": number})
+        return self._added(rule.respond(words, phase=cast("Phase", phase) if phase else None))
 
-    def outcome(self, operation: str, code: str, call: int) -> Outcome | None:
-        """What the newest rule that means this call asks for."""
+    def choose(self, operation: str, code: str, call: int) -> Rule | None:
+        """The newest rule that means this call."""
         for rule in self._rules:
             if rule.chosen(operation, code, call):
                 rule.answered += 1
-                return rule.outcome
+                return rule
         return None
+
+    def remove(self, rule: Rule) -> None:
+        """Forget one rule."""
+        self._rules = tuple(each for each in self._rules if each is not rule)
+        self.changed()
 
     def clear(self) -> None:
         """Forget all rules."""

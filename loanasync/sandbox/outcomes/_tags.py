@@ -1,11 +1,11 @@
 """Outcomes in words: in an e-mail's tag, anna+500x2.refused@example.com, in a rule or on the command line."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 from loanasync.sandbox.outcomes._outcome import PLAIN, Outcome
 
@@ -25,10 +25,11 @@ KNOWN = (
     *("noredirect", "civic", "street"),
 )
 
-_EITHER = re.compile(f"({'|'.join(EITHER_PHASE)})(before|after)?(?:x([0-9]{{1,2}}))?")
+_EITHER = re.compile(f"({'|'.join(EITHER_PHASE)})(before|after)?(?:x([1-9][0-9]?))?")
 _AFTER = re.compile(f"({'|'.join(AFTER_ONLY)})(?:after)?")
 _SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
 _FIELDS = {name.lower(): name for name in (*APPROVAL_FIELDS, *USER_DATA_FIELDS)}
+_LONGEST = 200
 _ONE_ONLY = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
 
 
@@ -64,6 +65,8 @@ def read_words(words: str, *, endless: bool = False) -> Outcome:
     Raises:
         UnknownTagError: A word is not known, or two of them exclude each other.
     """
+    if len(words) > _LONGEST:
+        raise UnknownTagError(f"A sandbox tag has at most {_LONGEST} characters.")
     found: dict[str, Any] = {}
     rest = iter(word for word in words.lower().split(".") if word)
     for word in rest:
@@ -71,7 +74,7 @@ def read_words(words: str, *, endless: bool = False) -> Outcome:
             if name in ("before", "invalid"):
                 found[name] = (*found.get(name, ()), *value)
             elif name in _ONE_ONLY and found.get(name, value) != value:
-                raise UnknownTagError(f"The sandbox tags of {words} exclude each other: choose one of them.")
+                raise UnknownTagError("Two of these sandbox tags exclude each other: choose one of them.")
             else:
                 found[name] = value
     counted = found.pop("counted", False)
@@ -122,14 +125,12 @@ def _slow(word: str) -> dict[str, Any]:
 def _field(word: str) -> str:
     if word in _FIELDS:
         return _FIELDS[word]
-    near = difflib.get_close_matches(word, _FIELDS, n=1, cutoff=0.0)[0]
+    # What stands in an address may be a name: it is not said again.
     raise UnknownTagError(
-        f"Unknown field in sandbox tag +invalid.{word}, did you mean +invalid.{_FIELDS[near]}?"
+        f"Unknown field in sandbox tag +invalid, did you mean +invalid.{_FIELDS[nearest(word, _FIELDS)]}?"
     )
 
 
 def _unknown(word: str) -> UnknownTagError:
-    near = difflib.get_close_matches(word, KNOWN, n=1, cutoff=0.0)[0]
-    return UnknownTagError(
-        f"Unknown sandbox tag, did you mean +{near}? Known: {', '.join(f'+{each}' for each in KNOWN)}"
-    )
+    known = ", ".join(f"+{each}" for each in KNOWN)
+    return UnknownTagError(f"Unknown sandbox tag, did you mean +{nearest(word, KNOWN)}? Known: {known}")

@@ -1,8 +1,8 @@
 """Which calls of the journal a program asks for over HTTP: the words of a query as criteria."""
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
+from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox.outcomes import OPERATIONS
 
 __all__ = ["read_filters"]
@@ -18,13 +18,9 @@ def read_filters(query: Mapping[str, str]) -> dict[str, object]:
     for name, text in query.items():
         reader = _READERS.get(name)
         if reader is None:
-            raise ValueError(f"calls have no filter {name!r}, did you mean {_nearest(name, _READERS)!r}?")
+            raise ValueError(f"calls have no filter {name!r}, did you mean {nearest(name, _READERS)!r}?")
         criteria[name] = reader(name, text)
     return criteria
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(word, list(known), n=1, cutoff=0.0)[0]
 
 
 def _text(_: str, text: str) -> str:
@@ -50,7 +46,7 @@ def _truth(name: str, text: str) -> bool:
 
 def _operation(name: str, text: str) -> str:
     if text not in ("", *OPERATIONS):  # empty: any other path
-        raise ValueError(f"{name} {text!r} is unknown, did you mean {_nearest(text, OPERATIONS)!r}?")
+        raise ValueError(f"{name} {text!r} is unknown, did you mean {nearest(text, OPERATIONS)!r}?")
     return text
 
 

@@ -1,10 +1,8 @@
 """What the pages say, as plain values for their templates; personal data only when a person asked."""
 
 import json
-import secrets
 import time
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +10,19 @@ from attrs import frozen
 
 from loanasync.sandbox._customers import Customer
 from loanasync.sandbox._engine import Engine
-from loanasync.sandbox.journal import MASK, Entry, masked, masked_email
+from loanasync.sandbox.journal import MASK, Entry, masked, masked_email, pseudonym
 from loanasync.sandbox.outcomes import KNOWN
 from loanasync.sandbox.pages._replay import path_of, replay
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["ASSETS", "application", "asset", "call", "handle", "inspector", "missing", "shop"]
+__all__ = ["ASSETS", "application", "asset", "call", "inspector", "missing", "shop"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEWEST = 100
 # What pages load, and nothing else; without the script a reload does the same.
 ASSETS = {"icon.svg": "image/svg+xml", "live.js": "text/javascript", "style.css": "text/css"}
-_KEY = secrets.token_bytes(16)
 
 # spec §2.1: the order first; the person is behind a click.
 _ORDER = {"amount": "Amount", "instalments": "Instalments", "orderToken": "Order"}
@@ -95,11 +92,6 @@ def _money(name: str, value: float | str) -> str:
     return f"{int(value) / 100:,.2f} euro" if name == "amount" else str(value)
 
 
-def handle(code: str) -> str:
-    """A name for a customer that tells nothing of them."""
-    return blake2b(code.encode(), key=_KEY, digest_size=6).hexdigest()
-
-
 @frozen
 class Row:
     """A customer as the inspector lists them."""
@@ -148,11 +140,11 @@ def inspector(engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typ
 
 def _row(code: str, customer: Customer, *, shown: bool) -> Row:
     email = customer.email if shown or not customer.email else masked_email(customer.email)
-    return Row(handle(code), code if shown else MASK, email, customer)
+    return Row(pseudonym(code), code if shown else MASK, email, customer)
 
 
 def _line(entry: Entry) -> Line:
-    return Line(entry, _clock(entry.at), handle(entry.fiscal_code) if entry.fiscal_code else "")
+    return Line(entry, _clock(entry.at), pseudonym(entry.fiscal_code))
 
 
 def _clock(at: float) -> str:

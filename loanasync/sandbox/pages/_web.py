@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
 from loanasync.sandbox._engine import Engine
 from loanasync.sandbox._openapi import document
+from loanasync.sandbox._service import address_of
+from loanasync.sandbox.journal import pseudonym
 from loanasync.sandbox.pages import _pages as pages
 from loanasync.sandbox.pages._filters import read_filters
 
@@ -71,7 +72,7 @@ class Web:
             "/_sandbox/faults": self._to_inspector,  # a reload after a wrong one
         }
         for path, handler in shown.items():
-            app.router.add_get(path, self._here(handler))
+            app.router.add_get(path, self._here(handler), allow_head=handler != self._events)
         changing = {
             "/apply/{page}": self._decided,
             "/_sandbox/reset": self._reset,
@@ -85,11 +86,11 @@ class Web:
         """Only under an address of the sandbox's own, and no form of another site's."""
 
         async def checked(request: web.Request) -> web.StreamResponse:
-            if not self._is_own(request.url.host or ""):
+            if not self._is_own(_host_of(request)):
                 # A name that another site let lead here would make its pages ours to the browser.
                 raise web.HTTPForbidden(text="ask for this page by the address that the sandbox printed")
             origin = request.headers.get("Origin")
-            if origin is not None and urlsplit(origin).netloc != request.host:
+            if origin is not None and origin.partition("://")[2] != request.host:
                 raise web.HTTPForbidden(text="another site's page may not change the sandbox")
             return await handler(request)
 
@@ -102,7 +103,7 @@ class Web:
         return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
 
     async def _decided(self, request: web.Request) -> web.StreamResponse:
-        wanted = (await request.post()).get("action")
+        wanted = (await _form(request)).get("action")
         with self._engine.lock:
             found = self._engine.customers.at_page(request.match_info["page"])
             if found is None or not found[1].approved:
@@ -130,7 +131,7 @@ class Web:
         entry = next((each for each in self._engine.journal if str(each.number) == wanted), None)
         if entry is None:
             return _html(pages.missing(), 404)
-        base_url = f"{request.scheme}://{request.host}"
+        base_url = address_of(request)
         return _html(pages.call(entry, base_url, self._shop_id, shown=_shown(request)))
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
@@ -168,7 +169,7 @@ class Web:
         return response
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(document(f"{request.scheme}://{request.host}"))
+        return web.json_response(document(address_of(request)))
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -185,7 +186,7 @@ class Web:
         return web.Response(text=json.dumps(found), content_type="application/json")
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
-        wanted = (await request.post()).get("customer")
+        wanted = (await _form(request)).get("customer")
         with self._engine.lock:
             if wanted is None:
                 self._engine.reset()
@@ -196,10 +197,10 @@ class Web:
 
     def _code_of(self, handle: object) -> str:
         codes = (code for code, _ in self._engine.customers.items())
-        return next((code for code in codes if pages.handle(code) == handle), "")
+        return next((code for code in codes if pseudonym(code) == handle), "")
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
-        text = str((await request.post()).get("rule", "")).strip()
+        text = str((await _form(request)).get("rule", "")).strip()
         try:
             self._engine.rules.add_text(text)
         except ValueError as error:
@@ -215,6 +216,20 @@ class Web:
         self._engine.rules.clear()
         self._engine.changed()
         raise _see(request, _INSPECTOR)
+
+
+def _host_of(request: web.Request) -> str:
+    try:
+        return request.url.host or ""
+    except ValueError:  # a port that is none
+        return ""
+
+
+async def _form(request: web.Request) -> Mapping[str, object]:
+    try:
+        return await request.post()
+    except (LookupError, ValueError):  # an encoding that is none, a boundary that is missing
+        raise web.HTTPBadRequest(text="this is no form") from None
 
 
 def _shown(request: web.Request) -> bool:

@@ -1,0 +1,411 @@
+"""What nobody should send, ask or do, and what comes of it: a clear answer, and nothing lost or shown."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import logging
+import urllib.request
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from shop import BODY, CODE, Raw
+from web import get
+
+from loanasync.sandbox import Sandbox, serve
+from loanasync.sandbox._customers import StateFileError
+from loanasync.sandbox._sqlite import SqliteStore
+
+NAMES = ("Mario", "Bianchi", "mario@bianchi.example", "RSSMRA85T10A562S")
+
+
+def url(raw: Raw, path: str = "") -> str:
+    return f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
+
+
+async def test_a_rule_s_500_is_sent_as_it_was_written(raw: Raw) -> None:
+    mine = {"errors": {"system": ["mine"]}}
+    raw.sandbox.on().respond(500, mine, headers={"Retry-After": "7"})
+    async with raw.session.post(url(raw), json={}, headers={"X-Auth-Token": "sandbox-token"}) as answer:
+        assert (answer.status, answer.headers["Retry-After"], await answer.json()) == (500, "7", mine)
+
+
+async def test_a_rule_counts_its_own_faults_and_uses_up_nobody_else_s(raw: Raw) -> None:
+    await raw.create()
+    assert [(await raw.approve(amount=1))[0] for _ in range(2)] == [400, 400]
+    raw.sandbox.on(operation="approve").respond("500x2")
+    assert [(await raw.approve(amount=1))[0] for _ in range(3)] == [500, 500, 400]
+    raw.sandbox.on(operation="approve").respond("500x1")
+    assert [(await raw.approve(amount=1))[0] for _ in range(2)] == [500, 400]
+    raw.sandbox._engine.rules.clear()
+    tagged = [(await raw.approve(email="a+500x2@example.com"))[0] for _ in range(3)]
+    assert tagged == [500, 500, 201]
+
+
+async def test_a_rule_for_the_second_call_faults_there(raw: Raw) -> None:
+    raw.sandbox.on(operation="create_request", call=2).respond("500x1")
+    assert [(await raw.create())[0] for _ in range(3)] == [201, 500, 201]
+
+
+async def test_calls_without_a_fiscal_code_are_counted_too(raw: Raw) -> None:
+    raw.sandbox.on(operation="create_request").respond("500x1")
+    assert [(await raw("POST", "", {}))[0] for _ in range(3)] == [500, 400, 400]
+
+
+async def test_a_rule_for_the_approval_leaves_its_tag_to_the_completion(raw: Raw) -> None:
+    raw.sandbox.on(operation="approve").respond("slow1")
+    await raw.create()
+    await raw.approve(email="a+invalid.documentcity@example.com")
+    await raw("POST", f"/{CODE}/documents", {})
+    assert list((await raw("PATCH", f"/{CODE}", {}))[1]["errors"]) == ["documentCity"]
+
+
+async def test_rules_with_the_same_rate_draw_apart() -> None:
+    sandbox = Sandbox()
+    for _ in range(2):
+        sandbox.on(rate=0.5).respond(503)
+    chosen = [sandbox._engine.rules.choose("approve", f"{each}", 1) for each in range(400)]
+    assert 250 < sum(each is not None for each in chosen) < 350
+
+
+@pytest.mark.parametrize("tag", ["500x0", "500x00", "x" * 201, ".".join(["500x99"] * 40)])
+async def test_a_tag_that_makes_no_sense_is_no_approval(raw: Raw, tag: str) -> None:
+    await raw.create()
+    assert (await raw.approve(email=f"a+{tag}@example.com"))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "documents": [{"owner": "Mario Bianchi"}],
+            "loanFinality": "for Mario",
+            "paymentDayOfMonth": "Mario",
+        },
+        {"errors": "Mario", "error": "Mario", "amount": "Bianchi", "zeroInterestRate": "Mario"},
+        {"email": "mario+bianchi@x.example"},
+        {"email": "a+invalid.bianchi@x.example"},
+    ],
+)
+async def test_a_person_in_the_wrong_field_is_masked_wherever_it_is_shown(
+    raw: Raw, body: dict[str, Any]
+) -> None:
+    await raw.create()
+    raw.sandbox.on(operation="complete").respond(400, {"errors": {"domain": ["Mario Bianchi"]}})
+    await raw("POST", f"/{CODE}", {**BODY, **body})
+    await raw("POST", f"/{CODE}/documents", body)
+    await raw("PATCH", f"/{CODE}", body)
+    journal = raw.sandbox.journal
+    told = [journal.to_jsonl(), str(list(journal)), (await get(raw, "/_sandbox/"))[1]]
+    told += [(await get(raw, f"/_sandbox/calls/{number}"))[1] for number in range(1, 5)]
+    for wanted in ({"body": body}, {"body": {"loanFinality": "Bianchi"}}):
+        with pytest.raises(AssertionError) as caught:
+            journal.assert_once(operation="create_request", **wanted)
+        told.append(str(caught.value))
+    for text in told:
+        assert not [name for name in NAMES if name in text]
+
+
+def test_a_rule_that_is_printed_tells_of_nobody() -> None:
+    rule = Sandbox().on(fiscal_code="RSSMRA85T10A562S").respond(503, {"email": "mario@bianchi.example"})
+    assert not [name for name in NAMES if name in repr(rule) + repr(rule.outcome)]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /api/shops/s/requests/RSSMRA85T10A562S HTTP/1.1\r\nX-Auth-Token: SECRET\x00Mario\r\n\r\n",
+        b"POST /api/shops/s/requests/RSSMRA85T10A562S?a b HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_a_malformed_request_puts_nothing_into_the_log(
+    raw: Raw, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    port = int(raw.sandbox.base_url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    assert b" 400 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    assert "a request could not be handled: " in caplog.text
+    assert not [name for name in (*NAMES, "SECRET") if name in caplog.text]
+
+
+async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
+    await raw.create()
+    journal = raw.sandbox.journal
+    journal.on = False
+    with pytest.raises(RuntimeError, match="the journal is off"):
+        journal.assert_never(within=60)
+    async with Sandbox(journal=1) as sandbox:
+        other = Raw(sandbox, raw.session)
+        await other.create()
+        sandbox.journal.assert_never(status=500, within=60)
+        await other.create()
+        with pytest.raises(RuntimeError, match="kept the last 1 of 2 calls"):
+            sandbox.journal.assert_never(status=500, within=60)
+        sandbox.journal[0].at -= 61
+        sandbox.journal.assert_never(status=500, within=60)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "told"),
+    [
+        ({"operation": "aprove"}, "did you mean 'approve'"),
+        ({"status": "201"}, "status of a call is int or None, never str"),
+        ({"status": True}, "never bool"),
+        ({"evaluated": 1}, "evaluated of a call is bool"),
+        ({"body": "refused"}, "body of a call is Mapping"),
+    ],
+)
+async def test_a_criterion_that_nothing_can_meet_is_an_error(
+    raw: Raw, criteria: dict[str, Any], told: str
+) -> None:
+    for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
+        with pytest.raises((TypeError, ValueError), match=told):
+            ask(**criteria)
+    assert (await raw.create())[0] == 201, "the shop feels nothing of it"
+
+
+async def test_findings_can_be_asked_for_as_a_list_or_by_name(raw: Raw) -> None:
+    await raw.approve()
+    for wanted in (["approve-before-create"], "approve-before-create", ("approve-before-create",)):
+        assert raw.sandbox.journal.assert_once(findings=wanted).number == 1
+
+
+async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
+    async with Sandbox(auth_token="test%1", shop_id="test%1-shop") as sandbox:
+        linter = sandbox._engine.linter
+        assert list(linter.of_url("/api/shops/test%1-shop/requests", "page=1")) == []
+        assert list(linter.of_url("/api/shops/test%1-shop/requests", "key=test%251")) == ["token-in-url"]
+        assert list(linter.of_url("/api/test%1/requests", "")) == ["token-in-url"]
+        assert list(linter.of_url("/", "customerIdentity=1&customerIdentityTypes=1")) == []
+
+
+async def test_a_shop_that_went_was_told_nothing(raw: Raw) -> None:
+    await raw.create()
+    with pytest.raises(TimeoutError):
+        await raw.approve(email="a+slow60000@example.com", timeout=0.1)
+    await raw.sandbox.journal.wait_for(operation="approve")
+    await raw.approve()
+    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-answer"]
+
+
+@pytest.mark.parametrize(("status", "found"), [(502, 1), (503, 1), (500, 0)])
+async def test_only_a_500_may_be_repeated(raw: Raw, status: int, found: int) -> None:
+    raw.sandbox.on(operation="approve", call=1).respond(status, {})
+    await raw.create()
+    await raw.approve()
+    await raw.approve()
+    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-answer"] * found
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_call_that_waits_while_the_sandbox_is_reset_belongs_to_what_was(
+    raw: Raw, *, alone: bool
+) -> None:
+    await raw.create()
+    waiting = asyncio.ensure_future(raw.approve(email="a+slow300@example.com"))
+    customer = raw.sandbox._engine.customers.of(CODE)
+    while not customer.calls.get("approve"):  # noqa: ASYNC110  (nothing tells of a call that waits)
+        await asyncio.sleep(0)
+    raw.sandbox.reset(CODE if alone else None)
+    assert (await waiting)[0] == 500
+    assert (raw.sandbox.snapshot(), raw.sandbox.findings) == ({}, [])
+    assert raw.sandbox.journal.calls(operation="approve") == []
+
+
+async def test_a_start_that_fails_leaves_the_file_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "shop.sqlite"
+    for _ in range(2):
+        broken = Sandbox(port=70_000, state=file)
+        for _ in range(2):
+            with pytest.raises(OverflowError):
+                await broken.start()
+    store = SqliteStore(file)
+    store.open()
+    store.put(CODE, '{"approved": "maybe"}')
+    store.close()
+    for _ in range(2):
+        with pytest.raises(StateFileError, match="holds no customers of a sandbox"):
+            await Sandbox(state=file).start()
+    store.open()
+    store.delete(CODE)
+    store.close()
+    async with Sandbox(state=file):
+        pass
+
+
+async def test_a_start_goes_on_where_the_file_is_by_now(tmp_path: Path) -> None:
+    first, second = (Sandbox(state=tmp_path / "shop.sqlite") for _ in range(2))
+    async with aiohttp.ClientSession() as session:
+        for sandbox, code in ((first, CODE), (second, "TSTXYZ00A00A000B")):
+            async with sandbox:
+                await Raw(sandbox, session)("POST", "", {"fiscalCode": code})
+    async with first:
+        assert list(first.snapshot()) == [CODE, "TSTXYZ00A00A000B"]
+
+
+async def test_strangers_take_no_customer_s_place() -> None:
+    async with Sandbox(customers=1) as sandbox, aiohttp.ClientSession() as session:
+        raw = Raw(sandbox, session)
+        await raw.create()
+        await raw.approve()
+        for number in range(1100):
+            sandbox._engine.customers.of(f"STRANGER{number:08d}")
+        await raw("POST", "/TSTXYZ00A00A000Z/documents", {})
+        assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
+        assert list(sandbox.snapshot()) == [CODE]
+        assert len(sandbox._engine.customers._strangers) == 1000
+        two = {**sandbox.snapshot(), "TSTXYZ00A00A000B": "{}"}
+        sandbox.restore(two)
+        assert list(sandbox.snapshot()) == ["TSTXYZ00A00A000B"]
+
+
+async def test_documents_are_not_kept_in_the_journal(raw: Raw) -> None:
+    await raw.create()
+    await raw("POST", f"/{CODE}/documents", {"front": "x" * 100_000})
+    assert raw.sandbox.journal[-1].request == {"front": "(too long to be kept)"}
+
+
+@pytest.mark.parametrize("depth", [60, 63, 64, 980, 5000])
+async def test_what_is_nested_too_deep_is_no_object(raw: Raw, depth: int) -> None:
+    await raw.create()
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    body = json.dumps(BODY).encode()[:-1] + b',"extra":' + deep + b"}"
+    assert (await raw("POST", f"/{CODE}", body))[0] == (201 if depth < 64 else 400)
+    assert raw.sandbox.snapshot()
+    assert (await get(raw, "/_sandbox/calls/2?personal=shown"))[0] == 200
+
+
+async def test_many_brackets_beside_each_other_are_not_deep(raw: Raw) -> None:
+    await raw.create()
+    assert (await raw.approve(extra=[[]] * 100))[0] == 201
+
+
+async def test_a_request_that_is_broken_is_a_400_and_no_500(raw: Raw) -> None:
+    token = {"X-Auth-Token": "sandbox-token"}
+    broken = {"data": gzip.compress(b"{}")[:-4] + b"xxxx", "headers": {**token, "Content-Encoding": "gzip"}}
+    with contextlib.suppress(
+        aiohttp.ServerDisconnectedError
+    ):  # what follows cannot be found in such a stream
+        async with raw.session.post(url(raw), **broken) as answer:  # type: ignore[arg-type]
+            assert answer.status == 400
+    assert (await get(raw, "/_sandbox/"))[0] == 200
+    inspector = f"{raw.sandbox.base_url}/_sandbox/"
+    for headers, status in (
+        ({"Host": "127.0.0.1:abc"}, 403),
+        ({"Origin": "http://[::1"}, 403),
+        ({"Content-Type": "application/x-www-form-urlencoded; charset=nothing"}, 400),
+        ({"Content-Type": "multipart/form-data"}, 400),
+    ):
+        async with raw.session.post(f"{inspector}faults", data=b"rule=500", headers=headers) as answer:
+            assert answer.status == status, headers
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "told"),
+    [
+        ({}, {"Retry-After": 7}, "a text in one line, such as '7'"),
+        ({}, {"X-A": "a\r\nX-B: b"}, "a text in one line"),
+        ({}, {"X A": "b"}, "is no header's name"),
+        ({}, {"Content-Length": "3"}, "is the server's own"),
+        ({}, {"content-type": "text/html"}, "is the server's own"),
+        ({"a": {1, 2}}, None, "cannot be sent as JSON"),
+        ({"a": float("nan")}, None, "cannot be sent as JSON"),
+        ([1], None, "must be a JSON object"),
+    ],
+)
+def test_an_answer_that_cannot_be_sent_is_refused_where_it_is_written(
+    body: Any, headers: Any, told: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        Sandbox().on().respond(503, body, headers=headers)
+
+
+async def test_what_a_rule_answers_is_what_it_was_when_it_was_written(raw: Raw) -> None:
+    body = {"a": 1}
+    raw.sandbox.on().respond(503, body)
+    body["a"] = 2
+    assert await raw.create() == (503, {"a": 1})
+
+
+def test_a_line_of_the_journal_is_one_line() -> None:
+    with Sandbox.in_thread() as sandbox:
+
+        async def send() -> None:
+            async with aiohttp.ClientSession() as session:
+                await Raw(sandbox, session)("POST", "", {"fiscalCode": CODE, "a\u2028b\ud800": 1})
+
+        asyncio.run(send())
+        text = sandbox.journal.to_jsonl()
+    assert len(text.splitlines()) == 1
+    assert text.isascii()
+
+
+def test_a_process_is_asked_directly_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with Sandbox.subprocess() as process:
+        assert process.calls() == []
+        with pytest.raises(ValueError, match="did you mean"):
+            process.fault("refussed")
+        with pytest.raises(ValueError, match="did you mean 'operation'"):
+            process.calls(operatoin="approve")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"shop_id": ""}, "shop_id"),
+        ({"shop_id": "a/b"}, "shop_id"),
+        ({"shop_id": ".."}, "shop_id"),
+        ({"auth_token": " a "}, "printable ASCII"),
+        ({"auth_token": "a\nb"}, "printable ASCII"),
+        ({"shop_url": "javascript:alert(1)"}, "shop_url"),
+        ({"faults": "nonsense"}, "did you mean"),
+    ],
+)
+def test_an_argument_that_cannot_work_is_named(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Sandbox(**options)
+
+
+async def test_a_shop_that_leaves_a_dripping_answer_is_no_error(
+    raw: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    await raw.create()
+    with pytest.raises(TimeoutError):
+        await raw.approve(email="a+drip@example.com", timeout=0.15)
+    await raw.sandbox.stop()
+    assert "could not be handled" not in caplog.text
+
+
+async def test_events_have_no_head_that_never_ends(raw: Raw) -> None:
+    async with raw.session.head(f"{raw.sandbox.base_url}/_sandbox/events") as answer:
+        assert answer.status == 405
+
+
+async def test_a_rule_is_told_to_who_watches(raw: Raw) -> None:
+    told = asyncio.Event()
+    raw.sandbox._engine.watching.add(told.set)
+    raw.sandbox.on().respond(500)
+    assert told.is_set()
+
+
+async def test_a_browser_that_takes_its_time_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Future[int] = Future()
+
+    def slow_browser(address: str) -> None:
+        with urllib.request.urlopen(address) as page:  # noqa: S310  (the sandbox's own address)
+            seen.set_result(page.status)
+
+    monkeypatch.setattr("webbrowser.open", slow_browser)
+    serving = asyncio.ensure_future(serve(Sandbox(), open_page=True))
+    assert await asyncio.wait_for(asyncio.wrap_future(seen), 30) == 200
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
