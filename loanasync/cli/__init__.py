@@ -10,7 +10,10 @@ def main() -> None:
     """Run the command, or say what is missing for it."""
     missing = [name for name in ("typer", "opentelemetry.sdk") if not _installed(name)]
     if missing:
-        sys.exit("the command needs its extra: pip install 'loanasync[cli]'")
+        sys.exit(
+            "the command needs its extra: pip install 'loanasync[cli]'."
+            " The sandbox alone needs none: python -m loanasync.sandbox"
+        )
     from loanasync.cli._commands import app  # noqa: PLC0415  (needs what was looked for above)
 
     app()

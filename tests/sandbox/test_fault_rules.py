@@ -206,3 +206,49 @@ def test_a_rule_may_have_a_seed_of_its_own() -> None:
 
     assert chosen(None) == chosen(1)
     assert chosen(2) != chosen(1)
+
+
+async def test_a_rule_of_faults_alone_leaves_the_decision_to_the_tag(raw: Raw) -> None:
+    raw.sandbox.on("approve").respond("slow1")
+    await raw.create()
+    assert (await raw.approve(email="a+refuse@example.com"))[0] == 400, "also what it does not know"
+    status, answer = await raw.approve(email="a+refused.civic@example.com")
+    assert (status, answer["civicNumber"]) == (422, "12")
+
+
+async def test_a_rule_can_be_taken_back(raw: Raw) -> None:
+    first = raw.sandbox.on("create_request").respond(503)
+    second = raw.sandbox.on("create_request").respond(502)
+    assert raw.sandbox.rules == [second, first]
+    assert (await raw.create())[0] == 502
+    raw.sandbox.off(second)
+    assert (await raw.create())[0] == 503
+    assert (first.answered, second.answered) == (1, 1)
+    raw.sandbox.off()
+    assert (await raw.create())[0] == 201
+
+
+def test_a_rule_for_a_customer_means_them_however_their_code_is_written() -> None:
+    assert Sandbox().on(fiscal_code=f" {CODE.lower()} ").respond(500).chosen("approve", CODE, 1)
+
+
+def test_an_operation_for_an_answer_is_told_apart() -> None:
+    with pytest.raises(ValueError, match="write approve=500"):
+        Sandbox(faults=["approve:500"])
+
+
+@pytest.mark.parametrize(
+    ("shop", "token", "hint"),
+    [
+        ("sandbox-shop", None, "X-Auth-Token is missing"),
+        ("sandbox-shop", "other", "X-Auth-Token is another shop's"),
+        ("other", "sandbox-token", "the shop in the path is another than the token's"),
+    ],
+)
+async def test_a_403_says_in_a_header_what_was_wrong(
+    raw: Raw, shop: str, token: str | None, hint: str
+) -> None:
+    address = f"{raw.sandbox.base_url}/api/shops/{shop}/requests"
+    headers = {} if token is None else {"X-Auth-Token": token}
+    async with raw.session.post(address, json={}, headers=headers) as answer:
+        assert (answer.status, answer.headers["X-Sandbox-Hint"]) == (403, hint)

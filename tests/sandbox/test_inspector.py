@@ -222,3 +222,8 @@ async def test_a_foreign_name_that_leads_here_shows_nothing(raw: Raw) -> None:
         raw.session.get(f"{sandbox.base_url}/_sandbox/", headers=foreign) as answer,
     ):
         assert answer.status == 200
+
+
+async def test_a_program_may_wait_until_it_serves(raw: Raw) -> None:
+    status, text = await get(raw, "/_sandbox/health")
+    assert (status, json.loads(text)) == (200, {"status": "ok"})

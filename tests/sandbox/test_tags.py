@@ -1,6 +1,7 @@
 """Words and what they ask for, without a loop (the sockets are in test_outcomes)."""
 
 import pytest
+from attrs import evolve
 
 from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 from loanasync.sandbox.outcomes._outcome import PLAIN
@@ -15,7 +16,7 @@ def test_without_a_tag_the_answer_is_the_plain_one(email: object) -> None:
 @pytest.mark.parametrize("word", KNOWN)
 def test_every_word_that_is_told_of_is_understood(word: str) -> None:
     written = word.replace("xN", "x2").replace("<ms>", "20").replace("<field>", "city")
-    assert read_email(f"Anna+{written.upper()}@example.com") != PLAIN
+    assert evolve(read_email(f"Anna+{written.upper()}@example.com"), name="") != PLAIN
 
 
 @pytest.mark.parametrize("field", [*APPROVAL_FIELDS, *USER_DATA_FIELDS])

@@ -66,6 +66,7 @@ class Web:
             "/_sandbox/calls/{number}": self._call,
             **{f"/_sandbox/{name}": self._asset for name in pages.ASSETS},
             "/_sandbox/events": self._events,
+            "/_sandbox/health": self._health,
             "/_sandbox/openapi.json": self._openapi,
             "/_sandbox/journal.jsonl": self._journal,
             "/_sandbox/findings.json": self._findings,
@@ -167,6 +168,9 @@ class Web:
             ended.cancel()
             self._engine.watching.discard(tell)
         return response
+
+    async def _health(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok"})
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document(address_of(request)))
