@@ -19,6 +19,7 @@ from loanasync._limits import Limits
 from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._options import Options, places
+from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._retry import Quota
@@ -93,6 +94,7 @@ class LoanClient:
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             places(session, max_concurrency),
+            forgotten=made_here() if session is None else None,
         )
 
     @classmethod
@@ -330,7 +332,10 @@ class LoanClient:
         retry: RetryPolicy | None,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
-            raise call
+            try:
+                raise call
+            finally:
+                del call  # or error, traceback and frame would hold each other
         options = self._options
         if timeout is not None or retry is not None:
             options = options.changed(timeout=timeout, retry=retry)

@@ -3,21 +3,66 @@
 import asyncio
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 __all__ = ["PerLoop"]
 
 Owned = TypeVar("Owned")
+Close = Callable[[Owned, float], Awaitable[None]]
+
+_LOOK = 0.1  # seconds between two looks whether another thread's loop still runs
+
+
+async def _life(own: Owned, close: Close[Owned]) -> AsyncGenerator[None, float]:
+    """Stand until `own` is to be closed, which takes the seconds that are sent.
+
+    A loop closes the asynchronous generators that were begun in it before it is closed itself (asyncio.run
+    does so, and all that is built on its Runner), and one that was forgotten as soon as it is collected:
+    either way the connections end where they began.
+    """
+    within = 0.0
+    try:
+        within = yield
+    finally:
+        await close(own, within)
+
+
+class _Entry(Generic[Owned]):
+    """One loop's own and its life."""
+
+    def __init__(self, own: Owned, close: Close[Owned]) -> None:
+        self.own = own
+        self._life = _life(own, close)
+        with suppress(StopIteration):  # it has reached its yield, without a turn of the loop
+            self._life.__anext__().__await__().send(None)
+
+    @property
+    def is_open(self) -> bool:
+        return self._life.ag_frame is not None
+
+    async def close(self, within: float) -> None:
+        with suppress(StopAsyncIteration):
+            await self._life.asend(within)
 
 
 class PerLoop(Generic[Owned]):
-    """One value for each running event loop: several `asyncio.run`, several threads, a forked child."""
+    """One value for each running event loop: several `asyncio.run`, several threads, a forked child.
 
-    def __init__(self, make: Callable[[], Owned], close: Callable[[Owned], Awaitable[None]]) -> None:
+    Each is closed by `aclose`, or at once when its loop ends. `forgotten` is told when neither comes.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Owned],
+        close: Close[Owned],
+        forgotten: Callable[[], None] | None = None,
+    ) -> None:
         self._make = make
         self._close = close
-        self._made: dict[AbstractEventLoop, Owned] = {}
+        self._forgotten = forgotten
+        self._made: dict[AbstractEventLoop, _Entry[Owned]] = {}
         self._process = os.getpid()
         self._inherited: list[object] = []
 
@@ -27,11 +72,17 @@ class PerLoop(Generic[Owned]):
         if self._process != os.getpid():
             self._leave_to_parent()
         try:
-            return self._made[loop]
+            return self._made[loop].own
         except KeyError:
-            self._made = {each: own for each, own in self._made.items() if not each.is_closed()}
-            own = self._made[loop] = self._make()
-            return own
+            self._forget_closed_loops()
+            entry = self._made[loop] = _Entry(self._make(), self._close)
+            return entry.own
+
+    def _forget_closed_loops(self) -> None:
+        closed = [loop for loop in tuple(self._made) if loop.is_closed()]  # other threads add theirs meanwhile
+        left_open = [entry for loop in closed if (entry := self._made.pop(loop, None)) and entry.is_open]
+        if left_open and self._forgotten is not None:
+            self._forgotten()  # that loop was closed by hand, with connections open in it
 
     def _leave_to_parent(self) -> None:
         # A forked child shares sockets and selector with its parent: closing them here, even by the
@@ -40,18 +91,41 @@ class PerLoop(Generic[Owned]):
         self._made = {}
         self._process = os.getpid()
 
-    async def aclose(self) -> None:
-        """Close what belongs to this loop here, and what belongs to other running loops there."""
+    async def aclose(self, within: float) -> None:
+        """Close what belongs to this loop here, and what belongs to other running loops there.
+
+        What belongs to a loop that stands still is closed when that loop ends.
+
+        Args:
+            within: Seconds that each may take before it is closed at once.
+        """
         running = asyncio.get_running_loop()
         if self._process != os.getpid():
             self._leave_to_parent()
-        made, self._made = self._made, {}
-        for loop, own in made.items():
-            if loop is running:
-                await self._close(own)
-            elif loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(self._closing(own), loop)
-                await asyncio.wrap_future(closing)
+        here = self._made.pop(running, None)
+        closings = [
+            (loop, asyncio.wrap_future(asyncio.run_coroutine_threadsafe(entry.close(within), loop)))
+            for loop in tuple(self._made)
+            if loop.is_running() and (entry := self._made.pop(loop, None))
+        ]
+        try:
+            if here is not None:
+                await here.close(within)
+            for loop, closing in closings:
+                await _closed_there(loop, closing)
+        except BaseException:
+            for _, closing in closings:
+                closing.cancel()  # which closes at once
+            raise
 
-    async def _closing(self, own: Owned) -> None:
-        await self._close(own)
+    def __del__(self) -> None:
+        left_open = any(entry.is_open for entry in self._made.values())
+        if left_open and self._forgotten is not None and self._process == os.getpid():
+            self._forgotten()
+
+
+async def _closed_there(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:
+    while not closing.done() and loop.is_running():  # a loop that ends meanwhile closes its own by itself
+        await asyncio.wait({closing}, timeout=_LOOK)
+    if closing.done():
+        await closing

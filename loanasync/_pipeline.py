@@ -74,13 +74,15 @@ class _Lane:
         if self._places is not None:
             self._places.release()
 
-    async def drain(self, within: float) -> None:
-        """Wait for the calls under way, at most so many seconds."""
+    async def close(self, within: float) -> None:
+        """Wait for the calls under way, at most so many seconds, and close the transport."""
         try:
             async with asyncio.timeout(within):
                 await self._idle.wait()
         except TimeoutError:
             pass
+        finally:  # also when the closing itself is cancelled
+            await self.transport.aclose()
 
 
 @frozen
@@ -103,17 +105,18 @@ class Pipeline:
         quota: Quota,
         places: int | None,
         *,
+        forgotten: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._lanes = PerLoop(lambda: _Lane(open_transport(), places), self._close_lane)
+        # No method of ours goes in: without a cycle, a forgotten client is noticed when it is dropped.
+        self._lanes = PerLoop(lambda: _Lane(open_transport(), places), _Lane.close, forgotten)
         self._telemetry = telemetry
         self._quota = quota
         self._places = places
         self._now = now
         self._sleep = sleep
         self._closed = False
-        self._drain = 0.0
 
     def over(
         self, open_transport: Callable[[], Sender], *, now: Callable[[], float], sleep: Sleep
@@ -137,7 +140,10 @@ class Pipeline:
             if isinstance(outcome, LoanError):
                 # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
                 # token and the URL, is its cause or context.
-                raise outcome
+                try:
+                    raise outcome
+                finally:
+                    del outcome  # or error, traceback and frame would hold each other
             return outcome
 
     async def _outcome(
@@ -215,11 +221,4 @@ class Pipeline:
     async def aclose(self, drain: float) -> None:
         """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""
         self._closed = True
-        self._drain = drain
-        await self._lanes.aclose()
-
-    async def _close_lane(self, lane: _Lane) -> None:
-        try:
-            await lane.drain(self._drain)
-        finally:  # also when the closing itself is cancelled
-            await lane.transport.aclose()
+        await self._lanes.aclose(drain)

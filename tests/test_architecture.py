@@ -22,6 +22,7 @@ ORDER = [
         "_problems",
         "_calls",
         "_options",
+        "_origin",
         "_prepare",
         "_retry",
         "_telemetry",

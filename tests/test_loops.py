@@ -11,7 +11,7 @@ class Made:
         self.closed_in: asyncio.AbstractEventLoop | None = None
 
 
-async def close(made: Made) -> None:
+async def close(made: Made, _: float) -> None:
     made.closed_in = asyncio.get_running_loop()
 
 
@@ -19,7 +19,7 @@ async def test_a_loop_gets_one_of_its_own_and_keeps_it() -> None:
     own = PerLoop(Made, close)
     made = own.here()
     assert own.here() is made
-    await own.aclose()
+    await own.aclose(0)
     assert made.closed_in is asyncio.get_running_loop()
     assert own.here() is not made
 
@@ -32,7 +32,7 @@ def test_what_belongs_to_a_dead_loop_is_forgotten() -> None:
 
     first, second = asyncio.run(here()), asyncio.run(here())
     assert first is not second
-    assert list(own._made.values()) == [second]
+    assert [entry.own for entry in own._made.values()] == [second]
 
 
 def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
@@ -43,7 +43,7 @@ def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
 
     with asyncio.Runner() as still:
         made = still.run(here())
-        asyncio.run(own.aclose())
+        asyncio.run(own.aclose(0))
         assert made.closed_in is None
 
 
@@ -53,10 +53,10 @@ async def test_a_forked_child_touches_nothing_of_its_parents(monkeypatch: pytest
     monkeypatch.setattr(os, "getpid", lambda: -1)
     childs = own.here()
     assert childs is not parents
-    await own.aclose()
+    await own.aclose(0)
     assert childs.closed_in is not None
     assert parents.closed_in is None
     assert own._inherited, "kept, so that no garbage collector closes the parent's sockets"
     monkeypatch.setattr(os, "getpid", lambda: -2)
-    await own.aclose()
+    await own.aclose(0)
     assert parents.closed_in is None
