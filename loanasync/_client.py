@@ -332,10 +332,8 @@ class LoanClient:
         retry: RetryPolicy | None,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
-            try:
-                raise call
-            finally:
-                del call  # or error, traceback and frame would hold each other
+            # Another one, since the frames above have this one: they and it would hold each other.
+            raise InvalidRequestError(call.problems)
         options = self._options
         if timeout is not None or retry is not None:
             options = options.changed(timeout=timeout, retry=retry)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import date
 from enum import StrEnum
@@ -40,8 +41,8 @@ class Members(dict[str, Any]):
 def _members(pairs: list[tuple[str, Any]]) -> Members:
     members = Members(pairs)
     if len(members) != len(pairs):  # JSON parsers keep the last one, silently
-        names = [name for name, _ in pairs]
-        members.repeated = frozenset(name for name in members if names.count(name) > 1)
+        times = Counter(name for name, _ in pairs)
+        members.repeated = frozenset(name for name, count in times.items() if count > 1)
     return members
 
 

@@ -3,6 +3,7 @@
 import platform
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
@@ -13,7 +14,7 @@ from loanasync import _values as values
 from loanasync._display import mask
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Shop", "configure", "from_environment", "require"]
+__all__ = ["Shop", "configure", "from_environment", "release", "require"]
 
 _TOKEN = re.compile("[\x21-\x7e]+")
 _SEGMENT = re.compile(r"[\x21-\x7e]+")
@@ -80,8 +81,14 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
+@cache
+def release(package: str) -> str:
+    """The version of a package that is installed; its metadata is a file, and read once."""
+    return version(package)
+
+
 def _user_agent() -> str:
-    return f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/{platform.python_version()}"
+    return f"loanasync/{release('loanasync')} aiohttp/{release('aiohttp')} Python/{platform.python_version()}"
 
 
 def _address(base_url: object) -> tuple[str, str, int]:

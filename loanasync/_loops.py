@@ -5,7 +5,10 @@ import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+if TYPE_CHECKING:
+    from types import AsyncGeneratorType
 
 __all__ = ["PerLoop"]
 
@@ -34,7 +37,7 @@ class _Entry(Generic[Owned]):
 
     def __init__(self, own: Owned, close: Close[Owned]) -> None:
         self.own = own
-        self._life = _life(own, close)
+        self._life = cast("AsyncGeneratorType[None, float]", _life(own, close))
         with suppress(StopIteration):  # it has reached its yield, without a turn of the loop
             self._life.__anext__().__await__().send(None)
 
@@ -79,7 +82,9 @@ class PerLoop(Generic[Owned]):
             return entry.own
 
     def _forget_closed_loops(self) -> None:
-        closed = [loop for loop in tuple(self._made) if loop.is_closed()]  # other threads add theirs meanwhile
+        closed = [
+            loop for loop in tuple(self._made) if loop.is_closed()
+        ]  # other threads add theirs meanwhile
         left_open = [entry for loop in closed if (entry := self._made.pop(loop, None)) and entry.is_open]
         if left_open and self._forgotten is not None:
             self._forgotten()  # that loop was closed by hand, with connections open in it

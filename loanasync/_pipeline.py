@@ -26,6 +26,8 @@ from loanasync.errors import (
 
 __all__ = ["Pipeline", "Sender"]
 
+_CONNECTING = 0.9  # the share of an attempt's time after which a connection comes too late to be of use
+
 
 class Sender(Protocol):
     """One event loop's way to the service: over aiohttp (`_transport`), or a script in a shop's tests."""
@@ -58,6 +60,11 @@ class _Lane:
         self._calls -= 1
         if not self._calls:
             self._idle.set()
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether calls wait for one another here."""
+        return self._places is not None
 
     async def take_place(self, within: float) -> bool:
         """Wait for a place, at most so many seconds."""
@@ -157,7 +164,10 @@ class Pipeline:
     ) -> Outcome | LoanError:
         operation = call.endpoint.operation
         deadline = started + timeout.total
-        if not await lane.take_place(timeout.total):
+        has_place = await lane.take_place(timeout.total)
+        if lane.has_limit:
+            span.queued(self._now() - started, None if has_place else "PoolTimeoutError")
+        if not has_place:
             return PoolTimeoutError(operation, "TimeoutError", "no", 0)
         try:
             answer = await self._answer(call, lane, span, deadline, timeout, retry)
@@ -199,7 +209,10 @@ class Pipeline:
             attempts += 1
             with span.attempt(attempts) as sending:
                 answer = await lane.transport.send(
-                    call.request(sending.headers), connect=timeout.connect, within=within
+                    call.request(sending.headers),
+                    # Before the deadline cuts it: what did not connect was surely not sent.
+                    connect=min(timeout.connect, _CONNECTING * within),
+                    within=within,
                 )
                 if isinstance(answer, Reply):
                     sending.answered(answer.status)

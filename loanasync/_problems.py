@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from loanasync._codec import Malformed, Members, decode
 from loanasync._dialect import field_of
@@ -16,6 +17,9 @@ from loanasync.errors import (
 
 __all__ = ["personal_values", "read_problems"]
 
+# An answer may have a million bytes, and the event loop waits while they are read.
+_MOST_MESSAGES = 100
+_LONGEST_READ = 5000
 _LONGEST_MESSAGE = 300
 _LONGEST_NAME = 60
 _SHORTEST_SECRET = 4  # shorter values ("RM", "12") would be found in innocent words
@@ -42,7 +46,7 @@ def read_problems(
     Raises:
         Malformed: The body is not JSON, or holds no message where spec §7 says that it does.
     """
-    said = tuple(_messages(decode(body)))
+    said = tuple(islice(_messages(decode(body)), _MOST_MESSAGES))
     if not said:
         raise Malformed("errors: missing")
     problems = tuple(
@@ -54,7 +58,7 @@ def read_problems(
 
 def _domain_error(messages: list[str]) -> type[DomainError] | None:
     for pattern, error in _DOMAIN:
-        if any(map(pattern.search, messages)):
+        if any(pattern.search(message[:_LONGEST_READ]) for message in messages):
             return error
     return DomainError if messages else None
 
@@ -70,9 +74,13 @@ def _messages(members: Members) -> Iterator[tuple[str, str]]:
 
 
 def _tidy(text: str, personal: Collection[str], longest: int) -> str:
+    cut = len(text) > _LONGEST_READ
+    text = text[:_LONGEST_READ]
     for value in sorted(personal, key=len, reverse=True):
         # As a whole only: the name Prova must not tear a hole into "approval".
         text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "***", text, flags=re.IGNORECASE)
+    if cut:  # the beginning of a value may stand at the end
+        text = text[: max(0, len(text) - max(map(len, personal), default=0))] + "…"
     printable = "".join(character if character.isprintable() else " " for character in text)
     return printable if len(printable) <= longest else printable[: longest - 1] + "…"
 

@@ -86,14 +86,19 @@ async def repeat(
     jitter = wait_random_exponential(multiplier=policy.base, max=policy.cap)
     stop = _Stop(policy, quota, remaining)
     first: Reply | None = fault
+    given_up: BaseException | None = None
 
-    async def attempt() -> Reply | NoAnswer:
+    async def attempt() -> Reply | NoAnswer | None:
         # tenacity counts attempts from its first call, and the first attempt has been made.
-        nonlocal first
+        nonlocal first, given_up
         if first is not None:
             reply, first = first, None
             return reply
-        return await again()
+        try:
+            return await again()
+        except BaseException as error:  # noqa: BLE001  (raised below: tenacity would tie it into a cycle)
+            given_up = error
+            return None
 
     def wait(state: RetryCallState) -> float:
         assert state.outcome is not None  # noqa: S101  (tenacity's order: outcome, wait, stop)
@@ -111,4 +116,11 @@ async def repeat(
         sleep=sleep,
         retry_error_callback=last,
     )
-    return await retrying(attempt), stop.reason
+    try:
+        answer: Reply | NoAnswer = await retrying(attempt)
+        if given_up is not None:
+            raise given_up
+        return answer, stop.reason
+    finally:
+        given_up = None
+        retrying.iter_state.reset()  # its actions refer to itself

@@ -1,7 +1,6 @@
-"""One span for each call and one for each attempt, three metrics, and nothing personal in any of them."""
+"""One span for each call and one for each attempt, four metrics, and nothing personal in any of them."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -23,6 +22,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from loanasync._calls import Call
+from loanasync._configuration import release
 from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,14 +68,20 @@ class Telemetry:
     ) -> None:
         if propagate not in _INJECT:
             raise ConfigurationError("propagate", f"must be one of {', '.join(_INJECT)}")
-        release = version("loanasync")
-        meter = get_meter("loanasync", release, meter_provider, _SCHEMA)
-        self.tracer = get_tracer("loanasync", release, tracer_provider, _SCHEMA)
+        version = release("loanasync")
+        meter = get_meter("loanasync", version, meter_provider, _SCHEMA)
+        self.tracer = get_tracer("loanasync", version, tracer_provider, _SCHEMA)
         self.inject = _INJECT[propagate]
         self.duration = meter.create_histogram(
             "http.client.request.duration",
             unit="s",
             description="Duration of HTTP client requests.",
+            explicit_bucket_boundaries_advisory=_BOUNDARIES,
+        )
+        self.queue = meter.create_histogram(
+            "loanasync.queue.duration",
+            unit="s",
+            description="Time that calls waited for a place among the concurrent ones.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
         self.decisions = meter.create_counter(
@@ -112,6 +118,13 @@ class CallSpan:
         if number > 1:
             self._telemetry.retries.add(1, {"loanasync.operation": self._call.endpoint.operation})
         return AttemptSpan(self._telemetry, self._call, number)
+
+    def queued(self, seconds: float, error_type: str | None) -> None:
+        """Say how long the call waited for its place, and with what error if it got none."""
+        attributes = {"loanasync.operation": self._call.endpoint.operation}
+        if error_type is not None:
+            attributes["error.type"] = error_type
+        self._telemetry.queue.record(seconds, attributes)
 
     def ended(self, attempts: int, stopped_by: str | None) -> None:
         """Say how many attempts an answer took, and what ended them."""

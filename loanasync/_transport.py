@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import lru_cache, partial
+from traceback import walk_tb
 
 import aiohttp
 from yarl import URL
@@ -13,6 +14,7 @@ from loanasync.errors import (
     ConfigurationError,
     ConnectError,
     ConnectionLostError,
+    PoolTimeoutError,
     ReadTimeoutError,
 )
 
@@ -137,6 +139,21 @@ def _no_answer(error: Exception) -> NoAnswer:
     # Without a number it is aiohttp's own: found closing before the write of the body.
     closing = isinstance(error, aiohttp.ClientOSError) and error.errno is None
     if isinstance(error, _NEVER_SENT) or closing:
-        return NoAnswer(error=ConnectError, cause_type=cause_type, request_sent="no")
+        waited = isinstance(error, aiohttp.ConnectionTimeoutError) and _waited_for_pool(error)
+        never = PoolTimeoutError if waited else ConnectError
+        return NoAnswer(error=never, cause_type=cause_type, request_sent="no")
     kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionLostError
     return NoAnswer(error=kind, cause_type=cause_type, request_sent="maybe")
+
+
+# aiohttp has one error for two waits, for a connection and for a free slot of a pool that is full. Which one
+# it was stands in the stack that the time-out cut off. Should aiohttp rename the method, all are connections.
+_POOL = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
+
+
+def _waited_for_pool(error: BaseException | None) -> bool:
+    while error is not None:
+        if any(frame.f_code is _POOL for frame, _ in walk_tb(error.__traceback__)):
+            return True
+        error = error.__cause__
+    return False

@@ -66,7 +66,7 @@ ReplyOutcome = Literal["approved", "refused", "unknown"]
 
 
 class LoanError(Exception):
-    """Any failure of this package; catch it to catch them all.
+    """Any failure of this package. Catch it to catch them all.
 
     Two errors are equal when their type and all they say are equal, so that one that crossed a process
     boundary still compares.
@@ -102,7 +102,7 @@ class InvalidRequestError(LoanError):
 
 @define(slots=False, repr=False)
 class ConfigurationError(LoanError):
-    """The client is set up in a way that cannot work; nothing was sent.
+    """The client is set up in a way that cannot work; nothing was sent. Mend `setting`.
 
     Args:
         setting: The parameter or environment variable to mend, such as ``shop_id``.
@@ -128,6 +128,8 @@ class ClientClosedError(LoanError):
 @define(slots=False, repr=False)
 class ServiceError(LoanError):
     """The service answered with a status that is neither a decision nor a success (spec §7).
+
+    Catch its subclasses for what to do about each; show or log `problems`, they hold nothing personal.
 
     Args:
         operation: The call: ``create_request``, ``approve``, ``upload_documents`` or ``complete``.
@@ -166,14 +168,20 @@ class RejectedError(ServiceError):
 
 
 class DomainError(RejectedError):
-    """400 under ``domain``: the request is well formed and yet not possible (spec §7)."""
+    """400 under ``domain``: the request is well formed and yet not possible (spec §7).
+
+    Do not repeat it unchanged; its subclasses say what is in the way.
+    """
 
     def __str__(self) -> str:
         return self._says("the request as it stands is not possible; do not repeat it unchanged")
 
 
 class UserNotFoundError(DomainError):
-    """400 "User not found": the fiscal code is wrong, or no request was created for it (spec §7)."""
+    """400 "User not found": the fiscal code is wrong, or no request was created for it (spec §7).
+
+    Check the code, and call `create_request` for it first.
+    """
 
     def __str__(self) -> str:
         return self._says("check the fiscal code, and call create_request for it first")
@@ -187,7 +195,7 @@ class ShopNotAllowedError(DomainError):
 
 
 class InvalidFiscalCodeError(DomainError):
-    """400 "Invalid fiscalCode." (spec §7): let the customer check the code."""
+    """400 "Invalid fiscalCode." (spec §7). Let the customer check the code."""
 
     def __str__(self) -> str:
         return self._says("let the customer check the fiscal code")
@@ -196,6 +204,8 @@ class InvalidFiscalCodeError(DomainError):
 @define(slots=False, repr=False)
 class AlreadyEvaluatedError(DomainError):
     """400 "User already evaluated for approval" (spec §3): a decision exists, and this is not it.
+
+    Do not ask for approval again: look the decision up where it was kept, or ask the service for it.
 
     Args:
         after_retry: True when an earlier attempt of this same call was answered with a 500: that attempt
@@ -222,7 +232,7 @@ class AccessDeniedError(ServiceError):
 
 
 class CannotCompleteError(ServiceError):
-    """409: the request cannot be completed (spec §4.1, §7). Repeating it does not help."""
+    """409: the request cannot be completed (spec §4.1, §7). Do not repeat it."""
 
     def __str__(self) -> str:
         return self._says("the service cannot complete this request; do not repeat it")
@@ -231,6 +241,8 @@ class CannotCompleteError(ServiceError):
 @define(slots=False, repr=False)
 class SystemFaultError(ServiceError):
     """500 to the last attempt (spec §7): the service failed, and what it did before is not known.
+
+    Settle with the service what became of the request before it is repeated.
 
     Args:
         stopped_by: Why no further attempt was made: ``attempts``, ``deadline`` or ``quota``.
@@ -246,7 +258,10 @@ class SystemFaultError(ServiceError):
 
 
 class UnexpectedStatusError(ServiceError):
-    """A status that spec §4 does not name for this call; redirects are among them, never followed."""
+    """A status that spec §4 does not name for this call; redirects are among them, never followed.
+
+    Check `base_url`, and what stands between this machine and the service.
+    """
 
     def __str__(self) -> str:
         return self._says(
@@ -257,6 +272,8 @@ class UnexpectedStatusError(ServiceError):
 @define(slots=False, repr=False)
 class UnexpectedReplyError(LoanError):
     """An answer came, and its content is outside the specification; nothing was guessed from it.
+
+    Ask the service for what is missing, as `outcome` says; do not ask for approval again.
 
     Args:
         operation: The call.
@@ -292,6 +309,8 @@ class UnexpectedReplyError(LoanError):
 class TransportError(LoanError):
     """No answer came.
 
+    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
+
     Args:
         operation: The call.
         cause_type: Name of the underlying error's class, with its errno where it has one.
@@ -318,35 +337,51 @@ class TransportError(LoanError):
 
 
 class ConnectError(TransportError):
-    """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds."""
+    """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
+
+    Check `base_url` and the network; repeat the call when `request_sent` is ``no``.
+    """
 
     def __str__(self) -> str:
         return self._says("no connection; check base_url and the network")
 
 
 class PoolTimeoutError(TransportError):
-    """No free place among ``max_concurrency`` calls before the deadline. Raise it, or call less at once."""
+    """No free place among ``max_concurrency`` calls before the deadline.
+
+    With a session of yours also: no free connection of its pool within ``Timeout.connect`` seconds. Raise
+    the limit, or call less at once; repeat the call when `request_sent` is ``no``.
+    """
 
     def __str__(self) -> str:
         return self._says("no free place among the concurrent calls in time")
 
 
 class ReadTimeoutError(TransportError):
-    """Connected, and no answer within ``Timeout.attempt`` seconds."""
+    """Connected, and no answer within ``Timeout.attempt`` seconds.
+
+    Settle with the service what became of the request before it is repeated.
+    """
 
     def __str__(self) -> str:
         return self._says("no answer within the time of one attempt")
 
 
 class ConnectionLostError(TransportError):
-    """Connected, and the connection broke before an answer came."""
+    """Connected, and the connection broke before an answer came.
+
+    Settle with the service what became of the request before it is repeated.
+    """
 
     def __str__(self) -> str:
         return self._says("the connection broke before an answer came")
 
 
 class DeadlineExceededError(TransportError):
-    """``Timeout.total`` seconds ran out before an answer came."""
+    """``Timeout.total`` seconds ran out before an answer came.
+
+    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
+    """
 
     def __str__(self) -> str:
         return self._says("the call's total time ran out")

@@ -8,6 +8,7 @@ from unittest import mock
 import aiohttp
 import pytest
 from aioresponses import aioresponses, core
+from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -16,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from shop import Raw
 
+import loanasync
 from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
 
@@ -42,6 +44,23 @@ def _repaired_aioresponses() -> Iterator[None]:
     assert needed[_NEEDS].default is inspect.Parameter.empty, "aiohttp needs no repair any more"
     assert _NEEDS not in inspect.getsource(core), "aioresponses needs no repair any more"
     with mock.patch.object(core, "ClientResponse", RepairedResponse):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_blocks_the_loop() -> Iterator[None]:
+    """Make a blocking call of the package in an event loop an error, in every test.
+
+    Left out is the sandbox: a server for tests, whose pages are files and whose memory may be SQLite.
+    """
+    with blockbuster_ctx(loanasync, excluded_modules=["loanasync.sandbox"]) as guard:
+        for function in guard.functions.values():
+            # the packages' versions are read from their files once, with the first client
+            function.can_block_in("loanasync/_configuration.py", "release")
+            # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
+            function.can_block_in("loanasync/testing/_recorder.py", "__init__")
+            # a module is read from its file once, where it is first needed
+            function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
         yield
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Metric", "Recorder"]
 
-_OURS = ("http.client.request.duration", "loanasync.decisions", "loanasync.retries")
+_DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
+_OURS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries")
 
 
 @frozen(kw_only=True)
@@ -103,8 +104,8 @@ class Recorder:
         """What a metric came to until now.
 
         Args:
-            name: ``loanasync.decisions``, ``loanasync.retries`` or ``http.client.request.duration``
-                (seconds), or one of your own.
+            name: ``loanasync.decisions``, ``loanasync.retries``, ``http.client.request.duration`` or
+                ``loanasync.queue.duration`` (seconds), or one of your own.
             attributes: Only what was recorded with these, such as ``{"loanasync.outcome": "refused"}``.
 
         Raises:
@@ -116,7 +117,7 @@ class Recorder:
             raise LookupError(f"no metric is called {name}; there are {known}")
         wanted = (attributes or {}).items()
         points = [point for point in metrics.get(name, ()) if wanted <= dict(point.attributes).items()]
-        if name == _OURS[0] or any(hasattr(point, "count") for point in points):
+        if name in _DURATIONS or any(hasattr(point, "count") for point in points):
             return Metric(sum=sum(each.sum for each in points), count=sum(each.count for each in points))
         return Metric(sum=sum(each.value for each in points))
 
