@@ -1,0 +1,161 @@
+"""A call that is given up, at every single await of it: it ends cancelled, and nothing of it is left."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from canned import APPROVAL, FAULT, approve, serving
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from scripted import Run
+from stepwise import Moment, Stepwise, cancelled_at
+
+from loanasync import Approved, RetryPolicy, Timeout
+from loanasync._telemetry import Telemetry
+from loanasync.testing import approved, system_error
+
+MOMENTS = pytest.mark.parametrize("moment", ["waiting", "waking"])
+AT_ONCE = RetryPolicy(base=0.001, cap=0.001)
+
+
+def open_files() -> set[str]:
+    """What this process holds open, each with what it is."""
+    found: set[str] = set()
+    listing = Path("/proc/self/fd")
+    for each in listing.iterdir() if listing.exists() else ():
+        try:
+            found.add(f"{each.name} {os.readlink(each)}")  # noqa: PTH115  (of a socket it is no path)
+        except FileNotFoundError:  # the listing's own
+            continue
+    return found
+
+
+def assert_given_up(spans: tuple[ReadableSpan, ...]) -> None:
+    """The call's span is ended and unset, and so is an attempt's that was not answered."""
+    for span in spans:
+        attributes = span.attributes or {}
+        assert span.end_time is not None
+        if "http.response.status_code" not in attributes:
+            assert (span.status.status_code, attributes.get("error.type")) == (StatusCode.UNSET, None)
+
+
+def points(awaits: int) -> Iterator[int]:
+    assert awaits > 3, "there is something to try"
+    yield from range(1, awaits + 1)
+
+
+async def awaits_of(run: Run) -> int:
+    steps = Stepwise(run.approve())
+    assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
+    return steps.awaits
+
+
+@MOMENTS
+async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
+    moment: Moment, tracing: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    faults = (system_error(), system_error())
+    for at in points(await awaits_of(Run(*faults, approved(), places=1))):
+        exporter.clear()
+        run = Run(*faults, approved(), approved(), places=1)
+        run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
+        before = asyncio.all_tasks()
+        task, came_so_far = await cancelled_at(run.approve(), at, moment)
+        assert came_so_far
+        assert task.cancelled(), at
+        sent = len(run.transport.sent)
+        *attempts, call = exporter.get_finished_spans()
+        assert call.name == "loanasync.approve"
+        assert len(attempts) == sent
+        assert_given_up((*attempts, call))
+        assert asyncio.all_tasks() == before
+        lane = run.pipeline._lanes.here()
+        assert (lane._calls, lane._places is not None and lane._places._value) == (0, 1)
+        await asyncio.sleep(0)
+        assert len(run.transport.sent) == sent, "nothing is asked for one who has gone"
+
+
+@MOMENTS
+async def test_at_every_await_in_the_queue_a_call_gives_its_turn_to_the_next(moment: Moment) -> None:
+    for at in (1, 2):  # in the queue, and with the first answer
+        held = asyncio.Event()
+        run = Run(held, *[approved()] * 3, places=1)
+        first = asyncio.create_task(run.approve())
+        await run.arrived.wait()
+        second = asyncio.create_task(cancelled_at(run.approve(), at, moment))
+        third = asyncio.create_task(run.approve())
+        await asyncio.sleep(0)
+        held.set()
+        task, _ = await second
+        assert task.cancelled()
+        assert isinstance(await first, Approved)
+        assert isinstance(await third, Approved), "the place was not lost with the one who waited for it"
+
+
+@MOMENTS
+@pytest.mark.parametrize("faults", [0, 1])
+async def test_at_every_await_a_call_over_a_socket_ends_cancelled_and_leaves_nothing(
+    moment: Moment, faults: int, tracing: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    async with serving(*[FAULT] * faults, APPROVAL) as server:
+        server.parts = 3
+        server.base_url = server.base_url.replace("127.0.0.1", "localhost")  # to wait for a name, too
+        async with server.client(retry=AT_ONCE) as client:
+            steps = Stepwise(approve(client))
+            assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
+        await server.deserted.wait()
+        for at in points(steps.awaits):
+            exporter.clear()
+            server.requests = 0
+            tasks, files = asyncio.all_tasks(), open_files()
+            async with server.client(retry=AT_ONCE, max_concurrency=1, tracer_provider=tracing) as client:
+                task, came_so_far = await cancelled_at(approve(client), at, moment)
+                if came_so_far:  # what comes may come at once, and save an await
+                    assert task.cancelled(), at
+                    assert_given_up(exporter.get_finished_spans())
+                    assert exporter.get_finished_spans()[-1].name == "loanasync.approve"
+                lane = client._pipeline._lanes.here()
+                assert (lane._calls, lane._places is not None and lane._places._value) == (0, 1)
+            if server.open:
+                await server.deserted.wait()
+            assert server.requests <= 1 + faults, "asked again for one who has gone"
+            assert asyncio.all_tasks() == tasks
+            assert open_files() == files
+
+
+async def test_a_cancelled_call_is_heard_of_by_the_service_as_a_connection_that_ends() -> None:
+    async with serving(None) as server, server.client() as client:
+        call = asyncio.create_task(approve(client))
+        await server.asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await server.deserted.wait()
+        assert server.requests == 1
+
+
+async def test_a_time_limit_of_the_caller_ends_a_call_as_any_cancellation_does() -> None:
+    async with serving(None) as server, server.client() as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await approve(client, timeout=Timeout(total=60, attempt=30))
+        await server.deserted.wait()
+
+
+async def test_a_group_of_calls_falls_together_and_leaves_nothing() -> None:
+    async def fails() -> None:
+        raise LookupError
+
+    async with serving(None) as server, server.client(max_concurrency=3) as client:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(10):
+                    group.create_task(approve(client))
+                await server.asked.wait()
+                group.create_task(fails())
+        assert [type(error) for error in caught.value.exceptions] == [LookupError]
+        await server.deserted.wait()
+        assert server.requests <= 3
