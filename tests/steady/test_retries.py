@@ -1,0 +1,134 @@
+"""How often a call is repeated and how long it waits, as a table; and never a storm."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity.wait
+from canned import FAULT, approve, serving
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import Run
+
+from loanasync import Approved, LoanError, Refused, RetryPolicy, SystemFaultError, Timeout
+from loanasync.testing import Sent, Step, computed, connection_lost, reply, timed_out
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
+BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}
+
+
+def step(status: int, run: Run | None = None, takes: float = 0, retry_after: int | None = None) -> Step:
+    """An answer with this status, after so many seconds of the run's own clock."""
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    answer = reply(status, BODIES.get(status, {}), headers)
+
+    def played(_: Sent) -> Step:
+        if run is not None:
+            run.clock.time += takes
+        return answer
+
+    return computed(played)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["claim"])
+async def test_every_row_of_the_table_holds(vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    jitter = vector.get("jitter", 1)
+    monkeypatch.setattr(
+        tenacity.wait.random, "uniform", lambda least, most: least + (most - least) * jitter
+    )
+    run = Run(quota=vector.get("quota", 50))
+    run.play(
+        *(
+            step(status, run, vector.get("takes", 0), vector.get("retry_after"))
+            for status in vector["statuses"]
+        )
+    )
+    names = ("attempts", "base", "cap")
+    policy = RetryPolicy(**{name: vector[name] for name in names if name in vector})
+    outcome: object
+    try:
+        outcome = await run.approve(Timeout(total=60, attempt=30), policy)
+    except LoanError as error:
+        outcome = error
+    assert type(outcome).__name__ == vector["outcome"]
+    assert len(run.transport.sent) == vector["sent"]
+    assert run.clock.slept == pytest.approx(vector["waits"])
+    assert getattr(outcome, "stopped_by", None) == vector.get("stopped_by")
+
+
+ROUNDING = 1e-9
+STATUSES = st.sampled_from([200, 201, 301, 400, 403, 408, 409, 422, 425, 429, 500, 500, 500, 502, 503, 504])
+ENDINGS = st.sampled_from([connection_lost(), timed_out()])
+
+
+@given(
+    statuses=st.lists(STATUSES, min_size=1, max_size=10),
+    ending=ENDINGS,
+    takes=st.floats(0, 40),
+    attempts=st.integers(1, 7),
+    base=st.floats(0.001, 10),
+    cap=st.floats(0.001, 30),
+    total=st.floats(0.5, 90),
+    quota=st.integers(0, 4),
+    retry_after=st.none() | st.integers(0, 100),
+)
+async def test_never_more_than_the_policy_never_after_anything_but_500_never_past_the_deadline(
+    statuses: list[int],
+    ending: Step,
+    takes: float,
+    attempts: int,
+    base: float,
+    cap: float,
+    total: float,
+    quota: int,
+    retry_after: int | None,
+) -> None:
+    run = Run(quota=quota)
+    run.play(*(step(status, run, takes, retry_after) for status in statuses), ending)
+    started = run.clock.time
+    policy = RetryPolicy(attempts=attempts, base=base, cap=cap)
+    try:
+        outcome: object = await run.approve(Timeout(total=total, attempt=20, connect=0.5), policy)
+    except LoanError as error:
+        outcome = error
+    sent = len(run.transport.sent)
+    assert 1 <= sent <= min(attempts, quota + 1)
+    assert all(status == 500 for status in statuses[: sent - 1]), "repeated after something else than a 500"
+    assert len(run.clock.slept) <= sent
+    assert sum(run.clock.slept) < total
+    for number, wait in enumerate(run.clock.slept):
+        assert wait <= max(min(cap, base * 2**number), retry_after or 0)
+    for each in run.transport.sent:
+        assert 0 < each.within <= min(20, total) + ROUNDING, "an attempt had more time than was left"
+    waited = sum(run.clock.slept) + takes * (sent - 1)
+    assert waited < total + ROUNDING, "an attempt began past the deadline"
+    assert run.clock.time - started == pytest.approx(waited + takes * (sent <= len(statuses)))
+    assert isinstance(outcome, LoanError | Approved | Refused)
+
+
+async def test_a_thousand_calls_against_a_failing_service_send_a_thousand_requests_and_the_quota() -> None:
+    async with (
+        serving(FAULT) as server,
+        server.client(retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30)) as client,
+    ):
+        outcomes = await asyncio.gather(*(approve(client) for _ in range(1000)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {SystemFaultError}
+        assert server.requests == 1000 + 30
+        stopped = [outcome.stopped_by for outcome in outcomes if isinstance(outcome, SystemFaultError)]
+        assert stopped.count("quota") >= 1000 - 30
+        # It is over as soon as the service is: the quota is for retries, and a first attempt is none.
+        with pytest.raises(SystemFaultError) as caught:
+            await approve(client)
+        assert (caught.value.attempts, caught.value.stopped_by) == (1, "quota")
+
+
+async def test_light_copies_share_the_quota_so_that_they_cannot_storm_together() -> None:
+    async with (
+        serving(FAULT) as server,
+        server.client(retry=RetryPolicy(base=0.001, cap=0.001, quota=5)) as client,
+    ):
+        copies = [client.with_options(retry=RetryPolicy(base=0.001, cap=0.001, quota=500)) for _ in range(20)]
+        await asyncio.gather(*(approve(copy) for copy in copies), return_exceptions=True)
+        assert server.requests == 20 + 5

@@ -1,0 +1,162 @@
+"""One deadline for the queue, the attempts and the waits between them; by a clock of ours, and by the real one."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from canned import APPROVAL, FAULT, approve, serving
+from scripted import Run
+
+from loanasync import (
+    Approved,
+    ConnectError,
+    DeadlineExceededError,
+    LoanClient,
+    LoanError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+    TransportError,
+)
+from loanasync.sandbox import Sandbox
+from loanasync.testing import Sent, Step, approved, computed, system_error
+
+SHORT = Timeout(total=0.2, attempt=20, connect=10)
+PATIENT = 15.0  # seconds; what is cut after 0.2 and lasts a minute otherwise was cut, on any machine
+
+
+async def failure(client: LoanClient, tag: str = "approved", **options: object) -> LoanError:
+    request = approval_request(email=f"anna+{tag}@example.com")
+    started = time.monotonic()
+    with pytest.raises(LoanError) as caught:
+        await client.approve(FISCAL_CODE, request, **options)  # type: ignore[arg-type]
+    assert time.monotonic() - started < PATIENT
+    return caught.value
+
+
+async def test_a_call_that_waited_long_for_its_place_has_the_rest_for_its_attempt() -> None:
+    held = asyncio.Event()
+    run = Run(held, approved(), places=1)
+    first = asyncio.create_task(run.approve())
+    await run.arrived.wait()
+    second = asyncio.create_task(run.approve(Timeout(total=60, attempt=30)))
+    await asyncio.sleep(0)
+    run.clock.time += 45
+    held.set()
+    await first
+    decision = await second
+    assert isinstance(decision, Approved)
+    assert decision.meta.elapsed == 45
+    assert run.transport.sent[1].within == 15
+
+
+async def test_a_place_that_comes_with_the_deadline_sends_nothing() -> None:
+    held = asyncio.Event()
+    run = Run(held, approved(), places=1)
+    first = asyncio.create_task(run.approve())
+    await run.arrived.wait()
+    second = asyncio.create_task(run.approve(Timeout(total=60, attempt=30)))
+    await asyncio.sleep(0)
+    run.clock.time += 60
+    held.set()
+    await first
+    with pytest.raises(DeadlineExceededError) as caught:
+        await second
+    assert (caught.value.request_sent, caught.value.attempts) == ("no", 0)
+    assert len(run.transport.sent) == 1
+
+
+async def test_queue_attempts_and_waits_share_one_deadline() -> None:
+    run = Run()
+
+    def slow(_: Sent) -> Step:
+        run.clock.time += 10
+        return system_error(retry_after=12)
+
+    run.play(computed(slow), computed(slow), computed(slow), approved())
+    with pytest.raises(SystemFaultError) as caught:
+        await run.approve(Timeout(total=60, attempt=20), RetryPolicy(attempts=9))
+    assert caught.value.stopped_by == "deadline"
+    assert [sent.within for sent in run.transport.sent] == [20, 20, 16]
+    assert run.clock.slept == [12, 12]
+    assert caught.value.meta.elapsed == 54
+
+
+@pytest.mark.parametrize("tag", ["slow60000", "slow60000after", "hangbefore", "hangafter"])
+async def test_the_deadline_cuts_an_attempt_that_the_service_does_not_answer(
+    sandbox: Sandbox, client: LoanClient, tag: str
+) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    error = await failure(client, tag, timeout=SHORT)
+    assert isinstance(error, DeadlineExceededError)
+    assert (error.request_sent, error.attempts) == ("maybe", 1)
+    assert [call.operation for call in sandbox.journal].count("approve") <= 1
+
+
+async def test_the_time_of_an_attempt_ends_it_long_before_the_deadline(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    error = await failure(client, "hangbefore", timeout=Timeout(total=600, attempt=0.2, connect=0.1))
+    assert isinstance(error, ReadTimeoutError)
+    assert error.request_sent == "maybe"
+
+
+async def test_the_deadline_forbids_a_wait_that_a_service_asks_for() -> None:
+    fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\n\r\n", 1)
+    async with serving(fault, APPROVAL) as server, server.client(timeout=SHORT) as client:
+        error = await failure(client)
+        assert isinstance(error, SystemFaultError)
+        assert (error.stopped_by, server.requests) == ("deadline", 1)
+
+
+async def test_the_deadline_cuts_the_second_attempt_and_the_first_is_remembered() -> None:
+    async with serving(FAULT, None) as server, server.client(retry=RetryPolicy(base=0.001)) as client:
+        error = await failure(client, timeout=SHORT)
+        assert isinstance(error, DeadlineExceededError)
+        assert (error.request_sent, error.attempts, server.requests) == ("maybe", 2, 2)
+
+
+async def test_the_deadline_cuts_the_queue() -> None:
+    async with serving(None) as server, server.client(max_concurrency=1) as client:
+        first = asyncio.create_task(approve(client))
+        await server.asked.wait()
+        error = await failure(client, timeout=SHORT)
+        assert isinstance(error, PoolTimeoutError)
+        assert (error.request_sent, error.attempts, server.requests) == ("no", 0, 1)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """A port that takes no connection: its queue of one is full."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        fillers = []
+        for _ in range(3):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+            fillers.append(filler)
+        yield "http://127.0.0.1:{1}".format(*listening.getsockname())
+        for filler in fillers:
+            filler.close()
+
+
+@pytest.mark.parametrize(
+    "timeout", [SHORT, Timeout(total=60, attempt=30, connect=0.2)], ids=["total", "connect"]
+)
+async def test_what_never_connected_is_known_to_be_unsent_whichever_time_ran_out(
+    unreachable: str, timeout: Timeout
+) -> None:
+    async with LoanClient(unreachable, shop_id="s", auth_token="t", timeout=timeout) as client:
+        error = await failure(client)
+    assert isinstance(error, ConnectError)
+    assert isinstance(error, TransportError)
+    assert (error.request_sent, error.cause_type) == ("no", "ConnectionTimeoutError")
