@@ -32,6 +32,18 @@ class Canned:
         self.asked = asyncio.Event()
         self.deserted = asyncio.Event()
 
+    async def asked_times(self, times: int) -> None:
+        """Wait until so many requests have come in all."""
+        while self.requests < times:
+            self.asked.clear()
+            await self.asked.wait()
+
+    def answer_all(self, reply: bytes) -> None:
+        """Answer whoever is connected."""
+        for transport in self.open:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(reply)
+
     def client(self, **options: object) -> LoanClient:
         settings: dict[str, object] = {"shop_id": "shop", "auth_token": "secret-token", **options}
         return LoanClient(self.base_url, **settings)  # type: ignore[arg-type]
@@ -89,8 +101,6 @@ async def serving(*answers: bytes | None) -> AsyncIterator[Canned]:
             assert isinstance(transport, asyncio.Transport)
             transport.abort()
         await asyncio.sleep(0)
-
-
 
 
 async def approve(client: LoanClient, **options: object) -> Decision:

@@ -27,7 +27,9 @@ class Stepwise(Coroutine[Any, Any, T]):
             task = asyncio.current_task()
             assert task is not None
             if self._moment == "waking" and isinstance(awaited, asyncio.Future):
-                awaited.add_done_callback(lambda _: task.cancel())  # runs before the task's own, which wakes it
+                awaited.add_done_callback(
+                    lambda _: task.cancel()
+                )  # runs before the task's own, which wakes it
             else:
                 task.cancel()
         return awaited

@@ -1,4 +1,4 @@
-"""One deadline for the queue, the attempts and the waits between them; by a clock of ours, and by the real one."""
+"""One deadline for the queue, the attempts and the waits between them; by a clock of ours and the real one."""
 
 import asyncio
 import socket
@@ -141,7 +141,7 @@ def unreachable() -> Iterator[str]:
         fillers = []
         for _ in range(3):
             filler = socket.socket()
-            filler.setblocking(False)
+            filler.settimeout(0)
             filler.connect_ex(listening.getsockname())
             fillers.append(filler)
         yield "http://127.0.0.1:{1}".format(*listening.getsockname())

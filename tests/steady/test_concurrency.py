@@ -1,0 +1,202 @@
+"""Many calls at once: places, the queue and how long it was, pools that are full, and closing amid calls."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from canned import APPROVAL, REFUSAL, approve, serving
+from opentelemetry.sdk.trace import TracerProvider
+from scripted import Run
+
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    ConnectError,
+    ConnectionLostError,
+    LoanClient,
+    PoolTimeoutError,
+    Refused,
+    RetryPolicy,
+    Timeout,
+)
+from loanasync.testing import Recorder, approved, scripted_client, system_error
+
+IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
+
+
+async def test_ten_thousand_calls_in_flight_are_all_answered_over_no_more_connections_than_places() -> None:
+    async with (
+        serving(APPROVAL) as server,
+        server.client(max_concurrency=200, timeout=Timeout(total=300)) as client,
+    ):
+        decisions = await asyncio.gather(*(approve(client) for _ in range(10_000)))
+        assert {type(decision) for decision in decisions} == {Approved}
+        assert server.requests == 10_000
+        assert server.most_open <= 200
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Let this process open as many files as two thousand connections and their other ends are."""
+    resource = pytest.importorskip("resource", reason="a limit of open files is POSIX")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 5000:
+        pytest.skip(f"this machine lets a process open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 5000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+async def test_two_thousand_calls_are_on_the_wire_at_once_when_that_many_are_allowed() -> None:
+    async with (
+        serving(None) as server,
+        server.client(max_concurrency=2000, timeout=Timeout(total=300, attempt=200, connect=100)) as client,
+    ):
+        calls = [asyncio.create_task(approve(client)) for _ in range(2000)]
+        await server.asked_times(2000)
+        assert server.most_open == 2000
+        server.answer_all(REFUSAL)
+        assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
+
+
+async def test_calls_get_their_places_in_the_order_they_came() -> None:
+    run = Run(*[approved()] * 50, places=1)
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        await run.approve()
+        order.append(number)
+
+    await asyncio.gather(*(call(number) for number in range(50)))
+    assert order == list(range(50))
+
+
+async def test_the_time_in_the_queue_is_a_metric() -> None:
+    recorder = Recorder()
+    async with (
+        serving(None) as server,
+        server.client(
+            max_concurrency=1,
+            tracer_provider=recorder.tracer_provider,
+            meter_provider=recorder.meter_provider,
+        ) as client,
+    ):
+        first = asyncio.create_task(approve(client))
+        await server.asked.wait()
+        with pytest.raises(PoolTimeoutError):
+            await approve(client, timeout=Timeout(total=0.2))
+        in_vain = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
+        assert in_vain.count == 1
+        assert in_vain.sum == pytest.approx(0.2, abs=0.1) or in_vain.sum > 0.2
+        everyone = {"loanasync.operation": "approve"}
+        assert recorder.metric("loanasync.queue.duration", everyone).count == 2
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_a_queue_is_measured_by_the_clients_clock_and_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)
+    limited, unlimited = Recorder(), Recorder()
+    client = scripted_client(
+        approved(), system_error(), approved(), max_concurrency=1, meter_provider=limited.meter_provider
+    )
+    await approve(client)
+    await approve(client)
+    assert limited.metric("loanasync.queue.duration").count == 2, "once for a call, however often it is sent"
+    assert limited.metric("loanasync.queue.duration").sum == 0
+    async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
+        await approve(server.client(session=session, meter_provider=unlimited.meter_provider))
+    assert unlimited.metric("loanasync.queue.duration").count == 0
+
+
+@pytest.mark.parametrize("limit", ["limit", "limit_per_host"])
+async def test_a_full_pool_of_the_users_session_is_no_dead_service(limit: str) -> None:
+    connector = aiohttp.TCPConnector(**{limit: 2})  # type: ignore[arg-type]
+    async with serving(None) as server, aiohttp.ClientSession(connector=connector) as session:
+        client = server.client(session=session)
+        held = [asyncio.create_task(approve(client)) for _ in range(2)]
+        await server.asked_times(2)
+        errors = await asyncio.gather(
+            *(approve(client, timeout=IN_A_MOMENT) for _ in range(5)), return_exceptions=True
+        )
+        for error in errors:
+            assert isinstance(error, PoolTimeoutError), error
+            assert (error.request_sent, error.cause_type) == ("no", "ConnectionTimeoutError")
+        assert server.requests == 2
+        server.answer_all(REFUSAL)
+        assert {type(decision) for decision in await asyncio.gather(*held)} == {Refused}
+
+
+async def test_a_connection_that_does_not_come_is_no_full_pool() -> None:
+    class Never(aiohttp.TCPConnector):
+        async def _create_connection(self, *_: object) -> aiohttp.client_proto.ResponseHandler:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with aiohttp.ClientSession(connector=Never(limit=1)) as session:
+        client = LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session=session)
+        both = (approve(client, timeout=IN_A_MOMENT) for _ in range(2))
+        errors = await asyncio.gather(*both, return_exceptions=True)
+    assert {type(error) for error in errors} <= {ConnectError, PoolTimeoutError}
+    assert isinstance(errors[0], ConnectError)
+
+
+async def test_closing_lets_the_calls_in_flight_and_in_the_queue_end() -> None:
+    async with serving(None) as server:
+        client = server.client(max_concurrency=3)
+        calls = [asyncio.create_task(approve(client)) for _ in range(10)]
+        await server.asked_times(3)
+        closing = asyncio.create_task(client.aclose())
+        await asyncio.sleep(0)
+        with pytest.raises(ClientClosedError):
+            await approve(client)
+        server.script = lambda _: APPROVAL
+        server.answer_all(APPROVAL)
+        assert {type(decision) for decision in await asyncio.gather(*calls)} == {Approved}
+        await closing
+        await server.deserted.wait()
+
+
+async def test_closing_cuts_what_outlasts_its_limit_and_leaves_nothing(tracing: TracerProvider) -> None:
+    async with serving(None) as server:
+        before = asyncio.all_tasks()
+        client = server.client(timeout=Timeout(total=0.2), max_concurrency=2, tracer_provider=tracing)
+        patient = Timeout(total=60, attempt=30)
+        calls = [asyncio.create_task(approve(client, timeout=patient)) for _ in range(4)]
+        await server.asked_times(2)
+        started = time.monotonic()
+        await client.aclose()
+        assert time.monotonic() - started < 15, "far less than the calls would have waited"
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        in_flight = [error for error in errors if isinstance(error, ConnectionLostError)]
+        queued = [error for error in errors if isinstance(error, ConnectError)]
+        assert [error.request_sent for error in in_flight] == ["maybe"] * 2
+        assert [error.request_sent for error in queued] == ["no"] * 2
+        await server.deserted.wait()
+        assert server.requests == 2
+        assert asyncio.all_tasks() == before
+
+
+async def test_closing_while_a_call_waits_for_its_second_attempt_waits_for_that_call() -> None:
+    run = Run(system_error(), approved())
+    asleep, awake = asyncio.Event(), asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        asleep.set()
+        await awake.wait()
+
+    run.pipeline._sleep = sleep
+    call = asyncio.create_task(run.approve(retry=RetryPolicy(attempts=2)))
+    await asleep.wait()
+    closing = asyncio.create_task(run.pipeline.aclose(60))
+    await asyncio.sleep(0)
+    assert not closing.done(), "a call between two attempts is under way"
+    awake.set()
+    assert isinstance(await call, Approved)
+    await closing
