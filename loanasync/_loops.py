@@ -132,5 +132,5 @@ class PerLoop(Generic[Owned]):
 async def _closed_there(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:
     while not closing.done() and loop.is_running():  # a loop that ends meanwhile closes its own by itself
         await asyncio.wait({closing}, timeout=_LOOK)
-    if closing.done():
-        await closing
+    if closing.done() and not closing.cancelled():
+        closing.result()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 from builders import FISCAL_CODE, approval_request
 
@@ -26,7 +27,7 @@ class Canned:
         self.script: Callable[[int], bytes | None] = lambda number: answers[min(number, len(answers) - 1)]
         self.parts = 1  # in so many pieces every answer comes
         self.requests = 0
-        self.open: set[asyncio.BaseTransport] = set()
+        self.open: set[asyncio.Transport] = set()
         self.most_open = 0
         self.base_url = ""
         self.asked = asyncio.Event()
@@ -41,7 +42,6 @@ class Canned:
     def answer_all(self, reply: bytes) -> None:
         """Answer whoever is connected."""
         for transport in self.open:
-            assert isinstance(transport, asyncio.Transport)
             transport.write(reply)
 
     def client(self, **options: object) -> LoanClient:
@@ -55,9 +55,8 @@ class _Talk(asyncio.Protocol):
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._canned.open.add(transport)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of a family of their own
+        self._canned.open.add(self._transport)
         self._canned.most_open = max(self._canned.most_open, len(self._canned.open))
         self._canned.deserted.clear()
 
@@ -98,7 +97,6 @@ async def serving(*answers: bytes | None) -> AsyncIterator[Canned]:
     finally:
         server.close()
         for transport in tuple(canned.open):
-            assert isinstance(transport, asyncio.Transport)
             transport.abort()
         await asyncio.sleep(0)
 

@@ -77,6 +77,13 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         yield running
 
 
+@pytest.fixture
+def served() -> Iterator[Sandbox]:
+    """A sandbox in a thread of its own, which outlives the loops of its clients."""
+    with Sandbox.in_thread() as running:
+        yield running
+
+
 @pytest.fixture(params=[None])
 async def raw(request: pytest.FixtureRequest) -> AsyncIterator[Raw]:
     async with Sandbox(dialect=request.param) as sandbox, aiohttp.ClientSession() as session:

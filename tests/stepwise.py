@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-# "waiting": given up while it waits. "waking": given up when what it waited for has come, just before it goes on.
+# "waiting": given up while it waits. "waking": given up when what it waited for has come, before it goes on.
 Moment = Literal["waiting", "waking"]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tenacity.wait
 from canned import FAULT, approve, serving
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +34,7 @@ def step(status: int, run: Run | None = None, takes: float = 0, retry_after: int
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["claim"])
 async def test_every_row_of_the_table_holds(vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     jitter = vector.get("jitter", 1)
-    monkeypatch.setattr(tenacity.wait.random, "uniform", lambda least, most: least + (most - least) * jitter)
+    monkeypatch.setattr("tenacity.wait.random.uniform", lambda least, most: least + (most - least) * jitter)
     run = Run(quota=vector.get("quota", 50))
     run.play(
         *(

@@ -1,4 +1,4 @@
-"""One deadline for the queue, the attempts and the waits between them; by a clock of ours and the real one."""
+"""One deadline for the queue, the attempts and the waits between them; by our clock and by the real one."""
 
 import asyncio
 import socket

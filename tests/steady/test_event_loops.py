@@ -1,0 +1,298 @@
+"""One client under loops that come and go, threads and forks; and one that is forgotten."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from canned import approve
+from forgotten import approval, warned
+
+from loanasync import (
+    Approved,
+    DeadlineExceededError,
+    LoanClient,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+)
+from loanasync._loops import PerLoop
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approved, scripted_client
+
+HERE = Path(__file__).name
+
+
+def test_a_client_that_is_never_closed_serves_loop_after_loop_and_leaves_nothing_open(
+    served: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = served.client()
+    sessions: list[Any] = []
+
+    async def use() -> None:
+        sessions.append(await opened_by(client))
+
+    def loops() -> None:
+        nonlocal client
+        for _ in range(3):
+            asyncio.run(use())
+            assert sessions[-1]._session.closed, "its connections ended with the loop"
+        del client
+
+    assert warned(loops) == []
+    assert not caplog.records
+
+
+async def opened_by(client: LoanClient) -> Any:
+    assert isinstance(await approval(client), Approved)
+    return client._pipeline._lanes.here().transport
+
+
+def test_a_client_that_is_forgotten_in_a_running_loop_is_told_of_with_the_line_that_made_it(
+    served: Sandbox,
+) -> None:
+    async def forget() -> None:
+        client = LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
+        line = sys._getframe().f_lineno - 1
+        transport = await opened_by(client)
+        copy = client.with_options(timeout=Timeout(total=5))
+        del client
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del copy
+        [warning] = caught
+        assert (warning.category, Path(warning.filename).name, warning.lineno) == (
+            ResourceWarning,
+            HERE,
+            line,
+        )
+        assert "was left open: close it with aclose()" in str(warning.message)
+        while not transport._session.closed:  # noqa: ASYNC110  (the loop closes it all the same)
+            await asyncio.sleep(0)
+
+    asyncio.run(forget())
+
+
+@pytest.mark.parametrize("make", ["sandbox", "environment", "subclass"])
+def test_the_line_is_the_users_whichever_way_the_client_was_made(
+    served: Sandbox, make: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shop(LoanClient):
+        pass
+
+    monkeypatch.setenv("LOANASYNC_BASE_URL", served.base_url)
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", served.shop_id)
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", served.auth_token)
+    makers: dict[str, Callable[[], LoanClient]] = {
+        "sandbox": served.client,
+        "environment": LoanClient.from_env,
+        "subclass": Shop.from_env,
+    }
+
+    async def forget() -> None:
+        client = makers[make]()
+        await approval(client)
+
+    [warning] = warned(lambda: asyncio.run(forget()))
+    assert Path(warning.filename).name == HERE
+
+
+def test_a_client_that_opened_nothing_or_nothing_of_its_own_is_dropped_in_silence(served: Sandbox) -> None:
+    import aiohttp  # noqa: PLC0415  (needed here only)
+
+    async def drop() -> None:
+        LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
+        await approve(scripted_client(approved()))
+        async with aiohttp.ClientSession() as session:
+            await approval(served.client(session=session))
+
+    assert warned(lambda: asyncio.run(drop())) == []
+
+
+def test_closing_reaches_the_loop_of_another_thread_that_ends_meanwhile() -> None:
+    closed: list[float] = []
+
+    async def close(_: object, within: float) -> None:
+        closed.append(within)
+
+    own = PerLoop(object, close)
+    ready, end = threading.Event(), threading.Event()
+
+    def other() -> None:
+        async def here() -> None:
+            own.here()
+            ready.set()
+            # Stands still until the closing has been handed over, and ends without a turn for it.
+            end.wait()
+
+        asyncio.run(here())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait()
+
+    async def close_all() -> None:
+        closing = asyncio.create_task(own.aclose(5.0))
+        await asyncio.sleep(0)
+        end.set()
+        await closing
+
+    asyncio.run(close_all())
+    thread.join()
+    assert closed in ([5.0], [0.0]), "once, whoever was first"
+
+
+def test_threads_that_come_and_go_all_get_their_own_connections(served: Sandbox) -> None:
+    client = served.client()
+    results: list[object] = []
+
+    def shop() -> None:
+        results.append(asyncio.run(approval(client)))
+
+    threads = [threading.Thread(target=shop) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(result) for result in results] == [Approved] * 12
+    assert len({call.fiscal_code for call in served.journal}) == 12
+
+
+FORKED = """
+import asyncio, os, sys
+from loanasync import LoanClient
+from loanasync.testing import approval_request, fiscal_code
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+async def ask():
+    code = fiscal_code()
+    await client.create_request({"fiscalCode": code})
+    return (await client.approve(code, approval_request())).approved
+with asyncio.Runner() as runner:
+    print(f"parent {runner.run(ask())}", flush=True)
+    children = []
+    for number in range(3):
+        child = os.fork()
+        if child == 0:
+            print(f"child {asyncio.run(ask())} {asyncio.run(ask())}", flush=True)
+            del client
+            os._exit(0)
+        children.append(child)
+    print(f"parent {runner.run(ask())}", flush=True)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    print(f"parent {runner.run(ask())}", flush=True)
+    runner.run(client.aclose())
+"""
+
+
+def run_script(
+    script: str, *arguments: str, warning: str = "error", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", warning, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
+def test_forked_workers_and_their_parent_never_share_a_connection(served: Sandbox) -> None:
+    done = run_script(FORKED, served.base_url)
+    assert sorted(done.stdout.splitlines()) == ["child True True"] * 3 + ["parent True"] * 3, done.stderr
+    assert done.stderr == ""
+    assert len(served.journal) == 18
+
+
+CLOSED_BY_HAND = """
+import asyncio, sys
+from loanasync import LoanClient
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+loop = asyncio.new_event_loop()
+loop.run_until_complete(client.create_request({"fiscalCode": "TSTXYZ00A00A001Z"}))
+loop.close()
+asyncio.run(client.create_request({"fiscalCode": "TSTXYZ00A00A002Z"}))
+"""
+
+
+def test_a_loop_that_is_closed_by_hand_is_told_of_when_the_next_one_comes(served: Sandbox) -> None:
+    done = run_script(CLOSED_BY_HAND, served.base_url, warning="default")
+    assert "<string>:4: ResourceWarning: a LoanClient made here was left open" in done.stderr
+    assert done.stderr.count("LoanClient") == 1
+    assert done.returncode == 0
+
+
+DEBUGGED = """
+import asyncio, logging, sys
+logging.basicConfig(level=logging.WARNING)
+logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing"))
+from loanasync import LoanClient, LoanError, RetryPolicy
+from loanasync.testing import approval_request, fiscal_code
+client = LoanClient(
+    sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token", retry=RetryPolicy(base=0.001)
+)
+async def ask(tag):
+    code = fiscal_code()
+    await client.create_request({"fiscalCode": code})
+    try:
+        return await client.approve(code, approval_request(tag=tag))
+    except LoanError as error:
+        return error
+async def everything():
+    assert asyncio.get_running_loop().get_debug()
+    tags = ["approved", "refused", "500x2", "500x9", "truncafter", "resetbefore", "garbage", "already"]
+    answers = await asyncio.gather(*map(ask, tags))
+    call = asyncio.create_task(ask("hangbefore"))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    print(*(type(answer).__name__ for answer in answers), *await asyncio.gather(call, return_exceptions=True))
+asyncio.run(everything())
+async def again():
+    async with client:
+        await everything()
+asyncio.run(again())
+"""
+
+
+def test_the_debug_mode_of_asyncio_has_nothing_to_say(served: Sandbox) -> None:
+    done = run_script(DEBUGGED, served.base_url, PYTHONASYNCIODEBUG="1", PYTHONDEVMODE="1")
+    assert done.stderr == ""
+    names = "Approved Refused Approved SystemFaultError UnexpectedReplyError ConnectionLostError"
+    assert done.stdout.splitlines() == [f"{names} UnexpectedReplyError AlreadyEvaluatedError "] * 2
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LoanClient]:
+    with Sandbox.in_thread() as sandbox:
+        yield sandbox.client()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_one_client_of_a_whole_module_serves_every_tests_own_loop(
+    shared: LoanClient, number: int
+) -> None:
+    assert isinstance(await approval(shared), Approved), number
+
+
+async def test_two_closings_at_once_are_one(served: Sandbox) -> None:
+    client = served.client()
+    assert isinstance(await approval(client, "refused"), Refused)
+    await asyncio.gather(client.aclose(), client.aclose(), client.aclose())
+
+
+async def test_an_error_in_one_loop_leaves_the_client_whole(served: Sandbox) -> None:
+    async with served.client(timeout=Timeout(total=0.3), retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(DeadlineExceededError):
+            await approval(client, "hangbefore")
+        with pytest.raises(SystemFaultError):
+            await approval(client, "500x1")
+        assert isinstance(await approval(client), Approved)

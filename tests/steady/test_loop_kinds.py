@@ -1,0 +1,104 @@
+"""The contract in short, the same in asyncio's own event loop and in uvloop's."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+from canned import APPROVAL, approve, serving
+from forgotten import approval, warned
+
+from loanasync import Approved, RetryPolicy, Timeout
+from loanasync.sandbox import Sandbox
+
+
+def _loops() -> list[Any]:
+    found = [pytest.param(asyncio.new_event_loop, id="asyncio")]
+    try:
+        import uvloop  # noqa: PLC0415  (not on every platform)
+    except ImportError:
+        return found
+    return [*found, pytest.param(uvloop.new_event_loop, id="uvloop")]
+
+
+@pytest.mark.parametrize("new_loop", _loops())
+class TestUnderEachEventLoop:
+    """The contract in short, the same in every loop that shops run."""
+
+    def run(self, new_loop: Callable[[], asyncio.AbstractEventLoop], main: Any) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main)
+
+    def test_a_loan_request_travels_from_creation_to_completion(self, new_loop: Any, served: Sandbox) -> None:
+        async def travel() -> None:
+            async with served.client() as client:
+                await client.create_request({"fiscalCode": FISCAL_CODE})
+                assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+                await client.upload_documents(FISCAL_CODE, {"front": "..."})
+                assert await client.complete(FISCAL_CODE, user_data()) == user_data()
+
+        self.run(new_loop, travel())
+
+    @pytest.mark.parametrize(
+        ("tag", "outcome"),
+        [
+            ("refused", "Refused"),
+            ("500x2", "Approved"),
+            ("500x9", "SystemFaultError"),
+            ("forbidden", "AccessDeniedError"),
+            ("conflict", "CannotCompleteError"),
+            ("already", "AlreadyEvaluatedError"),
+            ("emptyafter", "UnexpectedReplyError"),
+            ("truncafter", "UnexpectedReplyError"),
+            ("garbage", "UnexpectedReplyError"),
+            ("resetafter", "ConnectionLostError"),
+            ("html502", "UnexpectedStatusError"),
+            ("hangafter", "DeadlineExceededError"),
+        ],
+    )
+    def test_every_kind_of_answer_is_read_as_what_it_is(
+        self, new_loop: Any, served: Sandbox, tag: str, outcome: str
+    ) -> None:
+        async def ask() -> None:
+            retry = RetryPolicy(base=0.001, cap=0.002)
+            total = 0.3 if tag == "hangafter" else 30
+            async with served.client(retry=retry, timeout=Timeout(total=total)) as client:
+                answer: object
+                try:
+                    answer = await approval(client, tag)
+                except Exception as error:  # noqa: BLE001  (whatever it is, it is looked at)
+                    answer = error
+            assert type(answer).__name__ == outcome
+
+        self.run(new_loop, ask())
+
+    def test_a_cancelled_call_ends_cancelled_and_its_connection_with_it(self, new_loop: Any) -> None:
+        async def give_up() -> None:
+            async with serving(None) as server, server.client() as client:
+                call = asyncio.create_task(approve(client))
+                await server.asked.wait()
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                await server.deserted.wait()
+
+        self.run(new_loop, give_up())
+
+    def test_five_hundred_calls_share_a_few_places(self, new_loop: Any) -> None:
+        async def crowd() -> None:
+            async with serving(APPROVAL) as server, server.client(max_concurrency=10) as client:
+                decisions = await asyncio.gather(*(approve(client) for _ in range(500)))
+                assert {type(decision) for decision in decisions} == {Approved}
+                assert (server.requests, server.most_open) == (500, 10)
+
+        self.run(new_loop, crowd())
+
+    def test_a_client_left_open_ends_with_its_loop(self, new_loop: Any, served: Sandbox) -> None:
+        client = served.client()
+
+        def two_loops() -> None:
+            for _ in range(2):
+                self.run(new_loop, approval(client))
+
+        assert warned(two_loops) == []
