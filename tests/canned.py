@@ -26,6 +26,7 @@ class Canned:
     def __init__(self, *answers: bytes | None) -> None:
         self.script: Callable[[int], bytes | None] = lambda number: answers[min(number, len(answers) - 1)]
         self.parts = 1  # in so many pieces every answer comes
+        self.hangs_up = False  # after each answer
         self.requests = 0
         self.open: set[asyncio.Transport] = set()
         self.most_open = 0
@@ -83,6 +84,8 @@ class _Talk(asyncio.Protocol):
                     self._transport.write(piece)
                 else:
                     asyncio.get_running_loop().call_later(0.002 * part, self._transport.write, piece)
+            if self._canned.hangs_up:
+                self._transport.close()
 
 
 @asynccontextmanager

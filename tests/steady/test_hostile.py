@@ -1,0 +1,335 @@
+"""Replies that nobody sends in good faith: only decisions and our own errors come out, soon and small."""
+
+import asyncio
+import contextlib
+import json
+import pickle
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+from canned import answer, approve, serving
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loanasync import (
+    Approved,
+    Dialect,
+    DomainError,
+    LoanClient,
+    LoanError,
+    Refused,
+    RejectedError,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+    UnexpectedReplyError,
+    UserData,
+)
+from loanasync import _calls as calls
+from loanasync._calls import Call, Reply
+from loanasync._configuration import configure
+from loanasync._display import Body
+from loanasync._meta import Meta
+from loanasync._retry import retry_after
+
+SHOP = configure("https://loans.example.com", "shop", "secret-token")
+DIALECT = Dialect.street_number()
+APPROVE = calls.approve(SHOP, DIALECT, FISCAL_CODE, approval_request())
+CALLS = [
+    APPROVE,
+    calls.complete(SHOP, DIALECT, FISCAL_CODE, user_data()),
+    calls.create_request(SHOP, {"fiscalCode": FISCAL_CODE}),
+    calls.upload_documents(SHOP, FISCAL_CODE, {}),
+]
+LARGEST = 1 << 20  # bytes: what the transport lets through
+
+
+def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = None) -> Any:
+    reply = Reply(status=status, headers=headers or {}, body=body)
+    return call.read(reply, Meta(status, 1, 0.1))
+
+
+def assert_ours(outcome: object) -> None:
+    """A decision, an open answer or one of our errors; it can be shown, and it crosses processes."""
+    assert isinstance(outcome, LoanError | Approved | Refused | UserData | Body)
+    for shown in (str(outcome), repr(outcome)):
+        shown.encode()  # no half of a surrogate pair in a log
+        assert "secret-token" not in shown
+    again = pickle.loads(pickle.dumps(outcome))  # noqa: S301  (our own bytes)
+    assert type(again) is type(outcome)
+
+
+# All that JSON can hold and some that it cannot: NaN, lone surrogates, numbers without end.
+NAMES = st.sampled_from(
+    [
+        "approved",
+        "redirectUrl",
+        "errors",
+        "error",
+        "domain",
+        "system",
+        "amount",
+        "email",
+        "paymentDayOfMonth",
+        "raw",
+        "meta",
+        "unread",
+        "citizenship",
+        "documentIssueDate",
+        "fiscalCode",
+        "",
+        "__class__",
+        "self",
+    ]
+)
+TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
+    ["\ud800", "\udfff\ud800", "User already evaluated", "a\r\nb", "\x00", "true", "x" * 10_000]
+)
+NUMBERS = st.integers() | st.floats() | st.sampled_from([10**4000, -(10**400), 1e308])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES | TEXTS, inner, max_size=4),
+    max_leaves=15,
+)
+JSONS = st.dictionaries(NAMES | TEXTS, VALUES, max_size=6).map(lambda value: json.dumps(value).encode())
+STATUSES = st.sampled_from([200, 201, 202, 204, 400, 401, 403, 404, 409, 422, 429, 500, 503]) | st.integers(
+    100, 999
+)
+
+
+@given(call=st.sampled_from(CALLS), status=STATUSES, body=st.binary(max_size=300) | JSONS)
+@example(call=APPROVE, status=201, body=b'{"approved":true,"amount":' + b"9" * 5000 + b"}")
+@example(call=APPROVE, status=201, body=b'{"approved":true,"redirectUrl":"\\ud800"}')
+@example(call=APPROVE, status=201, body=b'{"approved":true,"email":"\\udfff"}')
+@example(call=APPROVE, status=422, body=b'{"approved":false,"netAmount":NaN}')
+@example(call=APPROVE, status=422, body=b'{"approved":false,"netAmount":1e999}')
+@example(call=APPROVE, status=400, body=b'{"errors":{"\\ud800":["\\udfff"]}}')
+@example(call=APPROVE, status=201, body=b"\xef\xbb\xbf{}")
+@example(call=APPROVE, status=201, body='{"approved":true}'.encode("utf-16"))
+@settings(max_examples=400)
+def test_whatever_the_body_is_it_is_an_outcome_or_our_error(call: Call, status: int, body: bytes) -> None:
+    assert_ours(read(call, status, body))
+
+
+@given(approved=st.booleans(), members=st.lists(st.tuples(NAMES | TEXTS, VALUES), max_size=6), data=st.data())
+def test_a_decision_is_what_was_said_once_and_agrees_with_its_status(
+    approved: bool,  # noqa: FBT001  (drawn)
+    members: list[tuple[str, Any]],
+    data: st.DataObject,
+) -> None:
+    members = data.draw(st.permutations([*members, ("approved", approved)]))
+    body = "{" + ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in members) + "}"
+    status = data.draw(st.sampled_from([201, 422]))
+    outcome = read(APPROVE, status, body.encode())
+    said = [value for name, value in members if name == "approved"]
+    if isinstance(outcome, Approved | Refused):
+        assert said == [outcome.approved]
+        assert outcome.approved is (status == 201)
+    else:
+        assert isinstance(outcome, UnexpectedReplyError)
+        assert outcome.outcome != ("approved" if status == 422 else "refused")
+
+
+@pytest.mark.parametrize("escaped", [False, True], ids=["plain", "escaped"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ('"approved":true', '"approved":false'),
+        ('"approved":false', '"approved":true'),
+        ('"approved":true', '"approved":true'),
+        ('"redirectUrl":"https://a.example"', '"approved":true,"redirectUrl":"https://b.example"'),
+    ],
+)
+@pytest.mark.parametrize("status", [201, 422])
+def test_a_decisive_member_that_comes_twice_is_refused_however_it_is_spelled(
+    status: int,
+    first: str,
+    second: str,
+    escaped: bool,  # noqa: FBT001  (parametrised)
+) -> None:
+    if escaped:  # another spelling of the same name
+        second = second.replace("approved", "\\u0061pproved").replace("redirect", "\\u0072edirect")
+    outcome = read(APPROVE, status, f"{{{first},{second}}}".encode())
+    assert isinstance(outcome, UnexpectedReplyError)
+    assert all("given more than once" in reason for reason in outcome.reasons)
+
+
+def million(value: str, separator: str = ",", *, begin: str, end: str) -> bytes:
+    count = (LARGEST - len(begin) - len(end)) // (len(value) + len(separator))
+    return (begin + separator.join([value] * count) + end).encode()
+
+
+PERSONAL = str(approval_request().first_name) + " "
+LARGE = {
+    "members, one of them twice": (
+        b"{" + b",".join(b'"%d":0' % number for number in range(90_000)) + b',"approved":true,"0":0}'
+    ),
+    "deep lists": b'{"approved":true,"a":' + b"[" * 500_000 + b"]" * 500_000 + b"}",
+    "deep objects": b'{"a":' * 170_000 + b"1" + b"}" * 170_000,
+    "lists as deep as is read": b'{"approved":true,"a":' + b"[" * 500 + b"]" * 500 + b"}",
+    "one number": b'{"approved":true,"amount":' + b"9" * 1_000_000 + b"}",
+    "one fraction": b'{"approved":true,"amount":0.' + b"9" * 1_000_000 + b"}",
+    "one exponent": b'{"approved":true,"amount":1e' + b"9" * 1_000_000 + b"}",
+    "messages": million('""', begin='{"errors":{"city":[', end="]}}"),
+    "fields": b'{"errors":{' + b",".join(b'"%d":"x"' % number for number in range(80_000)) + b"}}",
+    "one message": million("x", "", begin='{"errors":{"city":"', end='"}}'),
+    "one message of personal values": million(PERSONAL, "", begin='{"errors":{"city":"', end='"}}'),
+    "one name of personal values": million(PERSONAL, "", begin='{"errors":{"', end='":["x"]}}'),
+    "one domain message": million("gia ", "", begin='{"errors":{"domain":["', end='"]}}'),
+    "blanks": b" " * LARGEST,
+    "zeros": bytes(LARGEST),
+}
+
+
+@pytest.mark.parametrize("status", [201, 400, 422, 500])
+@pytest.mark.parametrize("name", LARGE)
+def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status: int) -> None:
+    assert len(LARGE[name]) <= LARGEST
+    started = time.thread_time()
+    outcome = read(APPROVE, status, LARGE[name])
+    # Most take a hundredth of it; the quadratic ones took minutes. The event loop stands still meanwhile.
+    assert time.thread_time() - started < 1.5
+    assert isinstance(outcome, LoanError | Approved | Refused)
+    if isinstance(outcome, LoanError):
+        assert len(str(outcome)) < 50_000
+        assert len(pickle.dumps(outcome)) < 100_000
+
+
+def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> None:
+    last_name = "Lunghissimocognome"
+    call = calls.approve(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
+    for pad in range(4970, 5010):
+        text = (
+            " " * (pad - 4900) + f"{last_name} " * 300
+        )  # masked, five thousand become less than three hundred
+        outcome = read(call, 400, json.dumps({"errors": {"lastname": text}}).encode())
+        assert isinstance(outcome, RejectedError)
+        assert "Lung" not in str(outcome)
+
+
+def test_a_domain_error_is_found_among_the_first_of_its_fellows() -> None:
+    errors = {"city": ["x"] * 50, "domain": ["Something new"]}
+    outcome = read(APPROVE, 400, json.dumps({"errors": errors}).encode())
+    assert isinstance(outcome, DomainError)
+
+
+DATES = st.builds(
+    "{}, {} {} {} {}:{}:{} {}".format,
+    st.sampled_from(["Mon", "Tue", "X", ""]),
+    st.integers(-1, 40) | st.integers(),
+    st.sampled_from(["Jan", "Oct", "Foo", "10"]),
+    st.integers(-1, 10_000) | st.integers(),
+    st.integers(-1, 99) | st.integers(),
+    st.integers(-1, 99),
+    st.integers(-1, 99),
+    st.sampled_from(["GMT", "+0000", "-2359", "+9999", "-9999", "EST", "", "+99999999999"]),
+)
+
+
+@given(DATES | st.text(max_size=30) | st.sampled_from([" ", "0", "- ", ", ", "0 0", ":::", "1e9", "\udc80"]))
+@settings(max_examples=500)
+def test_any_retry_after_is_a_wait_and_never_an_error(asked: str) -> None:
+    assert 0 <= retry_after({"Retry-After": asked}) < float("inf")
+
+
+QUICK = Timeout(total=0.3, attempt=20, connect=10)
+HEADERS = st.sampled_from(
+    [
+        "Content-Encoding: gzip",
+        "Content-Encoding: deflate",
+        "Content-Encoding: br",
+        "Content-Encoding: zstd",
+        "Content-Encoding: nonsense",
+        "Content-Type: application/json; charset=utf-16",
+        "Connection: close",
+        "Transfer-Encoding: chunked",
+        "Content-Length: 7",
+        "Retry-After: \x80",
+        "Set-Cookie: a=b",
+        "X: " + "y" * 9000,
+        "Location: http://127.0.0.1:1/",
+        "Upgrade: websocket",
+        "Content-Type: \x00",
+        ": x",
+        "no colon",
+        " folded",
+    ]
+)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> bytes:
+    """Bytes that are HTTP to some degree."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.binary(min_size=1, max_size=200)) + b"\r\n\r\n"
+    body = draw(st.binary(max_size=60) | JSONS)
+    start = (
+        f"HTTP/1.{draw(st.integers(0, 1))} {draw(STATUSES)} {draw(st.sampled_from(['', 'OK', 'x' * 9000]))}"
+    )
+    headers = [f"Content-Length: {len(body)}", *draw(st.lists(HEADERS, max_size=3))]
+    return "\r\n".join([start, *headers]).encode("latin-1") + b"\r\n\r\n" + body
+
+
+@given(raw=st.lists(replies(), min_size=25, max_size=25))
+@settings(max_examples=6)
+async def test_whatever_comes_over_a_socket_is_an_outcome_or_our_error(raw: list[bytes]) -> None:
+    async with serving(*raw) as server:
+        server.hangs_up = True
+        client = server.client(timeout=QUICK, retry=RetryPolicy(attempts=1))
+        outcomes = await asyncio.gather(*(approve(client) for _ in raw), return_exceptions=True)
+        await client.aclose()
+    for outcome in outcomes:
+        assert_ours(outcome)
+
+
+HEADS = {
+    "body": b"HTTP/1.1 201 Created\r\nContent-Length: 99999999999\r\n\r\n",
+    "chunks": b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + b"FFFFFFFF\r\n",
+    "headers": b"HTTP/1.1 201 Created\r\n",
+    "header": b"HTTP/1.1 201 Created\r\nX: ",
+    "status": b"HTTP/1.1 201 ",
+}
+
+
+@pytest.mark.parametrize("part", HEADS)
+async def test_a_reply_without_end_costs_no_memory_to_speak_of(part: str) -> None:
+    more = b"X: y\r\n" * 8192 if part == "headers" else b"x" * 65536
+
+    async def never_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEADS[part])
+            while True:
+                writer.write(more)
+                await writer.drain()
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(never_end, "127.0.0.1", 0)
+    address = "http://{}:{}".format(*server.sockets[0].getsockname())
+    async with LoanClient(address, shop_id="s", auth_token="t", timeout=Timeout(total=30)) as client:
+        tracemalloc.start()
+        with pytest.raises(LoanError) as caught:
+            await approve(client)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    await ended.wait()
+    server.close()
+    if part in ("body", "chunks"):
+        assert isinstance(caught.value, UnexpectedReplyError)
+        assert (caught.value.outcome, caught.value.reasons) == ("approved", ("body: too large",))
+    assert peak < 8 << 20, "the largest body is one of these"
+
+
+async def test_a_500_with_a_hostile_body_is_a_500() -> None:
+    async with (
+        serving(answer(500, LARGE["members, one of them twice"]), answer(500, b"\xff" * 1000)) as server,
+        server.client(retry=RetryPolicy(attempts=2, base=0.001)) as client,
+    ):
+        with pytest.raises(SystemFaultError) as caught:
+            await approve(client)
+    assert (caught.value.attempts, caught.value.problems) == (2, ())
