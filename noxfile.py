@@ -60,6 +60,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def soak(session: nox.Session) -> None:
+    """Make a hundred thousand calls, good and bad, and see that nothing of them is left."""
+    install(session, "tests", ".[cli,strict]")
+    session.run("pytest", "tests/steady/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
+
+
+@nox.session(python=ONE_PYTHON)
 def lint(session: nox.Session) -> None:
     """Check style and form, file lengths, and that nothing unfinished is left behind."""
     install(session, "lint")

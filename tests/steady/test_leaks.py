@@ -1,0 +1,226 @@
+"""What is left of calls, good and bad: no task, no connection, no file, no memory, no cycle.
+
+`LOANASYNC_SOAK=1` makes a hundred times as many calls (`nox -s soak`).
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from canned import APPROVAL, FAULT, REFUSAL, answer, approve, serving
+
+from loanasync import LoanClient, LoanError, RetryPolicy, Timeout
+from loanasync.testing import (
+    ScriptedTransport,
+    approved,
+    computed,
+    connection_lost,
+    domain_error,
+    not_connected,
+    refused,
+    reply,
+    system_error,
+    timed_out,
+)
+
+TIMES = 100 if os.environ.get("LOANASYNC_SOAK") else 1
+FEWER = min(TIMES, 10)  # over sockets
+AT_ONCE = RetryPolicy(base=0.001, cap=0.001, quota=10**9)
+
+GOOD_AND_BAD = (
+    *(approved(), refused(), domain_error("User already evaluated for approval"), reply(418, {})),
+    *(system_error(), approved(), system_error(), system_error(), system_error()),
+    *(reply(201, b"{"), reply(204), connection_lost(), not_connected(), timed_out()),
+)
+
+
+async def ask(client: LoanClient, fiscal_code: str = FISCAL_CODE, **changes: object) -> None:
+    with contextlib.suppress(LoanError):
+        await client.approve(fiscal_code, approval_request(**changes))
+
+
+async def play(script: ScriptedTransport, client: LoanClient, rounds: int) -> None:
+    for _ in range(rounds):
+        script.add(*GOOD_AND_BAD)
+        while script.left:
+            await ask(client)
+        script.sent.clear()
+        script.clock.slept.clear()
+
+
+async def test_calls_good_and_bad_leave_no_memory_and_no_task() -> None:
+    script = ScriptedTransport()
+    client = script.client(retry=AT_ONCE, max_concurrency=5)
+    await play(script, client, 20)  # caches are filled once
+    gc.collect()
+    tasks = asyncio.all_tasks()
+    tracemalloc.start()
+    try:
+        await play(script, client, 2)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        await play(script, client, 72 * TIMES)  # times fourteen: a thousand, or a hundred thousand
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000, "less than a hundred bytes a call, or one in the soak"
+    assert asyncio.all_tasks() == tasks
+
+
+ANSWERS = (
+    APPROVAL,
+    REFUSAL,
+    FAULT,
+    APPROVAL,
+    answer(201, b"{"),
+    answer(302, b"", "Location: /"),
+    FAULT,
+    FAULT,
+)
+
+
+async def test_calls_over_a_socket_leave_no_file_no_connection_and_no_memory() -> None:
+    def files() -> int:
+        listing = Path("/proc/self/fd")
+        return len(list(listing.iterdir())) if listing.exists() else 0
+
+    async def crowd(number: int) -> None:
+        async with server.client(retry=AT_ONCE, max_concurrency=20) as client:
+            calls = [asyncio.create_task(ask(client)) for _ in range(number)]
+            for call in calls[::10]:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        if server.open:
+            await server.deserted.wait()
+
+    async with serving() as server:
+        server.script = lambda number: ANSWERS[number % len(ANSWERS)]
+        await crowd(200)
+        gc.collect()
+        tasks, open_files = asyncio.all_tasks(), files()
+        tracemalloc.start()
+        try:
+            await crowd(50)
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(3 * FEWER):
+                await crowd(300)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 200_000
+        assert (asyncio.all_tasks(), files(), server.open) == (tasks, open_files, set())
+
+
+async def test_clients_that_come_and_go_leave_nothing() -> None:
+    async with serving(APPROVAL) as server:
+
+        async def come_and_go(number: int) -> None:
+            for _ in range(number):
+                async with server.client() as client:
+                    await approve(client)
+
+        await come_and_go(20)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await come_and_go(5)
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            await come_and_go(50 * FEWER)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 100_000
+
+
+@pytest.fixture
+def garbage() -> Iterator[Callable[[], list[object]]]:
+    """What only the collector of cycles could free since the fixture was made, of our own."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+
+    def ours() -> list[object]:
+        gc.collect()
+        return [each for each in gc.garbage if (type(each).__module__ or "").startswith("loanasync")]
+
+    yield ours
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.collect()
+
+
+async def hang(_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+FAILING = {
+    "faults": (system_error(),) * 3,
+    "a fault, then an answer": (system_error(), approved()),
+    "lost": (connection_lost(),),
+    "a fault, then lost": (system_error(), connection_lost()),
+    "unexpected status": (reply(418, {}),),
+    "unexpected reply": (reply(201, b"{"),),
+    "domain": (domain_error("User not found"),),
+    "cancelled": (computed(hang),),
+    "cancelled in the second attempt": (system_error(), computed(hang)),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_no_failure_leaves_a_cycle(name: str, garbage: Callable[[], list[object]]) -> None:
+    client = ScriptedTransport(*FAILING[name]).client()
+
+    async def fail() -> None:
+        call = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        call.cancel()  # for those which would never end
+        await asyncio.wait({call})
+        assert call.cancelled() or call.exception() is None or isinstance(call.exception(), LoanError)
+
+    await fail()
+    assert garbage() == []
+
+
+async def test_no_invalid_request_leaves_a_cycle(garbage: Callable[[], list[object]]) -> None:
+    client = ScriptedTransport().client()
+    await ask(client, "short", amount=1)
+    assert garbage() == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [(FAULT,), (APPROVAL,), (answer(418),), (b"no HTTP\r\n\r\n",), (None,)],
+    ids=lambda each: str(each)[:20],
+)
+async def test_no_failure_over_a_socket_leaves_a_cycle_of_ours(
+    script: tuple[bytes | None, ...], garbage: Callable[[], list[object]]
+) -> None:
+    async with serving(*script) as server:
+        client = server.client(retry=AT_ONCE, timeout=Timeout(total=0.2))
+        await ask(client)
+        await client.aclose()
+        del client
+        assert garbage() == []
+
+
+async def test_a_client_that_was_used_is_gone_with_its_last_reference(
+    garbage: Callable[[], list[object]],
+) -> None:
+    async with serving(APPROVAL) as server:
+        client = server.client()
+        await approve(client)
+        await client.aclose()
+        del client
+    assert garbage() == []
