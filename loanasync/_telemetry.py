@@ -1,6 +1,7 @@
 """One span for each call and one for each attempt, four metrics, and nothing personal in any of them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from opentelemetry import context as otel_context
 from opentelemetry import propagate as otel_propagate
 from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.trace import (
     Span,
     SpanKind,
@@ -57,21 +58,11 @@ _INJECT: dict[Propagate, Callable[..., None]] = {
 }
 
 
-class Telemetry:
-    """The instruments of a client, from the providers it was given or the global ones."""
+class _Instruments:
+    """The four metrics of a provider."""
 
-    def __init__(
-        self,
-        tracer_provider: TracerProvider | None,
-        meter_provider: MeterProvider | None,
-        propagate: Propagate,
-    ) -> None:
-        if propagate not in _INJECT:
-            raise ConfigurationError("propagate", f"must be one of {', '.join(_INJECT)}")
-        version = release("loanasync")
-        meter = get_meter("loanasync", version, meter_provider, _SCHEMA)
-        self.tracer = get_tracer("loanasync", version, tracer_provider, _SCHEMA)
-        self.inject = _INJECT[propagate]
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter("loanasync", release("loanasync"), _SCHEMA)
         self.duration = meter.create_histogram(
             "http.client.request.duration",
             unit="s",
@@ -89,6 +80,32 @@ class Telemetry:
         )
         self.retries = meter.create_counter(
             "loanasync.retries", unit="{retry}", description="Attempts that follow a 500."
+        )
+
+
+@lru_cache(maxsize=1)
+def _global_instruments(provider: MeterProvider) -> _Instruments:
+    # Until an SDK is set up, the API's provider keeps every meter for ever: clients share theirs.
+    return _Instruments(provider)
+
+
+class Telemetry:
+    """The instruments of a client, from the providers it was given or the global ones."""
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+        propagate: Propagate,
+    ) -> None:
+        if propagate not in _INJECT:
+            raise ConfigurationError("propagate", f"must be one of {', '.join(_INJECT)}")
+        self.inject = _INJECT[propagate]
+        self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, _SCHEMA)
+        self.metrics = (
+            _global_instruments(get_meter_provider())
+            if meter_provider is None
+            else _Instruments(meter_provider)
         )
 
     def call(self, call: Call) -> "CallSpan":
@@ -116,7 +133,7 @@ class CallSpan:
     def attempt(self, number: int) -> "AttemptSpan":
         """Begin the span of the call's attempt with this number, counted from 1."""
         if number > 1:
-            self._telemetry.retries.add(1, {"loanasync.operation": self._call.endpoint.operation})
+            self._telemetry.metrics.retries.add(1, {"loanasync.operation": self._call.endpoint.operation})
         return AttemptSpan(self._telemetry, self._call, number)
 
     def queued(self, seconds: float, error_type: str | None) -> None:
@@ -124,7 +141,7 @@ class CallSpan:
         attributes = {"loanasync.operation": self._call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
-        self._telemetry.queue.record(seconds, attributes)
+        self._telemetry.metrics.queue.record(seconds, attributes)
 
     def ended(self, attempts: int, stopped_by: str | None) -> None:
         """Say how many attempts an answer took, and what ended them."""
@@ -135,7 +152,7 @@ class CallSpan:
 
     def decided(self, *, approved: bool) -> None:
         """Say what the decision is; a refusal is an answer, so the span's status stays unset."""
-        self._telemetry.decisions.add(1, {"loanasync.outcome": "approved" if approved else "refused"})
+        self._telemetry.metrics.decisions.add(1, {"loanasync.outcome": "approved" if approved else "refused"})
         if self._span.is_recording():
             self._span.set_attribute("loanasync.approved", approved)
 
@@ -209,5 +226,5 @@ class AttemptSpan:
         if self._token is not None:
             otel_context.detach(self._token)
         if error is None:  # a request that was given up has no duration worth counting
-            self._telemetry.duration.record(perf_counter() - self._started, self._attributes)
+            self._telemetry.metrics.duration.record(perf_counter() - self._started, self._attributes)
         self._span.end()

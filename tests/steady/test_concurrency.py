@@ -23,13 +23,14 @@ from loanasync import (
 )
 from loanasync.testing import Recorder, approved, scripted_client, system_error
 
+PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds: ten thousand beginnings take a while
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
 
 
 async def test_ten_thousand_calls_in_flight_are_all_answered_over_no_more_connections_than_places() -> None:
     async with (
         serving(APPROVAL) as server,
-        server.client(max_concurrency=200, timeout=Timeout(total=300)) as client,
+        server.client(max_concurrency=200, timeout=PATIENT) as client,
     ):
         decisions = await asyncio.gather(*(approve(client) for _ in range(10_000)))
         assert {type(decision) for decision in decisions} == {Approved}
@@ -53,7 +54,7 @@ def many_files() -> Iterator[None]:
 async def test_two_thousand_calls_are_on_the_wire_at_once_when_that_many_are_allowed() -> None:
     async with (
         serving(None) as server,
-        server.client(max_concurrency=2000, timeout=Timeout(total=300, attempt=200, connect=100)) as client,
+        server.client(max_concurrency=2000, timeout=PATIENT) as client,
     ):
         calls = [asyncio.create_task(approve(client)) for _ in range(2000)]
         await server.asked_times(2000)

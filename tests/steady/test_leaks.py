@@ -141,7 +141,7 @@ async def test_clients_that_come_and_go_leave_nothing() -> None:
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert after - before < 100_000
+        assert after - before < 30_000
 
 
 @pytest.fixture
