@@ -165,14 +165,15 @@ class Pipeline:
         operation = call.endpoint.operation
         deadline = started + timeout.total
         has_place = await lane.take_place(timeout.total)
-        if lane.has_limit:
-            span.queued(self._now() - started, None if has_place else "PoolTimeoutError")
-        if not has_place:
-            return PoolTimeoutError(operation, "TimeoutError", "no", 0)
         try:
+            if lane.has_limit:
+                span.queued(self._now() - started, None if has_place else "PoolTimeoutError")
+            if not has_place:
+                return PoolTimeoutError(operation, "TimeoutError", "no", 0)
             answer = await self._answer(call, lane, span, deadline, timeout, retry)
         finally:
-            lane.leave_place()
+            if has_place:
+                lane.leave_place()
         span.ended(answer.attempts, answer.stopped_by)
         last = answer.last
         if isinstance(last, NoAnswer):

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import threading
 
 import pytest
 
@@ -60,3 +61,60 @@ async def test_a_forked_child_touches_nothing_of_its_parents(monkeypatch: pytest
     monkeypatch.setattr(os, "getpid", lambda: -2)
     await own.aclose(0)
     assert parents.closed_in is None
+
+
+def test_a_closing_that_is_cancelled_is_cancelled_in_other_loops_too_and_closes_there_at_once() -> None:
+    closed: list[str] = []
+    begun = threading.Event()
+
+    async def drain(_: object, within: float) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(within)
+            closed.append("drained")
+        finally:
+            closed.append("closed")
+
+    own = PerLoop(object, drain)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def here() -> None:
+        own.here()
+
+    asyncio.run_coroutine_threadsafe(here(), loop).result()
+
+    async def give_up() -> None:
+        closing = asyncio.create_task(own.aclose(60))
+        await asyncio.to_thread(begun.wait)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(give_up())
+    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    assert closed == ["closed"]
+
+
+async def test_what_fails_to_close_elsewhere_is_told_here() -> None:
+    async def fail(_: object, __: float) -> None:
+        raise LookupError
+
+    own = PerLoop(object, fail)
+
+    async def here() -> None:
+        own.here()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(here(), loop))
+    with pytest.raises(LookupError):
+        await own.aclose(1)
+    loop.call_soon_threadsafe(loop.stop)
+    await asyncio.to_thread(thread.join)
+    loop.close()
