@@ -69,11 +69,14 @@ class Transport:
                 )
                 return await _read(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if response is None:
-                return _no_answer(error)
-            # The status has come, and it is the answer's better half: a truncated 422 is a refusal.
-            fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
-            return _reply(response, b"", fault)
+            try:
+                if response is None:
+                    return _no_answer(error)
+                # The status has come, and it is the answer's better half: a truncated 422 is a refusal.
+                fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
+                return _reply(response, b"", fault)
+            finally:
+                _drop_frames(error)
         finally:
             if response is not None:
                 response.close()
@@ -144,6 +147,13 @@ def _no_answer(error: Exception) -> NoAnswer:
         return NoAnswer(error=never, cause_type=cause_type, request_sent="no")
     kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionLostError
     return NoAnswer(error=kind, cause_type=cause_type, request_sent="maybe")
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Forget where an error came from: aiohttp keeps some in what those very frames hold, the request too."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 # aiohttp has one error for two waits, for a connection and for a free slot of a pool that is full. Which one
