@@ -298,7 +298,9 @@ def test_what_is_no_request_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [[], None, "x", {"a": object()}, {"a": math.inf}, {"a": "\udfff"}, {5: 5}], ids=repr
+    "payload",
+    [[], None, "x", {"a": object()}, {"a": math.inf}, {"a": "\udfff"}, {5: 5}],
+    ids=["list", "None", "text", "object", "infinity", "half a pair", "number for a name"],
 )
 def test_an_open_payload_is_a_json_object(payload: object) -> None:
     [problem] = rules.check_payload(payload)
