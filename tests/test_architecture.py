@@ -33,11 +33,11 @@ ORDER = [
 # And so within the sandbox.
 SANDBOX = [
     *("_customers", "_validation", "_nearest", "_logs"),
-    *("outcomes._outcome", "outcomes._tags", "outcomes._rules", "outcomes.__init__"),
+    *("_outcomes._outcome", "_outcomes._tags", "_outcomes._rules", "_outcomes.__init__"),
     *("_answers", "_linter"),
-    *("journal._masking", "journal._entry", "journal._matching", "journal._journal", "journal.__init__"),
+    *("_journal._masking", "_journal._entry", "_journal._matching", "_journal._journal", "_journal.__init__"),
     *("_engine", "_sdk", "_process", "_safety", "_delivery", "_service", "_sqlite", "_threads", "_openapi"),
-    *("pages._filters", "pages._replay", "pages._pages", "pages._web", "pages.__init__"),
+    *("_pages._filters", "_pages._replay", "_pages._pages", "_pages._web", "_pages.__init__"),
     *("_server", "_command", "__init__", "__main__"),
 ]
 

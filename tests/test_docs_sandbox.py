@@ -15,8 +15,8 @@ from attrs import evolve
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox._linter import RULES
-from loanasync.sandbox.outcomes._outcome import PLAIN
-from loanasync.sandbox.outcomes._tags import KNOWN, read_words
+from loanasync.sandbox._outcomes._outcome import PLAIN
+from loanasync.sandbox._outcomes._tags import KNOWN, read_words
 
 HOWTO = Path(__file__).parent.parent / "docs" / "howto"
 PAGE = HOWTO / "curl.md"

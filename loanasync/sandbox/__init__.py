@@ -5,10 +5,10 @@ It shares no code with the SDK, only the wire, so that an error in one does not 
 
 from loanasync.sandbox._command import serve
 from loanasync.sandbox._customers import Snapshot
+from loanasync.sandbox._journal import Entry, Journal
 from loanasync.sandbox._linter import Finding
+from loanasync.sandbox._outcomes import Rule
 from loanasync.sandbox._process import SandboxProcess
 from loanasync.sandbox._server import Sandbox
-from loanasync.sandbox.journal import Entry, Journal
-from loanasync.sandbox.outcomes import Rule
 
 __all__ = ["Entry", "Finding", "Journal", "Rule", "Sandbox", "SandboxProcess", "Snapshot", "serve"]

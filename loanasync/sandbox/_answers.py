@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loanasync.sandbox._customers import Customer, Customers
+from loanasync.sandbox._outcomes import Answer, Outcome
 from loanasync.sandbox._validation import (
     BLANK_IN_ITALIAN,
     Errors,
@@ -16,7 +17,6 @@ from loanasync.sandbox._validation import (
     wrong_in_creation,
     wrong_in_user_data,
 )
-from loanasync.sandbox.outcomes import Answer, Outcome
 
 __all__ = ["ALREADY_EVALUATED", "approve", "complete", "create", "denied", "rejected", "system_error"]
 __all__ += ["upload_documents"]

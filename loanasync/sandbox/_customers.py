@@ -89,7 +89,7 @@ class Customers:
     """
 
     def __init__(self, most: int, store: Store | None = None) -> None:
-        self.forgotten = 0
+        self.forgotten: int = 0
         self._most = most
         self._store = store
         # The oldest go first: a plain dict would search all the places that others left before them.

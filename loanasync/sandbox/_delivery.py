@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from loanasync.sandbox._engine import Treated
-from loanasync.sandbox.outcomes import Answer
+from loanasync.sandbox._outcomes import Answer
 
 __all__ = ["deliver", "has_gone", "json_response", "pause"]
 

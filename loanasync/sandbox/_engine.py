@@ -3,15 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
 from loanasync.sandbox import _answers as answers
 from loanasync.sandbox._customers import Customer, Customers, Told
+from loanasync.sandbox._journal import Entry, Journal
 from loanasync.sandbox._linter import Linter
-from loanasync.sandbox.journal import Entry, Journal
-from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
+from loanasync.sandbox._outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 __all__ = ["Call", "Engine", "Treated"]
 
@@ -68,7 +71,9 @@ class Engine:
         self.linter = linter
         self.journal = journal
         self.watching: set[Callable[[], None]] = set()  # who wants to know that something changed
-        self.lock = threading.RLock()  # a test may reset what another thread serves
+        self.lock: AbstractContextManager[object] = (
+            threading.RLock()
+        )  # a test may reset what another thread serves
         self._dialect = dialect
         rules.changed = self.changed
 

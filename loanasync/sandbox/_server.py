@@ -10,16 +10,16 @@ from aiohttp import web
 
 from loanasync.sandbox._customers import Customers, Snapshot, Store
 from loanasync.sandbox._engine import Engine
+from loanasync.sandbox._journal import Journal
 from loanasync.sandbox._linter import Finding, Linter
 from loanasync.sandbox._logs import quiet_logger
+from loanasync.sandbox._outcomes import Operation, Rule, Rules
+from loanasync.sandbox._pages import Web
 from loanasync.sandbox._process import SandboxProcess
 from loanasync.sandbox._safety import check_host, check_shop, check_token, is_loopback
 from loanasync.sandbox._sdk import client_of
 from loanasync.sandbox._service import LARGEST_BODY, Service
 from loanasync.sandbox._threads import running_in_thread
-from loanasync.sandbox.journal import Journal
-from loanasync.sandbox.outcomes import Operation, Rule, Rules
-from loanasync.sandbox.pages import Web
 
 if TYPE_CHECKING:
     from loanasync import LoanClient

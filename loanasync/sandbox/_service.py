@@ -14,8 +14,8 @@ from attrs import evolve
 from loanasync.sandbox import _answers as answers
 from loanasync.sandbox._delivery import deliver, has_gone, json_response, pause
 from loanasync.sandbox._engine import Call, Engine, Treated
+from loanasync.sandbox._outcomes import Answer
 from loanasync.sandbox._safety import HINT, looks_real
-from loanasync.sandbox.outcomes import Answer
 
 __all__ = ["LARGEST_BODY", "ROUTES", "Service", "address_of"]
 

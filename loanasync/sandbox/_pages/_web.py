@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 
 from loanasync.sandbox._engine import Engine
+from loanasync.sandbox._journal import pseudonym
 from loanasync.sandbox._openapi import document
+from loanasync.sandbox._pages import _pages as pages
+from loanasync.sandbox._pages._filters import read_filters
 from loanasync.sandbox._service import address_of
-from loanasync.sandbox.journal import pseudonym
-from loanasync.sandbox.pages import _pages as pages
-from loanasync.sandbox.pages._filters import read_filters
 
 __all__ = ["Web"]
 

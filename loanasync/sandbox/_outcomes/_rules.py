@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, cast
 from attrs import define, field
 
 from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox.outcomes._outcome import Answer, Outcome
-from loanasync.sandbox.outcomes._tags import UnknownTagError, read_words
+from loanasync.sandbox._outcomes._outcome import Answer, Outcome
+from loanasync.sandbox._outcomes._tags import UnknownTagError, read_words
 
 __all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules"]
 

@@ -10,9 +10,9 @@ from attrs import frozen
 
 from loanasync.sandbox._customers import Customer
 from loanasync.sandbox._engine import Engine
-from loanasync.sandbox.journal import MASK, Entry, masked, masked_email, pseudonym
-from loanasync.sandbox.outcomes import KNOWN
-from loanasync.sandbox.pages._replay import path_of, replay
+from loanasync.sandbox._journal import MASK, Entry, masked, masked_email, pseudonym
+from loanasync.sandbox._outcomes import KNOWN
+from loanasync.sandbox._pages._replay import path_of, replay
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from loanasync.sandbox._journal._entry import Entry
+from loanasync.sandbox._journal._masking import MASK, shown
 from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox.journal._entry import Entry
-from loanasync.sandbox.journal._masking import MASK, shown
-from loanasync.sandbox.outcomes import OPERATIONS
+from loanasync.sandbox._outcomes import OPERATIONS
 
 __all__ = ["Criteria"]
 

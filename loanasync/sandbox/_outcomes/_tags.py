@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from loanasync.sandbox._nearest import nearest
+from loanasync.sandbox._outcomes._outcome import PLAIN, Outcome
 from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
-from loanasync.sandbox.outcomes._outcome import PLAIN, Outcome
 
 __all__ = ["KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
 

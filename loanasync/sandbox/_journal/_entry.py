@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.sandbox.journal._masking import MASK, masked, pseudonym
+from loanasync.sandbox._journal._masking import MASK, masked, pseudonym
 
 __all__ = ["Entry"]
 

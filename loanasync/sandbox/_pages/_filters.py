@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox.outcomes import OPERATIONS
+from loanasync.sandbox._outcomes import OPERATIONS
 
 __all__ = ["read_filters"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
+from loanasync.sandbox._outcomes import UnknownTagError, read_email, words_of
 
 __all__ = ["MASK", "masked", "masked_email", "pseudonym", "shown"]
 
