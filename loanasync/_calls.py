@@ -14,6 +14,7 @@ from loanasync._display import JSON, Body, mask
 from loanasync._meta import Meta, Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import personal_values, read_problems
+from loanasync._rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -126,6 +127,13 @@ def _object(reply: Reply) -> codec.Members:
     return codec.decode(reply.body)
 
 
+def _is_another(echoed: object, fiscal_code: str | None) -> bool:
+    # An echo that is masked or empty says nothing.
+    if not isinstance(echoed, str) or any(check_fiscal_code(echoed)):
+        return False
+    return normalize_fiscal_code(echoed) != fiscal_code
+
+
 def _decision(
     kind: type[Approved] | type[Refused], call: Call, reply: Reply, meta: Meta
 ) -> Outcome | LoanError:
@@ -146,6 +154,10 @@ def _decision(
         reasons = ["approved: expected a boolean"]
     elif said is not approved:
         reasons = [f"approved: contradicts status {reply.status}"]
+    elif _is_another(members.get("fiscalCode"), call.fiscal_code):
+        # spec §2.1: it is echoed. What mixes answers up stands in between, and one person's decision is
+        # never given to another.
+        return _unexpected(call, ("fiscalCode: of another customer",), meta)
     elif approved and not isinstance(members.get("redirectUrl", ""), str | None):
         reasons = ["redirectUrl: expected a string"]
     else:

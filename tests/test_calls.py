@@ -124,6 +124,18 @@ def test_what_is_outside_the_specification_is_never_guessed(
     assert (error.reasons, error.outcome, error.status) == ((reason,), outcome, status)
 
 
+@pytest.mark.parametrize(("status", "approved"), [(201, True), (422, False)])
+def test_a_decision_about_another_customer_is_no_answer(status: int, approved: bool) -> None:  # noqa: FBT001  (parametrised)
+    error = read(APPROVE, status, {"approved": approved, "fiscalCode": "TSTXYZ00A00A000B"})
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.reasons, error.outcome) == (("fiscalCode: of another customer",), "unknown")
+
+
+@pytest.mark.parametrize("echoed", [FISCAL_CODE, f" {FISCAL_CODE.lower()}", "", "TST***", None, 5])
+def test_an_echo_that_says_nothing_costs_no_decision(echoed: object) -> None:
+    assert isinstance(read(APPROVE, 422, {"approved": False, "fiscalCode": echoed}), Refused)
+
+
 @pytest.mark.parametrize(("status", "outcome"), [(201, "approved"), (422, "refused"), (400, "unknown")])
 def test_a_truncated_body_leaves_what_the_status_says(status: int, outcome: str) -> None:
     error = read(APPROVE, status, b'{"approved"', fault="truncated")
