@@ -30,6 +30,8 @@ from loanasync.errors import InvalidRequestError
 if TYPE_CHECKING:
     import aiohttp
 
+    from loanasync._certificates import Trust
+
 __all__ = ["LoanClient"]
 
 
@@ -47,14 +49,19 @@ class LoanClient:
         limits: The limits that requests are checked against.
         retry: When a call answered with 500 is repeated.
         timeout: How long a call may take, seconds.
-        session: An aiohttp session of yours, for proxies, TLS and the like: used in its own event loop,
-            never closed, never changed; its middlewares are left out and no redirect is followed.
+        session: An aiohttp session of yours, for proxies and the like: used in its own event loop,
+            never closed, never changed; its middlewares are left out and no redirect is followed. One
+            whose connector checks no certificates is refused.
         max_concurrency: Calls at once, for each event loop; more wait. None: 100 with our own session,
             and what its connector allows with yours.
         strict: Also verify the check letter of fiscal codes (needs the extra ``strict``).
         tracer_provider: OpenTelemetry's, if not the global one.
         meter_provider: OpenTelemetry's, if not the global one.
         propagate: What is sent of the trace: ``traceparent``, the ``global`` propagators', or ``off``.
+        ssl: Whose certificates are trusted, if not those that this machine trusts: the path of a CA file
+            (PEM), or an ``ssl.SSLContext``, such as one with a certificate of your own. Certificates and
+            host names are always checked: a context that does not, and False, are refused. A session
+            of yours brings its own.
 
     Raises:
         ConfigurationError: A setting cannot work; it is named.
@@ -80,6 +87,7 @@ class LoanClient:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         propagate: Propagate = "traceparent",
+        ssl: "Trust | None" = None,
     ) -> None:
         self._options = Options(
             shop=configure(base_url, shop_id, auth_token),
@@ -90,7 +98,7 @@ class LoanClient:
             strict=strict,
         )
         self._pipeline = Pipeline(
-            opener(session),
+            opener(session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             places(session, max_concurrency),

@@ -216,7 +216,7 @@ class Pipeline:
                     within=within,
                 )
                 if isinstance(answer, Reply):
-                    sending.answered(answer.status)
+                    sending.answered(answer.status, answer.fault)
                     return answer
                 if answer.error is ReadTimeoutError and within < timeout.attempt:
                     answer = evolve(answer, error=DeadlineExceededError)

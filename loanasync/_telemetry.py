@@ -195,11 +195,13 @@ class AttemptSpan:
         self._started = 0.0
         self.headers: dict[str, str] = {}
 
-    def answered(self, status: int) -> None:
-        """Say with which status the attempt was answered; 4xx and 5xx are errors of the attempt."""
+    def answered(self, status: int, fault: str | None = None) -> None:
+        """Say with which status the attempt was answered; 4xx, 5xx and half a body are its errors."""
         self._attributes["http.response.status_code"] = status
         if status >= _HTTP_ERROR:
             self._failed(str(status))
+        elif fault is not None:
+            self._failed(f"body {fault}")
         if self._span.is_recording():
             self._span.set_attribute("http.response.status_code", status)
 

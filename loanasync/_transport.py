@@ -1,13 +1,17 @@
 """The only file that speaks aiohttp: one request in, a reply or the word that none came out."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import lru_cache, partial
 from traceback import walk_tb
+from typing import TYPE_CHECKING, cast
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
+from loanasync import _certificates as certificates
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._configuration import require
 from loanasync.errors import (
@@ -16,20 +20,69 @@ from loanasync.errors import (
     ConnectionLostError,
     PoolTimeoutError,
     ReadTimeoutError,
+    TransportError,
 )
+
+if TYPE_CHECKING:
+    from aiohttp.http import StreamWriter
 
 __all__ = ["Transport", "opener"]
 
 _LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 
-# Raised before the first byte of the request leaves. Their parents are raised later, too: test them first.
-_NEVER_SENT = (
+# What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
+_NO_CONNECTION = (
     aiohttp.ClientConnectorError,  # name, refusal, TLS, certificate, proxy
     aiohttp.ConnectionTimeoutError,  # also the wait for a connection of the session's pool
     aiohttp.ServerFingerprintMismatch,
     aiohttp.ClientHttpProxyError,
-    aiohttp.ClientConnectionResetError,  # found closing before the write of the head
 )
+
+
+class _Body(aiohttp.Payload):
+    """A request's body, which knows whether it left; aiohttp writes the head together with it."""
+
+    _autoclose = True  # nothing to close
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+        self._asked_for = False
+        self._left = False
+        self._kept_back = False
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes; whoever asks for it builds a request."""
+        self._asked_for = True
+        return len(self._value)
+
+    @property
+    def never_left(self) -> bool:
+        """Whether a request was built, and nothing of it was given to a connection."""
+        return self._asked_for and not self._left
+
+    def keep_back(self) -> None:
+        """Do not leave any more."""
+        self._kept_back = True
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write it to a connection on which nothing else is under way."""
+        out = cast("StreamWriter", writer)
+        # What the server said before it was asked would be taken for the answer.
+        if self._kept_back or getattr(out.protocol, "should_close", False):
+            raise aiohttp.ClientConnectionResetError("not a clean connection")
+        await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
+        self._left = True
+        await out.drain()
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Write it; the length is its own."""
+        del content_length
+        await self.write(writer)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Its text, as the interface wants it."""
+        return str(self._value, encoding, errors)
 
 
 class Transport:
@@ -53,12 +106,13 @@ class Transport:
         if self._session.closed:  # between two attempts
             return NoAnswer(error=ConnectError, cause_type="SessionClosed", request_sent="no")
         response: aiohttp.ClientResponse | None = None
+        body = _Body(request.body)
         try:
             async with asyncio.timeout(within):
                 response = await self._session.request(
                     request.method,
                     URL(request.url, encoded=True),
-                    data=request.body,
+                    data=body,
                     headers=request.headers,
                     # Whatever the user's session is set to: a redirect would carry the token away and turn
                     # a POST into a GET, a middleware may repeat an approval behind our back.
@@ -67,11 +121,14 @@ class Transport:
                     middlewares=(),
                     timeout=_timeout(connect),
                 )
+                if body.never_left:  # so this is no answer to it, and may be one to somebody else
+                    body.keep_back()
+                    return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", request_sent="no")
                 return await _read(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             try:
                 if response is None:
-                    return _no_answer(error)
+                    return _no_answer(error, never_left=body.never_left)
                 # The status has come, and it is the answer's better half: a truncated 422 is a refusal.
                 fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
                 return _reply(response, b"", fault)
@@ -87,21 +144,29 @@ class Transport:
             await self._session.close()
 
 
-def opener(session: aiohttp.ClientSession | None) -> Callable[[], Transport]:
+def opener(session: aiohttp.ClientSession | None, trust: object = None) -> Callable[[], Transport]:
     """How a running loop gets its transport: over the user's session or, for None, one of our own.
 
     Raises:
-        ConfigurationError: The session is none.
+        ConfigurationError: The session is none, or whom to trust is not told or told twice.
     """
+    context = certificates.trusted(trust)
     if session is None:
-        return _open
+        return partial(_open, context)
     require(aiohttp.ClientSession, "session", session)
+    if context is not None:
+        raise ConfigurationError("ssl", "is for our own session: give it to the connector of yours")
+    if not certificates.is_checking(getattr(session.connector, "_ssl", True)):
+        raise ConfigurationError(
+            "session", "must check certificates and host names: its connector was told not to"
+        )
     return partial(_borrow, session)
 
 
-def _open() -> Transport:
+def _open(context: ssl.SSLContext | None) -> Transport:
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),  # the pipeline limits calls, and says so
+        # The pipeline limits calls, and says so.
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,  # costs thread hops, and may add credentials of a .netrc
     )
@@ -136,17 +201,28 @@ def _timeout(connect: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=float("inf"))
 
 
-def _no_answer(error: Exception) -> NoAnswer:
+def _no_answer(error: Exception, *, never_left: bool) -> NoAnswer:
+    no_connection = isinstance(error, _NO_CONNECTION)
+    kind: type[TransportError]
+    if isinstance(error, aiohttp.ConnectionTimeoutError) and _waited_for_pool(error):
+        kind = PoolTimeoutError
+    elif isinstance(error, TimeoutError) and not no_connection:
+        kind = ReadTimeoutError
+    else:
+        kind = ConnectError if no_connection or never_left else ConnectionLostError
+    return NoAnswer(
+        error=kind,
+        cause_type=_cause_type(error),
+        request_sent="no" if no_connection or never_left else "maybe",
+    )
+
+
+def _cause_type(error: Exception) -> str:
+    name = type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{name}: {certificates.flaw(error.certificate_error)}"
     number = getattr(error, "errno", None)
-    cause_type = type(error).__name__ + (f" errno {number}" if isinstance(number, int) else "")
-    # Without a number it is aiohttp's own: found closing before the write of the body.
-    closing = isinstance(error, aiohttp.ClientOSError) and error.errno is None
-    if isinstance(error, _NEVER_SENT) or closing:
-        waited = isinstance(error, aiohttp.ConnectionTimeoutError) and _waited_for_pool(error)
-        never = PoolTimeoutError if waited else ConnectError
-        return NoAnswer(error=never, cause_type=cause_type, request_sent="no")
-    kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionLostError
-    return NoAnswer(error=kind, cause_type=cause_type, request_sent="maybe")
+    return f"{name} errno {number}" if isinstance(number, int) else name
 
 
 def _drop_frames(error: BaseException | None) -> None:

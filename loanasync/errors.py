@@ -22,7 +22,7 @@
         ├── ConnectError                 no connection
         ├── PoolTimeoutError             no free place among the concurrent calls in time
         ├── ReadTimeoutError             connected, and no answer within the time of one attempt
-        ├── ConnectionLostError          connected, and the connection broke
+        ├── ConnectionLostError          connected, and the connection broke, or no HTTP came
         └── DeadlineExceededError        the total time of the call ran out
 
 A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
@@ -313,7 +313,8 @@ class TransportError(LoanError):
 
     Args:
         operation: The call.
-        cause_type: Name of the underlying error's class, with its errno where it has one.
+        cause_type: Name of the underlying error's class, with its errno or the certificate's flaw where
+            it has one.
         request_sent: ``no`` when the service provably got nothing of this call, so that it may be
             repeated; else ``maybe``, also when an earlier attempt of the call was answered with a 500.
         attempts: How many attempts were begun.
@@ -336,14 +337,37 @@ class TransportError(LoanError):
         return self._says("no answer came")
 
 
+_NO_TLS = {
+    "ClientConnectorSSLError": "no TLS with this server; check base_url and its port",
+    "ClientConnectorCertificateError: wrong host": "the certificate is for another host; check base_url",
+    "ClientConnectorCertificateError: expired": (
+        "the server's certificate has expired; ask the service, and check this machine's clock"
+    ),
+    "ClientConnectorCertificateError: not yet valid": (
+        "the server's certificate is not valid yet; check this machine's clock"
+    ),
+    "ClientConnectorCertificateError: self-signed": (
+        "the server's certificate is signed by itself; check base_url, or give its CA file as ssl"
+    ),
+    "ClientConnectorCertificateError: unknown authority": (
+        "the server's certificate is of an authority unknown here; check base_url, or give its CA file as ssl"
+    ),
+    "ClientConnectorCertificateError: not accepted": (
+        "the server's certificate is not accepted; check base_url"
+    ),
+}
+
+
 class ConnectError(TransportError):
     """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
 
+    Or the connection that was kept open turned out unusable before the request was written to it.
     Check `base_url` and the network; repeat the call when `request_sent` is ``no``.
     """
 
     def __str__(self) -> str:
-        return self._says("no connection; check base_url and the network")
+        cause = self.cause_type.partition(" errno ")[0]
+        return self._says(_NO_TLS.get(cause, "no connection; check base_url and the network"))
 
 
 class PoolTimeoutError(TransportError):
@@ -368,13 +392,13 @@ class ReadTimeoutError(TransportError):
 
 
 class ConnectionLostError(TransportError):
-    """Connected, and the connection broke before an answer came.
+    """Connected, and the connection broke before an answer came, or what came is no HTTP.
 
     Settle with the service what became of the request before it is repeated.
     """
 
     def __str__(self) -> str:
-        return self._says("the connection broke before an answer came")
+        return self._says("the connection broke before an answer came, or what came is no HTTP")
 
 
 class DeadlineExceededError(TransportError):

@@ -18,6 +18,7 @@ ORDER = [
     *(
         "_rules",
         "_configuration",
+        "_certificates",
         "_codec",
         "_problems",
         "_calls",

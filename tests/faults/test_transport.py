@@ -317,33 +317,43 @@ async def test_calls_at_once_do_not_wait_for_each_others_connection() -> None:
 KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # noqa: FBT003  (aiohttp's form)
 
 
-REFUSED = aiohttp.ClientConnectorError(KEY, OSError(111, "x"))
-
-
-# What aiohttp raises, by class: which of it left the request at home.
+# What aiohttp raises, by class, and whether the request had left: what it is called, and what is told.
 @pytest.mark.parametrize(
-    ("error", "kind", "sent", "cause"),
+    ("error", "never_left", "kind", "sent", "cause"),
     [
         (
             aiohttp.ClientConnectorError(KEY, OSError(111, "x")),
+            False,
             ConnectError,
             "no",
             "ClientConnectorError errno 111",
         ),
-        (aiohttp.ConnectionTimeoutError("x"), ConnectError, "no", "ConnectionTimeoutError"),
-        (aiohttp.ClientConnectionResetError("closing"), ConnectError, "no", "ClientConnectionResetError"),
-        (aiohttp.ClientOSError("closing"), ConnectError, "no", "ClientOSError"),
-        (aiohttp.ClientOSError(104, "reset"), ConnectionLostError, "maybe", "ClientOSError errno 104"),
-        (aiohttp.ServerDisconnectedError(), ConnectionLostError, "maybe", "ServerDisconnectedError"),
-        (aiohttp.ClientPayloadError("x"), ConnectionLostError, "maybe", "ClientPayloadError"),
-        (aiohttp.SocketTimeoutError("x"), ReadTimeoutError, "maybe", "SocketTimeoutError"),
-        (TimeoutError(), ReadTimeoutError, "maybe", "TimeoutError"),
-        (OSError(32, "pipe"), ConnectionLostError, "maybe", "BrokenPipeError errno 32"),
+        (aiohttp.ConnectionTimeoutError("x"), False, ConnectError, "no", "ConnectionTimeoutError"),
+        (
+            aiohttp.ClientConnectionResetError("closing"),
+            True,
+            ConnectError,
+            "no",
+            "ClientConnectionResetError",
+        ),
+        (aiohttp.ClientOSError(None, "closing"), True, ConnectError, "no", "ClientOSError"),
+        (aiohttp.ClientOSError(None, "lost"), False, ConnectionLostError, "maybe", "ClientOSError"),
+        (aiohttp.ClientOSError(104, "reset"), False, ConnectionLostError, "maybe", "ClientOSError errno 104"),
+        (aiohttp.ServerDisconnectedError(), False, ConnectionLostError, "maybe", "ServerDisconnectedError"),
+        (aiohttp.ClientPayloadError("x"), False, ConnectionLostError, "maybe", "ClientPayloadError"),
+        (aiohttp.SocketTimeoutError("x"), False, ReadTimeoutError, "maybe", "SocketTimeoutError"),
+        (TimeoutError(), False, ReadTimeoutError, "maybe", "TimeoutError"),
+        (TimeoutError(), True, ReadTimeoutError, "no", "TimeoutError"),
+        (OSError(32, "pipe"), False, ConnectionLostError, "maybe", "BrokenPipeError errno 32"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_only_what_surely_stayed_here_is_not_sent(
-    error: Exception, kind: type, sent: str, cause: str
+    error: Exception,
+    never_left: bool,  # noqa: FBT001  (parametrised)
+    kind: type,
+    sent: str,
+    cause: str,
 ) -> None:
-    told = _no_answer(error)
+    told = _no_answer(error, never_left=never_left)
     assert (told.error, told.request_sent, told.cause_type) == (kind, sent, cause)
