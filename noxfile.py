@@ -42,6 +42,13 @@ def bench(session: nox.Session) -> None:
         session.run("python", f"benchmarks/{script}", *options)
 
 
+@nox.session
+def pages(session: nox.Session) -> None:
+    """Write those tables of the documentation that are made from the tests' own rows."""
+    install(session, "tests", ".")
+    session.run("python", "tests/faultpage.py", "--write")
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run every ring of tests against the built wheel, and README and docs with them."""

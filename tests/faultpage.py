@@ -51,6 +51,8 @@ def line(row: Row) -> str:
     result = told(row.comes)
     if row.over_https is not None:
         result += f"; over https {told(row.over_https)}"
+    if row.says:
+        result += f', "{row.says}"'
     return f"| {row.fault} | {result} | {row.seen} | {row.advice} | `{row.name}` |"
 
 

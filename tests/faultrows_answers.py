@@ -4,7 +4,6 @@ import gzip
 
 from attrs import evolve
 from faultrow import (
-    AGAIN,
     BETWEEN,
     CUT,
     DETAILS,
@@ -198,9 +197,8 @@ REDIRECTS = [
 
 def status(text: str, fault: str, advice: str, *answer: bytes) -> Row:
     sent = answer or (http(text, HTML, "Content-Type: text/html"),)
-    name = "-".join(("status", text[:3], *(("body",) if answer else ())))
     return Row(
-        name=name,
+        name=f"status-{text[:3]}",
         fault=fault,
         server=lambda _: ((READ, *sent),),
         comes=unexpected(int(text[:3])),
@@ -230,7 +228,7 @@ STATUSES = [
         comes=LOST,
         advice=SETTLE,
     ),
-    status("429 Too Many Requests", "429", AGAIN),
+    status("429 Too Many Requests", "429", SETTLE),
     status("502 Bad Gateway", "502 with the HTML of a proxy", SETTLE),
     status("503 Service Unavailable", "503", SETTLE),
     status("504 Gateway Timeout", "504", SETTLE),

@@ -1,0 +1,133 @@
+"""Certificates are always checked, and whose are trusted is the shop's to say."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from builders import FISCAL_CODE, approval_request
+from faultrow import http
+from rawserver import Certificate, Play, RawServer, authority, certificate, running
+
+from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
+from loanasync._certificates import flaw
+
+ADDRESS = "https://loans.example.com"
+ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))
+
+
+def make(base_url: str = ADDRESS, **options: Any) -> LoanClient:
+    return LoanClient(base_url, shop_id="s", auth_token="t", **options)
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    file = tmp_path / "ca.pem"
+    authority().cert_pem.write_to_path(str(file))
+    return file
+
+
+def checking() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority().configure_trust(context)
+    return context
+
+
+def blind() -> ssl.SSLContext:
+    context = checking()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def nameless() -> ssl.SSLContext:
+    context = checking()
+    context.check_hostname = False
+    return context
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_a_ca_file_is_trusted_by_its_path(ca_file: Path, kind: type) -> None:
+    async with (
+        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        make(server.base_url, ssl=kind(ca_file)) as client,
+    ):
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+async def test_an_authority_that_is_not_given_is_not_trusted() -> None:
+    async with (
+        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        make(server.base_url) as client,
+    ):
+        with pytest.raises(ConnectError, match="of an authority unknown here") as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert caught.value.cause_type == "ClientConnectorCertificateError: unknown authority"
+    assert server.requests == []
+
+
+async def test_a_context_brings_a_certificate_of_the_shops_own() -> None:
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert("127.0.0.1").configure_cert(theirs)
+    authority().configure_trust(theirs)
+    theirs.verify_mode = ssl.CERT_REQUIRED
+    ours = checking()
+    authority().issue_cert("shop@example.com").configure_cert(ours)
+    async with (
+        running(RawServer(ANSWER, tls=theirs, scheme="https")) as server,
+        make(server.base_url, ssl=ours) as client,
+    ):
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+@pytest.mark.parametrize("context", [blind(), nameless()], ids=["no chains", "no host names"])
+def test_a_context_that_does_not_check_is_refused(context: ssl.SSLContext) -> None:
+    with pytest.raises(ConfigurationError, match="ssl: must check certificates and host names"):
+        make(ssl=context)
+
+
+@pytest.mark.parametrize("given", [False, True, 0, "", b"ca.pem", ssl.CERT_NONE], ids=repr)
+def test_checking_cannot_be_turned_off_by_another_value(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"ssl: must be an ssl\.SSLContext or the path"):
+        make(ssl=given)
+
+
+@pytest.mark.parametrize("name", ["missing.pem", "empty.pem", "text.pem", ".", "nul\0.pem"])
+def test_a_file_without_certificates_is_named_when_the_client_is_made(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    (tmp_path / "text.pem").write_text("no certificate")
+    with pytest.raises(ConfigurationError, match="ssl: must be a readable file with certificates"):
+        make(ssl=f"{tmp_path}/{name}")
+
+
+async def test_a_session_brings_its_own_trust() -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ConfigurationError, match="ssl: is for our own session"):
+            make(session=session, ssl=checking())
+
+
+@pytest.mark.parametrize(
+    "trust", [False, blind(), nameless()], ids=["off", "no certificates", "no host names"]
+)
+async def test_a_session_that_does_not_check_is_refused(trust: ssl.SSLContext | bool) -> None:  # noqa: FBT001  (aiohttp's form)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+            make(session=session)
+
+
+async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
+    connector = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes(32)))
+    async with (
+        running(RawServer(tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+        with pytest.raises(ConnectError) as caught:
+            await make(server.base_url, session=session).approve(FISCAL_CODE, approval_request())
+    assert (caught.value.cause_type, caught.value.request_sent) == ("ServerFingerprintMismatch", "no")
+
+
+def test_a_flaw_without_a_word_of_ours_is_still_one() -> None:
+    assert flaw(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
+    error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "no", 1)
+    assert "the server's certificate is not accepted" in str(error)

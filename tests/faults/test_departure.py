@@ -1,0 +1,125 @@
+"""Whether a request left is known from its own body, not from what broke."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from builders import FISCAL_CODE, approval_request
+from faultrow import http
+from rawserver import Play, RawServer, running
+
+from loanasync import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    LoanClient,
+    Refused,
+    RetryPolicy,
+    Timeout,
+    TransportError,
+)
+from loanasync._transport import _Body
+
+PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once
+REFUSAL = http("422 Unprocessable", b'{"approved": false}')
+
+
+async def test_a_large_upload_arrives_whole() -> None:
+    async with running(RawServer((Play.READ, http("200 OK", b"{}")))) as server:
+        async with LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
+            await client.upload_documents(FISCAL_CODE, PICTURES)
+        assert len(server.requests[0]) > 3 << 20
+
+
+@pytest.mark.parametrize("end", [Play.FIN, Play.RST])
+async def test_a_large_upload_that_is_cut_off_was_maybe_sent(end: Play) -> None:
+    async with running(RawServer((Play.READ_HALF, end))) as server:
+        async with LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
+            with pytest.raises(ConnectionLostError) as caught:
+                await client.upload_documents(FISCAL_CODE, PICTURES)
+        assert (caught.value.request_sent, server.requests) == ("maybe", [])
+
+
+async def test_an_answer_before_the_end_of_a_large_upload_is_read() -> None:
+    early = http("400 Bad Request", b'{"errors": {"front": ["too large"]}}')
+    async with (
+        running(RawServer((Play.READ_HALF, early, Play.SILENCE))) as server,
+        LoanClient(server.base_url, shop_id="s", auth_token="t") as client,
+    ):
+        with pytest.raises(Exception, match="front: too large"):
+            await client.upload_documents(FISCAL_CODE, PICTURES)
+
+
+async def test_a_deadline_that_ends_while_connecting_sent_nothing() -> None:
+    timeout = Timeout(total=0.2, attempt=10, connect=5)
+    async with (
+        running(RawServer(), RawServer.overfill) as server,
+        LoanClient(server.base_url, shop_id="s", auth_token="t", timeout=timeout) as client,
+    ):
+        with pytest.raises(DeadlineExceededError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert (caught.value.request_sent, caught.value.attempts) == ("no", 1)
+
+
+async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
+    timeout = Timeout(total=10, attempt=0.5, connect=0.2)
+    held = RawServer((Play.READ, Play.SILENCE), (Play.READ, REFUSAL))
+    async with (
+        running(held) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
+    ):
+        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, timeout=timeout)
+        first, second = await asyncio.gather(
+            *(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)), return_exceptions=True
+        )
+        assert isinstance(first, TransportError)
+        assert isinstance(second, TransportError)
+        assert (first.request_sent, second.request_sent) == ("maybe", "no")
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+
+
+class Writer:
+    """A connection that refuses, or takes and then breaks."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.protocol = None
+        self._refuses = refuses
+
+    async def write(self, _: bytes, *, drain: bool) -> None:
+        assert not drain
+        if self._refuses:
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async def drain(self) -> None:
+        raise ConnectionError("Connection lost")
+
+
+@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
+async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
+    body, writer = _Body(b"x"), Writer(refuses=refuses)
+    assert not body.never_left  # nobody built a request with it
+    assert body.size == 1
+    some: Any = writer
+    with pytest.raises(ConnectionError):
+        await body.write(some)
+    assert body.never_left is refuses
+
+
+async def test_what_is_kept_back_is_not_written_any_more() -> None:
+    body = _Body(b"x")
+    body.keep_back()
+    assert body.size == len(body.decode())
+    with pytest.raises(aiohttp.ClientConnectionResetError):
+        await body.write(Writer(refuses=False))  # type: ignore[arg-type]
+    assert body.never_left
+
+
+async def test_a_repeated_request_leaves_each_time_anew() -> None:
+    fault = http("500 Internal Server Error", b"{}")
+    async with running(RawServer((Play.READ, fault), (Play.READ, REFUSAL))) as server:
+        async with LoanClient(
+            server.base_url, shop_id="s", auth_token="t", retry=RetryPolicy(base=0.001)
+        ) as client:
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+        first, second = server.requests
+        assert first.partition(b"\r\n\r\n")[2] == second.partition(b"\r\n\r\n")[2]
