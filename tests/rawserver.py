@@ -157,7 +157,8 @@ class RawServer:
         await self.accept()
 
     def _bind(self) -> None:
-        self._socket = socket.socket()
+        # Named as TCP, so that asyncio sends each step at once instead of collecting them.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self._port))
 
