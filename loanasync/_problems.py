@@ -76,7 +76,8 @@ def _messages(members: Members) -> Iterator[tuple[str, str]]:
 def _tidy(text: str, personal: Collection[str], longest: int) -> str:
     cut = len(text) > _LONGEST_READ
     text = text[:_LONGEST_READ]
-    for value in sorted(personal, key=len, reverse=True):
+    # A text holds nothing longer than itself: no pattern is made of a whole picture.
+    for value in sorted((each for each in personal if len(each) <= len(text)), key=len, reverse=True):
         # As a whole only: the name Prova must not tear a hole into "approval".
         text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "***", text, flags=re.IGNORECASE)
     if cut:  # the beginning of a value may stand at the end

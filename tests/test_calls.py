@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,6 +142,21 @@ def test_a_truncated_body_leaves_what_the_status_says(status: int, outcome: str)
     error = read(APPROVE, status, b'{"approved"', fault="truncated")
     assert isinstance(error, UnexpectedReplyError)
     assert (error.reasons, error.outcome) == (("body: truncated",), outcome)
+
+
+def test_an_error_after_a_large_upload_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns: list[str] = []
+    replace = re.sub
+
+    def noted(pattern: str, *others: Any, **flags: Any) -> str:
+        patterns.append(pattern)
+        return replace(pattern, *others, **flags)
+
+    monkeypatch.setattr(re, "sub", noted)
+    upload = calls.upload_documents(SHOP, FISCAL_CODE, {"front": "x" * (1 << 20)})
+    assert isinstance(read(upload, 400, errors(front=["too large, said secret-token"])), RejectedError)
+    assert patterns
+    assert max(map(len, patterns)) < 100
 
 
 # spec §7, table "400 domain errors", and the tolerance that a service without codes asks for
