@@ -18,8 +18,8 @@ ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versio
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 LONGEST_FILE = 400
 # What needs neither loop nor network to be tested is tested whole.
-PURE = "calls certificates codec configuration decisions dialect display limits meta models options policy"
-PURE += " prepare problems rules values"
+PURE = "advice calls certificates codec configuration decisions dialect display limits meta models options"
+PURE += " policy prepare problems rules values"
 
 
 def install(session: nox.Session, group: str, *package: str) -> None:

@@ -26,8 +26,6 @@ from loanasync.errors import (
 
 __all__ = ["Pipeline", "Sender"]
 
-_CONNECTING = 0.9  # the share of an attempt's time after which a connection comes too late to be of use
-
 
 class Sender(Protocol):
     """One event loop's way to the service: over aiohttp (`_transport`), or a script in a shop's tests."""
@@ -210,10 +208,7 @@ class Pipeline:
             attempts += 1
             with span.attempt(attempts) as sending:
                 answer = await lane.transport.send(
-                    call.request(sending.headers),
-                    # Before the deadline cuts it: what did not connect was surely not sent.
-                    connect=min(timeout.connect, _CONNECTING * within),
-                    within=within,
+                    call.request(sending.headers), connect=timeout.connect, within=within
                 )
                 if isinstance(answer, Reply):
                     sending.answered(answer.status, answer.fault)

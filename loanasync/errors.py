@@ -33,6 +33,7 @@ from typing import Literal
 
 from attrs import define
 
+from loanasync._advice import NO_TLS
 from loanasync._meta import Meta, Problem
 
 __all__ = [
@@ -337,27 +338,6 @@ class TransportError(LoanError):
         return self._says("no answer came")
 
 
-_NO_TLS = {
-    "ClientConnectorSSLError": "no TLS with this server; check base_url and its port",
-    "ClientConnectorCertificateError: wrong host": "the certificate is for another host; check base_url",
-    "ClientConnectorCertificateError: expired": (
-        "the server's certificate has expired; ask the service, and check this machine's clock"
-    ),
-    "ClientConnectorCertificateError: not yet valid": (
-        "the server's certificate is not valid yet; check this machine's clock"
-    ),
-    "ClientConnectorCertificateError: self-signed": (
-        "the server's certificate is signed by itself; check base_url, or give its CA file as ssl"
-    ),
-    "ClientConnectorCertificateError: unknown authority": (
-        "the server's certificate is of an authority unknown here; check base_url, or give its CA file as ssl"
-    ),
-    "ClientConnectorCertificateError: not accepted": (
-        "the server's certificate is not accepted; check base_url"
-    ),
-}
-
-
 class ConnectError(TransportError):
     """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
 
@@ -367,7 +347,7 @@ class ConnectError(TransportError):
 
     def __str__(self) -> str:
         cause = self.cause_type.partition(" errno ")[0]
-        return self._says(_NO_TLS.get(cause, "no connection; check base_url and the network"))
+        return self._says(NO_TLS.get(cause, "no connection; check base_url and the network"))
 
 
 class PoolTimeoutError(TransportError):

@@ -14,7 +14,18 @@ PACKAGE = Path(loanasync.__file__).parent
 
 # Each module may import those before it, and none after it.
 ORDER = [
-    *("_meta", "_display", "errors", "_policy", "_limits", "_models", "_decisions", "_dialect", "_values"),
+    *(
+        "_meta",
+        "_advice",
+        "_display",
+        "errors",
+        "_policy",
+        "_limits",
+        "_models",
+        "_decisions",
+        "_dialect",
+        "_values",
+    ),
     *(
         "_rules",
         "_configuration",
