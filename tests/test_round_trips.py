@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 from builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
+from elsewhere import again, fail
 from hypothesis import given
 from test_errors import EXAMPLES
 
@@ -47,10 +48,6 @@ VALUES: list[Any] = [
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 
 
-def again(value: Any) -> Any:
-    return value
-
-
 def contents(value: Any) -> dict[str, Any]:
     if isinstance(value, LoanError):
         return {**vars(value), "args": value.args, "str": str(value)}
@@ -77,11 +74,6 @@ def test_every_value_and_every_error_crosses_into_a_spawned_process_and_back() -
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for value, returned in zip(everything, pool.map(again, everything), strict=True):
             same(returned, value)
-
-
-def fail(error: LoanError) -> None:
-    error.add_note("seen by worker 7")
-    raise error
 
 
 def test_an_error_that_is_raised_in_another_process_is_caught_here_as_what_it_is() -> None:

@@ -409,3 +409,22 @@ async def test_a_browser_that_takes_its_time_holds_nothing_up(monkeypatch: pytes
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
+
+
+async def test_who_was_forgotten_is_not_written_again(tmp_path: Path) -> None:
+    async with Sandbox(state=tmp_path / "shop.sqlite") as sandbox:
+        customers = sandbox._engine.customers
+        customer = customers.admit(CODE)
+        assert len(customers._strangers) == 0
+        customers.save(CODE, customer)
+        sandbox.reset(CODE)
+        customers.save(CODE, customer)
+    async with Sandbox(state=tmp_path / "shop.sqlite") as sandbox:
+        assert sandbox.snapshot() == {}
+
+
+async def test_a_new_creation_needs_its_documents_again(raw: Raw) -> None:
+    await raw.create()
+    await raw("POST", f"/{CODE}/documents", {})
+    await raw.create()
+    assert list((await raw("PATCH", f"/{CODE}", {}))[1]["errors"]) == ["documents"]

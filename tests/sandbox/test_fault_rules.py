@@ -252,3 +252,17 @@ async def test_a_403_says_in_a_header_what_was_wrong(
     headers = {} if token is None else {"X-Auth-Token": token}
     async with raw.session.post(address, json={}, headers=headers) as answer:
         assert (answer.status, answer.headers["X-Sandbox-Hint"]) == (403, hint)
+
+
+async def test_a_rule_spoils_any_answer_and_a_tag_the_one_that_decides(raw: Raw) -> None:
+    raw.sandbox.on("create_request").respond("emptyafter")
+    assert await raw("POST", "", {"fiscalCode": CODE}, decoded=False) == (201, b"")
+    raw.sandbox.on("approve", call=1).respond("500", phase="after")
+    assert (await raw.approve(amount=1))[0] == 500
+    assert (await raw.approve(amount=1, email="a+500after@example.com"))[0] == 400
+
+
+async def test_a_rule_of_waits_alone_leaves_the_shape_to_the_tag(raw: Raw) -> None:
+    raw.sandbox.on("approve").respond("slow1")
+    await raw.create()
+    assert "redirectUrl" not in (await raw.approve(email="a+noredirect@example.com"))[1]

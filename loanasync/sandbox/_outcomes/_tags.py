@@ -41,7 +41,7 @@ def words_of(email: object) -> str:
     """The words between ``+`` and ``@``; empty when there are none."""
     if not isinstance(email, str) or "+" not in email:
         return ""
-    return email.partition("@")[0].partition("+")[2].strip(".").lower()
+    return email.partition("@")[0].partition("+")[2].strip(".")
 
 
 def read_email(email: object) -> Outcome:
