@@ -19,6 +19,7 @@ __all__ = ["deliver", "has_gone", "json_response", "pause"]
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 _PIECES = 20
 _BETWEEN_PIECES = 0.05  # seconds
+_WRITER = json.JSONEncoder(check_circular=False)  # what came as JSON holds no circles
 _LOOK_EVERY = 0.05  # seconds
 _GARBAGE = b'{"approved": \x00\xff tr'
 _HTML = "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
@@ -29,7 +30,7 @@ def json_response(
 ) -> web.Response:
     """A JSON object as an answer."""
     return web.Response(
-        body=json.dumps(body).encode(), status=status, headers=headers, content_type="application/json"
+        body=_WRITER.encode(body).encode(), status=status, headers=headers, content_type="application/json"
     )
 
 
@@ -93,7 +94,7 @@ async def _started(request: web.Request, answer: Answer, length: int) -> web.Str
 
 
 async def _truncated(request: web.Request, answer: Answer) -> web.StreamResponse:
-    body = json.dumps(answer.body).encode()
+    body = _WRITER.encode(answer.body).encode()
     response = await _started(request, answer, len(body))
     await response.write(body[: len(body) // 2])
     if request.transport is not None:
@@ -102,7 +103,7 @@ async def _truncated(request: web.Request, answer: Answer) -> web.StreamResponse
 
 
 async def _dripping(request: web.Request, answer: Answer, ending: asyncio.Event) -> web.StreamResponse:
-    body = json.dumps(answer.body).encode()
+    body = _WRITER.encode(answer.body).encode()
     response = await _started(request, answer, len(body))
     size = -(-len(body) // _PIECES)
     for start in range(0, len(body), size):

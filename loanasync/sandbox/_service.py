@@ -4,9 +4,9 @@ import asyncio
 import hmac
 import json
 import math
+import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from attrs import evolve
@@ -55,9 +55,11 @@ class Service:
 
     def add_routes(self, app: web.Application) -> None:
         """The four calls of the specification."""
-        for operation, (method, path) in ROUTES.items():
+        # The approval first: the router looks at them in this order, and it is asked for most.
+        for operation in sorted(ROUTES, key="approve".__ne__):
+            method, path = ROUTES[operation]
             app.router.add_route(method, path, self._endpoint(operation, method, path))
-        app.middlewares.append(self._other)
+        app.router.add_route("*", "/api{rest:(/.*)?}", self._unknown_path)
 
     def _endpoint(self, operation: str, method: str, route: str) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -79,7 +81,8 @@ class Service:
         return handler
 
     def _read_url(self, request: web.Request, call: Call) -> None:
-        if request.query_string or self._auth_token in request.path:
+        sent = request.raw_path
+        if "?" in sent or "%" in sent or self._auth_token in sent:
             call.findings += tuple(
                 self._engine.linter.of_url(request.path, str(request.rel_url.raw_query_string))
             )
@@ -135,24 +138,17 @@ class Service:
             self._engine.nobody_listens(call)
         return treated
 
-    @web.middleware
-    async def _other(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _unknown_path(self, request: web.Request) -> web.StreamResponse:
         """Note calls to addresses that the specification does not have: they are mistakes of the shop's."""
-        try:
-            return await handler(request)
-        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as missing:
-            if not request.path.startswith("/api"):
-                raise
-            call = Call("", "", None, request.method, "(unknown)", "")
-            self._read_url(request, call)
-            answer = Answer(missing.status, {"errors": {"path": [_KNOWN_PATHS]}})
-            self._engine.record(call, Treated(answer), time.perf_counter())
-            allowed: Mapping[str, Any] = {
-                name: value for name, value in missing.headers.items() if name == "Allow"
-            }
-            return json_response(answer.body, missing.status, allowed)
+        call = Call("", "", None, request.method, "(unknown)", "")
+        self._read_url(request, call)
+        allowed = ",".join(sorted(method for method, path in _PATHS if path.fullmatch(request.path)))
+        answer = Answer(405 if allowed else 404, {"errors": {"path": [_KNOWN_PATHS]}})
+        self._engine.record(call, Treated(answer), time.perf_counter())
+        return json_response(answer.body, answer.status, {"Allow": allowed} if allowed else None)
 
 
+_PATHS = [(method, re.compile(re.sub(r"\{\w+\}", "[^/]+", path))) for method, path in ROUTES.values()]
 _KNOWN_PATHS = "Known are: " + ", ".join(f"{method} {path}" for method, path in ROUTES.values())
 
 
