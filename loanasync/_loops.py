@@ -1,6 +1,7 @@
 """What belongs to one event loop, made where it is first needed, because loops come and go under a client."""
 
 import asyncio
+import concurrent.futures
 import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -122,6 +123,23 @@ class PerLoop(Generic[Owned]):
             for _, closing in closings:
                 closing.cancel()  # which closes at once
             raise
+
+    def close_from_outside(self, within: float) -> None:
+        """`aclose` for who stands in no loop: what belongs to loops that stand still is closed there, too.
+
+        Args:
+            within: Seconds that each may take before it is closed at once.
+        """
+        if self._process != os.getpid():
+            self._leave_to_parent()
+        self._forget_closed_loops()
+        made, self._made = self._made, {}
+        for loop, entry in made.items():
+            if loop.is_running():  # in another thread
+                closing = asyncio.run_coroutine_threadsafe(entry.close(within), loop)
+                concurrent.futures.wait([closing], within + _LOOK)
+            else:
+                loop.run_until_complete(entry.close(within))
 
     def __del__(self) -> None:
         left_open = any(entry.is_open for entry in self._made.values())

@@ -231,3 +231,8 @@ class Pipeline:
         """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""
         self._closed = True
         await self._lanes.aclose(drain)
+
+    def close_from_outside(self, drain: float) -> None:
+        """`aclose` for who stands in no event loop, such as a fixture between two tests."""
+        self._closed = True
+        self._lanes.close_from_outside(drain)

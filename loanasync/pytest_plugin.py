@@ -4,20 +4,15 @@ pytest loads this file by itself, in every run where loanasync is installed, so 
 only once a test asks for it.
 """
 
-import asyncio
-import concurrent.futures
 import difflib
 import inspect
-import time
-from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from loanasync import LoanClient
-    from loanasync._transport import Transport
     from loanasync.sandbox import Finding, Journal, Sandbox
 
 __all__ = ["loan_client", "loan_sandbox"]
@@ -30,7 +25,7 @@ _MARKED = (
 )
 _LISTS = ("allow", "faults")
 _SHOWN = 20  # calls in the report of a failed test
-_PATIENCE = 5.0  # seconds for a loop in another thread to close a session of ours
+_PATIENCE = 5.0  # seconds for calls that a test left under way
 
 _sandboxes = pytest.StashKey["Sandbox"]()
 
@@ -73,64 +68,9 @@ def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iter
     if dialect is not None:
         options["dialect"] = getattr(Dialect, dialect)()
     client = loan_sandbox.client(**options)
-    sessions = _Sessions()
-    client._pipeline = client._pipeline.over(  # noqa: SLF001  (the seam for other ways to open sessions)
-        sessions.open_here, now=time.monotonic, sleep=asyncio.sleep
-    )
     yield client
-    sessions.close()
-
-
-class _Sessions:
-    """The sessions of one client, each closed before its event loop is.
-
-    A session can only be closed in its own loop, and a test's loop is often gone before its fixtures are:
-    `asyncio.run` in a test, pytest-asyncio and anyio all close theirs first. A fixture that is an async
-    generator would not help: it needs a plugin to run it, and knows one loop only. But whoever ends a loop
-    in an orderly way first ends its async generators (`loop.shutdown_asyncgens`), so one of them waits in
-    each loop. A loop that lives on, such as pytest-asyncio's for a whole module, gets it ended by `close`.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]] = []
-        self._ended = False
-
-    def open_here(self) -> "Transport":
-        """A transport for the running loop, with a generator that closes it."""
-        from loanasync._transport import opener  # noqa: PLC0415  (loaded by those who use it)
-        from loanasync.errors import ClientClosedError  # noqa: PLC0415  (as above)
-
-        if self._ended:
-            raise ClientClosedError
-        transport = opener(None)()
-        waiting = _closing_at_the_end(transport)
-        with suppress(StopIteration):  # it has come to its `yield`, without waiting for anything
-            waiting.asend(None).send(None)
-        self._waiting.append((asyncio.get_running_loop(), waiting))
-        return transport
-
-    def close(self) -> None:
-        """Close what belongs to loops that are still there."""
-        self._ended = True
-        for loop, waiting in self._waiting:
-            if loop.is_closed():
-                continue
-            if loop.is_running():  # in another thread: this one is between tests
-                closing = asyncio.run_coroutine_threadsafe(_end(waiting), loop)
-                concurrent.futures.wait([closing], _PATIENCE)
-            else:
-                loop.run_until_complete(_end(waiting))
-
-
-async def _closing_at_the_end(transport: "Transport") -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await transport.aclose()
-
-
-async def _end(waiting: AsyncGenerator[None, None]) -> None:
-    await waiting.aclose()
+    # Not in a loop: those of the test are gone, stand still, or run in other threads.
+    client._pipeline.close_from_outside(_PATIENCE)  # noqa: SLF001  (only who ends a test may need it)
 
 
 def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:

@@ -156,7 +156,6 @@ def test_a_loop_that_runs_on_in_another_thread(loan_client):
     assert asyncio.run_coroutine_threadsafe(buy(loan_client), loop).result().approved
 
 def test_and_is_stopped_by_another_test():
-    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()  # as whoever ends a loop does
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

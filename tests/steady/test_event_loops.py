@@ -16,6 +16,7 @@ from forgotten import approval, warned
 
 from loanasync import (
     Approved,
+    ClientClosedError,
     DeadlineExceededError,
     LoanClient,
     Refused,
@@ -147,6 +148,30 @@ def test_closing_reaches_the_loop_of_another_thread_that_ends_meanwhile() -> Non
     asyncio.run(close_all())
     thread.join()
     assert closed in ([5.0], [0.0]), "once, whoever was first"
+
+
+def test_who_stands_in_no_loop_closes_what_belongs_to_one_that_stands_still(served: Sandbox) -> None:
+    client = served.client()
+    with asyncio.Runner() as runner:
+        transport = runner.run(opened_by(client))
+        client._pipeline.close_from_outside(1.0)
+        assert transport._session.closed
+        with pytest.raises(ClientClosedError):
+            runner.run(approval(client))
+
+
+def test_and_what_belongs_to_one_that_runs_in_another_thread(served: Sandbox) -> None:
+    client = served.client()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    transport = asyncio.run_coroutine_threadsafe(opened_by(client), loop).result()
+    client._pipeline.close_from_outside(1.0)
+    assert transport._session.closed
+    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def test_threads_that_come_and_go_all_get_their_own_connections(served: Sandbox) -> None:

@@ -123,7 +123,7 @@ def _canned(
     if not 200 <= status <= 599:  # noqa: PLR2004  (statuses of an answer)
         raise ValueError(f"status {status} must be between 200 and 599")
     if body is None:
-        if status == 400:  # noqa: PLR2004
+        if status == 400:  # noqa: PLR2004  (spec §7: its body says what is wrong)
             raise ValueError("status 400 needs a body; for one wrong field respond('invalid.city') has it")
         body = {"errors": {"system": ["System error"]}} if status == 500 else {}  # noqa: PLR2004  (spec §7)
     try:
