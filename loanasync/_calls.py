@@ -29,7 +29,7 @@ from loanasync.errors import (
     UnexpectedStatusError,
 )
 
-__all__ = ["SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
+__all__ = ["OPERATIONS", "SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
 __all__ += ["approve", "complete", "create_request", "upload_documents"]
 
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
@@ -90,7 +90,7 @@ class Call:
         return Request(
             method=self.endpoint.method,
             url=self._address(self.shop.shop_id, self.fiscal_code),
-            headers={**self.shop.headers, **trace_headers},
+            headers={**trace_headers, **self.shop.headers},
             body=self.body,
         )
 
@@ -251,6 +251,7 @@ CREATE_REQUEST = Endpoint(  # spec §4.3
 UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
     operation="upload_documents", method="POST", template=REQUEST + "/documents", statuses=_OPEN
 )
+OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
 
 
 def approve(shop: Shop, dialect: Dialect, fiscal_code: str, request: ApprovalRequest) -> Call:

@@ -22,8 +22,9 @@ from loanasync._options import Options, places
 from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._propagation import Propagate
 from loanasync._retry import Quota
-from loanasync._telemetry import Propagate, Telemetry
+from loanasync._telemetry import Telemetry
 from loanasync._transport import opener
 from loanasync.errors import InvalidRequestError
 

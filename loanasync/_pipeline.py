@@ -13,7 +13,7 @@ from loanasync._loops import PerLoop
 from loanasync._meta import Meta
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._retry import Quota, Sleep, is_system_fault, repeat
-from loanasync._telemetry import CallSpan, Telemetry
+from loanasync._telemetry import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,
     DeadlineExceededError,
@@ -60,16 +60,16 @@ class _Lane:
             self._idle.set()
 
     @property
-    def has_limit(self) -> bool:
-        """Whether calls wait for one another here."""
-        return self._places is not None
+    def is_full(self) -> bool:
+        """Whether the next call has to wait for another to end."""
+        return self._places is not None and self._places.locked()
 
     async def take_place(self, within: float) -> bool:
         """Wait for a place, at most so many seconds."""
         if self._places is None:
             return True
         try:
-            async with asyncio.timeout(within if self._places.locked() else None):
+            async with asyncio.timeout(within if self.is_full else None):
                 return await self._places.acquire()
         except TimeoutError:
             return False
@@ -140,8 +140,8 @@ class Pipeline:
         started = self._now()
         lane = self._lanes.here()
         lane.transport.check()
-        with lane, self._telemetry.call(call) as span:
-            outcome = await self._outcome(call, lane, span, started, timeout, retry)
+        with lane, self._telemetry.call(call) as record:
+            outcome = await self._outcome(call, lane, record, started, timeout, retry)
             if isinstance(outcome, LoanError):
                 # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
                 # token and the URL, is its cause or context.
@@ -155,42 +155,43 @@ class Pipeline:
         self,
         call: Call,
         lane: _Lane,
-        span: CallSpan,
+        record: CallRecord,
         started: float,
         timeout: Timeout,
         retry: RetryPolicy,
     ) -> Outcome | LoanError:
         operation = call.endpoint.operation
         deadline = started + timeout.total
+        has_to_wait = lane.is_full
         has_place = await lane.take_place(timeout.total)
         try:
-            if lane.has_limit:
-                span.queued(self._now() - started, None if has_place else "PoolTimeoutError")
+            if has_to_wait:
+                record.queued(self._now() - started, None if has_place else "PoolTimeoutError")
             if not has_place:
                 return PoolTimeoutError(operation, "TimeoutError", "no", 0)
-            answer = await self._answer(call, lane, span, deadline, timeout, retry)
+            answer = await self._answer(call, lane, record, deadline, timeout, retry)
         finally:
             if has_place:
                 lane.leave_place()
-        span.ended(answer.attempts, answer.stopped_by)
+        record.stopped(answer.stopped_by)
         last = answer.last
         if isinstance(last, NoAnswer):
             # After a 500 the service has seen the request, whatever became of the last attempt.
             sent = "maybe" if answer.after_fault else last.request_sent
             return last.error(operation, last.cause_type, sent, answer.attempts)
-        meta = Meta(last.status, answer.attempts, self._now() - started, span.trace_id)
+        meta = Meta(last.status, answer.attempts, self._now() - started, record.trace_id)
         outcome = call.read(last, meta)
         if isinstance(outcome, SystemFaultError) and answer.stopped_by is not None:
             return evolve(outcome, stopped_by=answer.stopped_by)
         if isinstance(outcome, Approved | Refused):
-            span.decided(approved=outcome.approved)
+            record.decided(approved=outcome.approved)
         return outcome
 
     async def _answer(
         self,
         call: Call,
         lane: _Lane,
-        span: CallSpan,
+        record: CallRecord,
         deadline: float,
         timeout: Timeout,
         retry: RetryPolicy,
@@ -206,7 +207,7 @@ class Pipeline:
             if within <= 0:  # a busy loop woke us late: ask nothing whose answer we could not wait for
                 return NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", request_sent="no")
             attempts += 1
-            with span.attempt(attempts) as sending:
+            with record.attempt(attempts) as sending:
                 answer = await lane.transport.send(
                     call.request(sending.headers), connect=timeout.connect, within=within
                 )

@@ -1,16 +1,19 @@
-"""One span for each call and one for each attempt, four metrics, and nothing personal in any of them."""
+"""What a call and its attempts tell: spans, metrics and log events, and nothing personal in any of them.
 
-from collections.abc import Callable
-from functools import lru_cache
+A shop without OpenTelemetry pays for every step here, so that little is done before somebody listens. And
+samplers, propagators, processors and handlers are the shop's: what they raise stays here.
+"""
+
+import logging
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from opentelemetry import context as otel_context
-from opentelemetry import propagate as otel_propagate
-from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider, get_meter_provider
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
+    INVALID_SPAN,
+    NoOpTracer,
     Span,
     SpanKind,
     Status,
@@ -20,23 +23,24 @@ from opentelemetry.trace import (
     get_tracer,
     set_span_in_context,
 )
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
-from loanasync._calls import Call
+from loanasync._calls import APPROVE, SYSTEM_FAULT, Call
 from loanasync._configuration import release
-from loanasync.errors import ConfigurationError
+from loanasync._events import LOGGER, broken, tell
+from loanasync._metrics import SCHEMA, metrics_of
+from loanasync._outcome import outcome_of
+from loanasync._propagation import Propagate, injector
 
 if TYPE_CHECKING:
     from contextvars import Token
 
-__all__ = ["AttemptSpan", "CallSpan", "Propagate", "Telemetry"]
+    from opentelemetry.context import Context
 
-Propagate = Literal["traceparent", "global", "off"]
-Attributes = dict[str, str | int | bool]
+__all__ = ["AttemptRecord", "CallRecord", "Telemetry"]
 
-_SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
-# Seconds, as the HTTP conventions advise for http.client.request.duration.
-_BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+Attributes = dict[str, AttributeValue]
+
 _HTTP_ERROR = 400
 
 try:  # private, and the only way to tell other instrumentation that this request has its span
@@ -45,48 +49,6 @@ try:  # private, and the only way to tell other instrumentation that this reques
     )
 except ImportError:  # pragma: no cover  (a later API may drop it: double spans, and nothing worse)
     _SUPPRESS = otel_context.create_key("loanasync")
-
-
-def _nothing(carrier: dict[str, str], context: Context) -> None:
-    """Propagate nothing."""
-
-
-_INJECT: dict[Propagate, Callable[..., None]] = {
-    "traceparent": TraceContextTextMapPropagator().inject,  # no baggage: it goes to a third party
-    "global": otel_propagate.inject,
-    "off": _nothing,
-}
-
-
-class _Instruments:
-    """The four metrics of a provider."""
-
-    def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter("loanasync", release("loanasync"), _SCHEMA)
-        self.duration = meter.create_histogram(
-            "http.client.request.duration",
-            unit="s",
-            description="Duration of HTTP client requests.",
-            explicit_bucket_boundaries_advisory=_BOUNDARIES,
-        )
-        self.queue = meter.create_histogram(
-            "loanasync.queue.duration",
-            unit="s",
-            description="Time that calls waited for a place among the concurrent ones.",
-            explicit_bucket_boundaries_advisory=_BOUNDARIES,
-        )
-        self.decisions = meter.create_counter(
-            "loanasync.decisions", unit="{decision}", description="Approvals by outcome."
-        )
-        self.retries = meter.create_counter(
-            "loanasync.retries", unit="{retry}", description="Attempts that follow a 500."
-        )
-
-
-@lru_cache(maxsize=1)
-def _global_instruments(provider: MeterProvider) -> _Instruments:
-    # Until an SDK is set up, the API's provider keeps every meter for ever: clients share theirs.
-    return _Instruments(provider)
 
 
 class Telemetry:
@@ -98,135 +60,257 @@ class Telemetry:
         meter_provider: MeterProvider | None,
         propagate: Propagate,
     ) -> None:
-        if propagate not in _INJECT:
-            raise ConfigurationError("propagate", f"must be one of {', '.join(_INJECT)}")
-        self.inject = _INJECT[propagate]
-        self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, _SCHEMA)
-        self.metrics = (
-            _global_instruments(get_meter_provider())
-            if meter_provider is None
-            else _Instruments(meter_provider)
-        )
+        self._inject = injector(propagate)
+        self._only_traces = propagate != "global"  # what is global may send baggage without a trace, too
+        self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
+        self.metrics = metrics_of(meter_provider)
 
-    def call(self, call: Call) -> "CallSpan":
-        """Begin a call's span; enter it to make it the current one."""
-        return CallSpan(self, call)
+    def call(self, call: Call) -> "CallRecord":
+        """What a call tells; enter it to begin."""
+        return CallRecord(self, call)
+
+    def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
+        """Begin a span; `INVALID_SPAN` means that nobody traces."""
+        try:
+            return self.tracer.start_span(name, kind=kind, attributes=attributes)
+        except Exception as error:  # noqa: BLE001  (a sampler's)
+            broken(error)
+            return NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
+
+    def headers(self, context: "Context", *, is_traced: bool) -> dict[str, str]:
+        """What an attempt sends of its trace."""
+        if self._only_traces and not is_traced:
+            return {}
+        try:
+            return self._inject(context)
+        except Exception as error:  # noqa: BLE001  (a propagator's)
+            broken(error)
+            return {}
 
 
-class CallSpan:
-    """The INTERNAL span of a call, the parent of its attempts."""
+def _trace_id(span: Span) -> str | None:
+    if span is INVALID_SPAN:
+        return None
+    context = span.get_span_context()
+    return format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def _end(span: Span) -> None:
+    try:
+        span.end()
+    except Exception as error:  # noqa: BLE001  (a processor's)
+        broken(error)
+
+
+class CallRecord:
+    """One call: its INTERNAL span, the parent of its attempts', its decision, and its event."""
+
+    __slots__ = ("_attempts", "_call", "_outcome", "_span", "_started", "_stopped_by", "_telemetry", "_token")
 
     def __init__(self, telemetry: Telemetry, call: Call) -> None:
         self._telemetry = telemetry
         self._call = call
-        self._span: Span = telemetry.tracer.start_span(
-            f"loanasync.{call.endpoint.operation}", kind=SpanKind.INTERNAL
-        )
+        self._attempts = 0
+        self._stopped_by: str | None = None
+        self._outcome: str | None = None
         self._token: Token[Context] | None = None
+
+    def __enter__(self) -> Self:
+        self._started = perf_counter()
+        operation = self._call.endpoint.operation
+        self._telemetry.metrics.inflight.counts[operation] += 1
+        self._span = self._telemetry.span(
+            f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation}
+        )
+        if self._span is not INVALID_SPAN:
+            self._token = otel_context.attach(set_span_in_context(self._span))
+        return self
 
     @property
     def trace_id(self) -> str | None:
         """The trace's id in hex, if there is a trace."""
-        context = self._span.get_span_context()
-        return format_trace_id(context.trace_id) if context.is_valid else None
-
-    def attempt(self, number: int) -> "AttemptSpan":
-        """Begin the span of the call's attempt with this number, counted from 1."""
-        if number > 1:
-            self._telemetry.metrics.retries.add(1, {"loanasync.operation": self._call.endpoint.operation})
-        return AttemptSpan(self._telemetry, self._call, number)
+        return _trace_id(self._span)
 
     def queued(self, seconds: float, error_type: str | None) -> None:
-        """Say how long the call waited for its place, and with what error if it got none."""
+        """Say how long the call had to wait for its place, and with what error if it got none."""
         attributes = {"loanasync.operation": self._call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
-        self._telemetry.metrics.queue.record(seconds, attributes)
+        try:
+            self._telemetry.metrics.queue.record(seconds, attributes)
+        except Exception as error:  # noqa: BLE001  (a metric reader's)
+            broken(error)
 
-    def ended(self, attempts: int, stopped_by: str | None) -> None:
-        """Say how many attempts an answer took, and what ended them."""
-        if self._span.is_recording():
-            self._span.set_attribute("loanasync.attempts", attempts)
-            if stopped_by is not None:
-                self._span.set_attribute("loanasync.stopped_by", stopped_by)
+    def attempt(self, number: int) -> "AttemptRecord":
+        """What the call's attempt with this number tells, counted from 1; enter it to begin."""
+        self._attempts = number
+        if number > 1:
+            self._telemetry.metrics.retries.counts[self._call.endpoint.operation] += 1
+        return AttemptRecord(self._telemetry, self._call, number, self._span)
+
+    def stopped(self, by: str | None) -> None:
+        """Say what ended the attempts when the last was a 500, too."""
+        self._stopped_by = by
 
     def decided(self, *, approved: bool) -> None:
         """Say what the decision is; a refusal is an answer, so the span's status stays unset."""
-        self._telemetry.metrics.decisions.add(1, {"loanasync.outcome": "approved" if approved else "refused"})
-        if self._span.is_recording():
-            self._span.set_attribute("loanasync.approved", approved)
-
-    def __enter__(self) -> Self:
-        self._token = otel_context.attach(set_span_in_context(self._span))
-        return self
+        self._outcome = "approved" if approved else "refused"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        metrics, endpoint = self._telemetry.metrics, self._call.endpoint
+        metrics.inflight.counts[endpoint.operation] -= 1
+        if error is not None and endpoint is APPROVE:
+            self._outcome = outcome_of(error, self._attempts)
+        if self._outcome is not None:
+            metrics.decisions.counts[self._outcome] += 1
+        try:
+            self._tell(error)
+        except Exception as own:  # noqa: BLE001  (a span's)
+            broken(own)
         if self._token is not None:
             otel_context.detach(self._token)
+            _end(self._span)
+
+    def _tell(self, error: BaseException | None) -> None:
         # A cancelled call did not fail, it was given up: CancelledError is no Exception.
-        if isinstance(error, Exception) and self._span.is_recording():
-            self._span.set_attribute("error.type", type(error).__name__)
-            self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end()
+        failure = type(error).__name__ if isinstance(error, Exception) else None
+        level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
+        if LOGGER.isEnabledFor(level):
+            self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
+        if self._span.is_recording():
+            self._describe(failure)
 
-
-class AttemptSpan:
-    """The CLIENT span of one HTTP request, by the stable conventions for HTTP clients."""
-
-    def __init__(self, telemetry: Telemetry, call: Call, number: int) -> None:
-        self._telemetry = telemetry
-        self._attributes: Attributes = {
-            "http.request.method": call.endpoint.method,
-            "server.address": call.shop.host,
-            "server.port": call.shop.port,
-            "url.template": call.endpoint.template,
-        }
-        attributes = {**self._attributes, "url.full": call.redacted_url}
-        if number > 1:
-            attributes["http.request.resend_count"] = number - 1
-        self._span: Span = telemetry.tracer.start_span(
-            f"{call.endpoint.method} {call.endpoint.template}",
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
+    def _log(self, level: int, end: str) -> None:
+        tell(
+            level,
+            "%(operation)s: %(end)s, attempts: %(attempts)d, %(duration).3f s",
+            operation=self._call.endpoint.operation,
+            end=end,
+            attempts=self._attempts,
+            duration=perf_counter() - self._started,
+            outcome=self._outcome,
+            stopped_by=self._stopped_by,
+            trace_id=self.trace_id,
         )
-        self._token: Token[Context] | None = None
-        self._started = 0.0
-        self.headers: dict[str, str] = {}
+
+    def _describe(self, failure: str | None) -> None:
+        attributes: Attributes = {"loanasync.attempts": self._attempts}
+        if self._outcome is not None:
+            attributes["loanasync.outcome"] = self._outcome
+            if self._outcome != "unknown":
+                attributes["loanasync.approved"] = self._outcome == "approved"
+        if self._stopped_by is not None:
+            attributes["loanasync.stopped_by"] = self._stopped_by
+        if failure is not None:
+            attributes["error.type"] = failure
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.set_attributes(attributes)
+
+
+class AttemptRecord:
+    """One HTTP request: its CLIENT span, by the stable conventions for them, its duration and its event.
+
+    `headers` are what it sends of its trace.
+    """
+
+    __slots__ = (
+        "_call",
+        "_error_type",
+        "_is_recorded",
+        "_number",
+        "_span",
+        "_started",
+        "_status",
+        "_telemetry",
+        "_token",
+        "headers",
+    )
+
+    def __init__(self, telemetry: Telemetry, call: Call, number: int, above: Span) -> None:
+        self._telemetry = telemetry
+        self._call = call
+        self._number = number
+        self._span = above
+        self._status: int | None = None
+        self._error_type: str | None = None
 
     def answered(self, status: int, fault: str | None = None) -> None:
         """Say with which status the attempt was answered; 4xx, 5xx and half a body are its errors."""
-        self._attributes["http.response.status_code"] = status
+        self._status = status
         if status >= _HTTP_ERROR:
-            self._failed(str(status))
+            self._error_type = str(status)
         elif fault is not None:
-            self._failed(f"body {fault}")
-        if self._span.is_recording():
-            self._span.set_attribute("http.response.status_code", status)
+            self._error_type = f"body {fault}"
 
     def unanswered(self, cause_type: str) -> None:
         """Say that no answer came, and why."""
-        self._failed(cause_type)
-
-    def _failed(self, error_type: str) -> None:
-        self._attributes["error.type"] = error_type
-        if self._span.is_recording():
-            self._span.set_attribute("error.type", error_type)
-            self._span.set_status(Status(StatusCode.ERROR))
+        self._error_type = cause_type
 
     def __enter__(self) -> Self:
-        context = set_span_in_context(self._span)
-        self._telemetry.inject(self.headers, context=context)
+        # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
+        self._is_recorded = self._span is not INVALID_SPAN and self._span.is_recording()
+        context = otel_context.get_current()
+        if self._is_recorded:
+            self._span = self._begin()
+            context = set_span_in_context(self._span, context)
+        self.headers = self._telemetry.headers(context, is_traced=self._span is not INVALID_SPAN)
         self._token = otel_context.attach(otel_context.set_value(_SUPPRESS, value=True, context=context))
         self._started = perf_counter()
         return self
 
+    def _begin(self) -> Span:
+        endpoint = self._call.endpoint
+        attributes = {**self._attributes(), "url.full": self._call.redacted_url}
+        if self._number > 1:
+            attributes["http.request.resend_count"] = self._number - 1
+        return self._telemetry.span(f"{endpoint.method} {endpoint.template}", SpanKind.CLIENT, attributes)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
-        if error is None:  # a request that was given up has no duration worth counting
-            self._telemetry.metrics.duration.record(perf_counter() - self._started, self._attributes)
-        self._span.end()
+        duration = perf_counter() - self._started
+        try:
+            self._tell(duration, given_up=error is not None)
+        except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
+            broken(own)
+        otel_context.detach(self._token)
+        if self._is_recorded:
+            _end(self._span)
+
+    def _attributes(self) -> Attributes:
+        shop, endpoint = self._call.shop, self._call.endpoint
+        return {
+            "http.request.method": endpoint.method,
+            "server.address": shop.host,
+            "server.port": shop.port,
+            "url.template": endpoint.template,
+        }
+
+    def _tell(self, duration: float, *, given_up: bool) -> None:
+        ended: Attributes = {}
+        if self._status is not None:
+            ended["http.response.status_code"] = self._status
+        if self._error_type is not None:
+            ended["error.type"] = self._error_type
+        if self._is_recorded:
+            self._span.set_attributes(ended)
+            if self._error_type is not None:
+                self._span.set_status(Status(StatusCode.ERROR))
+        if given_up:  # a request that was given up has no duration worth counting
+            return
+        self._telemetry.metrics.duration.record(duration, {**self._attributes(), **ended})
+        is_usual = self._status is not None and self._status < SYSTEM_FAULT
+        level = logging.DEBUG if is_usual else logging.WARNING
+        if LOGGER.isEnabledFor(level):
+            tell(
+                level,
+                "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
+                operation=self._call.endpoint.operation,
+                end=self._error_type or self._status,
+                attempt=self._number,
+                duration=duration,
+                status=self._status,
+                trace_id=_trace_id(self._span),
+            )

@@ -1,5 +1,6 @@
 """Spans and metrics for users' own tests, kept in memory and read by name."""
 
+import asyncio
 import sys
 
 import pytest
@@ -24,9 +25,12 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-def recorded(recorder: Recorder, *steps: Step) -> LoanClient:
+def recorded(recorder: Recorder, *steps: Step, **options: object) -> LoanClient:
     return scripted_client(
-        *steps, tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider
+        *steps,
+        tracer_provider=recorder.tracer_provider,
+        meter_provider=recorder.meter_provider,
+        **options,
     )
 
 
@@ -37,7 +41,12 @@ async def test_spans_are_read_by_name_and_in_the_order_in_which_they_ended() -> 
     attempt = "POST /api/shops/{shopId}/requests/{fiscalCode}"
     assert [span.name for span in recorder.spans()] == [attempt, attempt, "loanasync.approve"]
     [call] = recorder.spans("loanasync.approve")
-    assert recorder.attributes(call) == {"loanasync.approved": True, "loanasync.attempts": 2}
+    assert recorder.attributes(call) == {
+        "loanasync.operation": "approve",
+        "loanasync.outcome": "approved",
+        "loanasync.approved": True,
+        "loanasync.attempts": 2,
+    }
     assert [recorder.attributes(span).get("error.type") for span in recorder.spans(attempt)] == ["500", None]
     assert call.context is not None
     assert decision.meta.trace_id == trace.format_trace_id(call.context.trace_id)
@@ -83,7 +92,8 @@ async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is
 
 async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> None:
     recorder = Recorder()
-    await recorded(recorder, system_error(), approved()).approve(CODE, approval_request())
+    client = recorded(recorder, approved(), approved(), max_concurrency=1)
+    await asyncio.gather(*(client.approve(CODE, approval_request()) for _ in range(2)))
     assert set(recorder._metrics()) == set(testing._recorder._OURS)
 
 

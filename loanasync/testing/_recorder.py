@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Metric", "Recorder"]
 
 _DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
-_OURS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries")
+_OURS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries", "loanasync.inflight")
 
 
 @frozen(kw_only=True)
@@ -104,8 +104,9 @@ class Recorder:
         """What a metric came to until now.
 
         Args:
-            name: ``loanasync.decisions``, ``loanasync.retries``, ``http.client.request.duration`` or
-                ``loanasync.queue.duration`` (seconds), or one of your own.
+            name: ``loanasync.decisions``, ``loanasync.retries``, ``loanasync.inflight``,
+                ``http.client.request.duration`` or ``loanasync.queue.duration`` (seconds), or one of
+                your own.
             attributes: Only what was recorded with these, such as ``{"loanasync.outcome": "refused"}``.
 
         Raises:

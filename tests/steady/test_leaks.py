@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -39,6 +40,11 @@ GOOD_AND_BAD = (
     *(system_error(), approved(), system_error(), system_error(), system_error()),
     *(reply(201, b"{"), reply(204), connection_lost(), not_connected(), timed_out()),
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_records_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "loanasync")  # pytest keeps each, to show it with a failure
 
 
 async def ask(client: LoanClient, fiscal_code: str = FISCAL_CODE, **changes: object) -> None:

@@ -16,7 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, LoanError
-from loanasync._telemetry import Propagate, Telemetry
+from loanasync._propagation import Propagate
+from loanasync._telemetry import Telemetry
 from loanasync.testing import Sent, approved, computed, connection_lost, refused, system_error
 from loanasync.testing import Step as PublicStep
 
@@ -50,7 +51,12 @@ async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
         SpanKind.INTERNAL,
         StatusCode.UNSET,
     )
-    assert attributes(call) == {"loanasync.approved": True, "loanasync.attempts": 2}
+    assert attributes(call) == {
+        "loanasync.operation": "approve",
+        "loanasync.outcome": "approved",
+        "loanasync.approved": True,
+        "loanasync.attempts": 2,
+    }
     shown = {
         "http.request.method": "POST",
         "server.address": "loans.example.com",
@@ -76,7 +82,12 @@ async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
     run: Run, exporter: InMemorySpanExporter
 ) -> None:
     attempt, call = await spans_of(run, exporter, refused())
-    assert attributes(call) == {"loanasync.approved": False, "loanasync.attempts": 1}
+    assert attributes(call) == {
+        "loanasync.operation": "approve",
+        "loanasync.outcome": "refused",
+        "loanasync.approved": False,
+        "loanasync.attempts": 1,
+    }
     assert call.status.status_code is StatusCode.UNSET
     assert (attributes(attempt)["error.type"], attempt.status.status_code) == ("422", StatusCode.ERROR)
 
@@ -86,6 +97,8 @@ async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
 ) -> None:
     *_, call = await spans_of(run, exporter, system_error(), system_error(), system_error())
     assert attributes(call) == {
+        "loanasync.operation": "approve",
+        "loanasync.outcome": "unknown",
         "loanasync.attempts": 3,
         "loanasync.stopped_by": "attempts",
         "error.type": "SystemFaultError",
@@ -153,9 +166,7 @@ def test_another_propagation_is_named() -> None:
         Telemetry(None, None, "b3")  # type: ignore[arg-type]
 
 
-async def test_three_metrics_count_durations_decisions_and_retries(
-    run: Run, reader: InMemoryMetricReader
-) -> None:
+async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: InMemoryMetricReader) -> None:
     run.play(system_error(), approved(), refused(), connection_lost())
     await run.approve()
     await run.approve()
@@ -173,12 +184,14 @@ async def test_three_metrics_count_durations_decisions_and_retries(
         "http.client.request.duration",
         "loanasync.decisions",
         "loanasync.retries",
+        "loanasync.inflight",
     }
     decisions = {
         point.attributes["loanasync.outcome"]: point.value for point in metrics["loanasync.decisions"]
     }
-    assert decisions == {"approved": 1, "refused": 1}
-    assert [point.value for point in metrics["loanasync.retries"]] == [1]
+    assert decisions == {"approved": 1, "refused": 1, "unknown": 1}
+    retries = {point.attributes["loanasync.operation"]: point.value for point in metrics["loanasync.retries"]}
+    assert retries == {"create_request": 0, "approve": 1, "upload_documents": 0, "complete": 0}
     durations = metrics["http.client.request.duration"]
     ends = {
         point.attributes.get("error.type", point.attributes.get("http.response.status_code"))

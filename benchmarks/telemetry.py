@@ -1,0 +1,251 @@
+"""What telemetry costs a call: without an SDK, sampled out, and recording beside what a user writes by hand.
+
+All variants take turns in one process, over a service that answers at once from memory, so that nothing
+but the client is measured; a figure is the processor time of the event loop's thread for each approval.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.metrics import Histogram
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from loanasync import ApprovalRequest, Decision, LoanClient
+from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._telemetry import Telemetry
+from loanasync.testing import approval_request, fiscal_code
+
+BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,"netAmount":44000}'
+URL = "https://loans.example.com/api/shops/REDACTED/requests/REDACTED"
+TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
+LIMITS = {"no SDK": 4.0, "sampled out": 8.0, "recording": 1.15}  # µs, µs, times what is written by hand
+
+
+class Memory:
+    """A service in memory: every request is approved at once."""
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+        """Answer."""
+        del request, connect, within
+        return Reply(status=201, headers={}, body=BODY)
+
+    def check(self) -> None:
+        """Let any call begin."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class Removed:
+    """Telemetry's place in the pipeline, with nothing in it."""
+
+    trace_id = None
+    headers: ClassVar[dict[str, str]] = {}
+
+    def call(self, _: object) -> "Removed":
+        """Tell nothing of a call."""
+        return self
+
+    def attempt(self, _: int) -> "Removed":
+        """Tell nothing of an attempt."""
+        return self
+
+    def nothing(self, *_: object, **__: object) -> None:
+        """Whatever it was."""
+
+    answered = unanswered = decided = stopped = queued = __exit__ = nothing
+
+    def __enter__(self) -> Self:
+        return self
+
+
+class ByHand(Memory):
+    """The same two spans, duration and propagation, as a careful user writes them by hand."""
+
+    def __init__(self, tracer: Tracer, duration: Histogram) -> None:
+        self._tracer = tracer
+        self._duration = duration
+        self._inject = TraceContextTextMapPropagator().inject
+
+    async def approve(self, client: LoanClient, code: str, request: ApprovalRequest) -> Decision:
+        """One call within its span."""
+        span = self._tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            decision = await client.approve(code, request)
+            outcome = "approved" if decision.approved else "refused"
+            span.set_attribute("loanasync.attempts", decision.meta.attempts)
+            span.set_attribute("loanasync.outcome", outcome)
+            span.set_attribute("loanasync.approved", decision.approved)
+            return decision
+        finally:
+            otel_context.detach(token)
+            span.end()
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+        """Answer, within the span of the attempt."""
+        attributes: dict[str, str | int] = {
+            "http.request.method": "POST",
+            "server.address": "loans.example.com",
+            "server.port": 443,
+            "url.template": TEMPLATE,
+        }
+        span = self._tracer.start_span(
+            f"POST {TEMPLATE}", kind=SpanKind.CLIENT, attributes={**attributes, "url.full": URL}
+        )
+        context = trace.set_span_in_context(span)
+        headers: dict[str, str] = {}
+        self._inject(headers, context)
+        token = otel_context.attach(context)
+        started = time.perf_counter()
+        try:
+            reply = await super().send(request, connect=connect, within=within)
+            attributes["http.response.status_code"] = 201
+            span.set_attribute("http.response.status_code", 201)
+            return reply
+        finally:
+            self._duration.record(time.perf_counter() - started, attributes)
+            otel_context.detach(token)
+            span.end()
+
+
+class Dropped(SpanExporter):
+    """Where the batches of spans go."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Drop them."""
+        del spans
+        return SpanExportResult.SUCCESS
+
+
+def recording() -> tuple[TracerProvider, MeterProvider]:
+    """An SDK as a shop has it: everything sampled, a batch processor, metrics read now and then."""
+    tracing = TracerProvider()
+    tracing.add_span_processor(BatchSpanProcessor(Dropped(), max_queue_size=1 << 16))
+    return tracing, MeterProvider([InMemoryMetricReader()])
+
+
+def client_over(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
+    """A client whose pipeline asks the sender, and tells the telemetry."""
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
+    client._pipeline._telemetry = telemetry  # type: ignore[assignment]  # noqa: SLF001  (the part that is measured)
+    client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
+    return client
+
+
+Variant = Callable[[str, ApprovalRequest], Awaitable[Decision]]
+
+
+def variants() -> tuple[dict[str, Variant], Callable[[], None]]:
+    """The ways to approve, by name, and what empties their queues."""
+    ours, by_hand = recording(), recording()
+    off = TracerProvider(sampler=ALWAYS_OFF)
+    removed = client_over(Memory(), Removed())
+    hand = ByHand(
+        by_hand[0].get_tracer("shop"),
+        by_hand[1].get_meter("shop").create_histogram("http.client.request.duration"),
+    )
+    under_hand = client_over(hand, Removed())
+    ways: dict[str, Variant] = {
+        "removed": removed.approve,
+        "no SDK": client_over(Memory(), Telemetry(None, None, "traceparent")).approve,
+        "sampled out": client_over(Memory(), Telemetry(off, None, "traceparent")).approve,
+        "recording": client_over(Memory(), Telemetry(*ours, "traceparent")).approve,
+        "by hand": lambda code, request: hand.approve(under_hand, code, request),
+    }
+
+    def flush() -> None:
+        for tracing, _ in (ours, by_hand):
+            tracing.force_flush()
+
+    return ways, flush
+
+
+async def measured(way: Variant, code: str, request: ApprovalRequest, calls: int) -> float:
+    """Microseconds of this thread's processor time for each of so many approvals."""
+    gc.collect()
+    started = time.thread_time()
+    for _ in range(calls):
+        await way(code, request)
+    return (time.thread_time() - started) / calls * 1e6
+
+
+async def run(rounds: int, calls: int) -> dict[str, list[float]]:
+    """Figures of each variant, round by round; the first round warms up."""
+    ways, flush = variants()
+    request, code = approval_request(), fiscal_code()
+    figures: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            cost = await measured(way, code, request, calls)
+            flush()
+            if number:
+                figures[name].append(cost)
+    return figures
+
+
+def rows(figures: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """What each variant adds to the call without telemetry, and the share of what is written by hand."""
+    added = {
+        name: [one - bare for one, bare in zip(costs, figures["removed"], strict=True)]
+        for name, costs in figures.items()
+    }
+    return [
+        {
+            "name": name,
+            "cost": statistics.median(figures[name]),
+            "added": statistics.median(added[name]),
+            "lowest": min(added[name]),
+            "highest": max(added[name]),
+            "by hand": statistics.median(
+                one / hand for one, hand in zip(added[name], added["by hand"], strict=True)
+            ),
+        }
+        for name in figures
+    ]
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """The lines for people."""
+    shown = [f"{'µs of CPU a call':16}{'all':>8}{'added':>8}   {'(range)':18}{'by hand = 1':>12}   promised"]
+    for line in lines:
+        limit = LIMITS.get(line["name"])
+        promise = (
+            "" if limit is None else f"at most {limit}{' by hand' if line['name'] == 'recording' else ' µs'}"
+        )
+        spread = f"({line['lowest']:.1f} to {line['highest']:.1f})"
+        figures = f"{line['cost']:8.1f}{line['added']:8.1f}   {spread:18}{line['by hand']:12.2f}"
+        shown.append(f"{line['name']:16}{figures}   {promise}")
+    return "\n".join(shown)
+
+
+def main() -> None:
+    """Read the options, measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each variant")
+    parser.add_argument("--calls", type=int, default=2000, help="approvals in a round")
+    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    options = parser.parse_args()
+    lines = rows(asyncio.run(run(options.rounds, options.calls)))
+    print(table(lines))
+    if options.json:
+        options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

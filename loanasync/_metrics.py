@@ -1,0 +1,103 @@
+"""The metrics of a client."""
+
+import threading
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import get_args
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import (
+    CallbackOptions,
+    MeterProvider,
+    Observation,
+    get_meter_provider,
+)
+
+from loanasync._calls import OPERATIONS
+from loanasync._configuration import release
+from loanasync.errors import ReplyOutcome
+
+__all__ = ["SCHEMA", "Metrics", "Tally", "metrics_of"]
+
+SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
+# Seconds, as the HTTP conventions advise for http.client.request.duration.
+_BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+class Tally:
+    """Counts by the values of one attribute, read when the SDK collects: a call pays next to nothing.
+
+    `counts[value] += 1` needs no lock: no other thread of Python's runs within it.
+    """
+
+    def __init__(self, attribute: str, values: Iterable[str]) -> None:
+        self._attribute = attribute
+        self.counts = dict.fromkeys(values, 0)  # from the start: a rate needs the zero before the first
+
+    def observe(self, _: CallbackOptions) -> list[Observation]:
+        """What it came to."""
+        return [Observation(count, {self._attribute: value}) for value, count in self.counts.items()]
+
+
+class Metrics:
+    """The metrics of all clients of a provider."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter("loanasync", release("loanasync"), SCHEMA)
+        self.duration = meter.create_histogram(
+            "http.client.request.duration",
+            unit="s",
+            description="Duration of HTTP client requests.",
+            explicit_bucket_boundaries_advisory=_BOUNDARIES,
+        )
+        self.queue = meter.create_histogram(
+            "loanasync.queue.duration",
+            unit="s",
+            description="Time that calls waited for a place among the concurrent ones, of those that had to.",
+            explicit_bucket_boundaries_advisory=_BOUNDARIES,
+        )
+        self.decisions = Tally("loanasync.outcome", get_args(ReplyOutcome))
+        self.retries = Tally("loanasync.operation", OPERATIONS)
+        self.inflight = Tally("loanasync.operation", OPERATIONS)
+        meter.create_observable_counter(
+            "loanasync.decisions",
+            [self.decisions.observe],
+            unit="{decision}",
+            description="Approvals by outcome.",
+        )
+        meter.create_observable_counter(
+            "loanasync.retries",
+            [self.retries.observe],
+            unit="{retry}",
+            description="Attempts that follow a 500.",
+        )
+        meter.create_observable_up_down_counter(
+            "loanasync.inflight",
+            [self.inflight.observe],
+            unit="{call}",
+            description="Calls that have begun and not ended, those that wait for a place included.",
+        )
+
+
+_made: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
+_making = threading.RLock()
+
+
+def metrics_of(provider: MeterProvider | None) -> Metrics:
+    """A provider's metrics, or the global one's; made once, since an SDK reads only the first of a name."""
+    with _making:
+        if provider is None or provider is get_meter_provider():
+            return _global_metrics()
+        return _metrics(provider)
+
+
+@lru_cache(maxsize=1)
+def _global_metrics() -> Metrics:
+    # Made before there is an SDK, they become that one's.
+    return _metrics(get_meter_provider())
+
+
+def _metrics(provider: MeterProvider) -> Metrics:
+    if provider not in _made:
+        _made[provider] = Metrics(provider)
+    return _made[provider]

@@ -1,0 +1,61 @@
+"""What of a trace goes on the wire."""
+
+import re
+from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
+
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from loanasync.errors import ConfigurationError
+
+__all__ = ["Injector", "Propagate", "injector"]
+
+Propagate = Literal["traceparent", "global", "off"]
+Injector: TypeAlias = Callable[[Context], dict[str, str]]
+
+_trace_context = TraceContextTextMapPropagator()
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a header's, RFC 9110 §5.6.2
+# What makes the request a request is not a propagator's to say.
+_NOT_THEIRS = {
+    *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
+    *("cookie", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    "x-auth-token",
+}
+
+
+def injector(wanted: Propagate) -> Injector:
+    """How the headers of an attempt are made from its span's context.
+
+    Raises:
+        ConfigurationError: There is no such way.
+    """
+    if wanted not in get_args(Propagate):
+        raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
+    return _INJECTORS[wanted]
+
+
+def _traceparent(context: Context) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    _trace_context.inject(headers, context)  # no baggage: it goes to a third party
+    return headers
+
+
+def _global(context: Context) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    propagate.inject(headers, context)  # the shop's propagators: anything may come
+    return {name: value for name, value in headers.items() if _can_be_sent(name, value)}
+
+
+def _can_be_sent(name: object, value: object) -> bool:
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return _NAME.fullmatch(name) is not None and name.lower() not in _NOT_THEIRS and value.isprintable()
+
+
+def _off(_: Context) -> dict[str, str]:
+    return {}
+
+
+_INJECTORS: dict[Propagate, Injector] = {"traceparent": _traceparent, "global": _global, "off": _off}

@@ -1,0 +1,276 @@
+"""Whatever of a shop's telemetry breaks, its calls do not."""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NoReturn
+from unittest import mock
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.trace import Tracer
+
+from loanasync import Approved, LoanClient, LoanError, Refused
+from loanasync import _events as events
+from loanasync._metrics import Tally, metrics_of
+from loanasync._propagation import Propagate
+from loanasync.testing import (
+    ScriptedTransport,
+    approved,
+    connection_lost,
+    refused,
+    scripted_client,
+    system_error,
+)
+
+SECRET = "zzq-secret"  # what an error's text may quote
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError(SECRET)
+
+
+class FailingSampler(Sampler):
+    should_sample = fail
+
+    def get_description(self) -> str:
+        return "fails"
+
+
+class FailingStart(SpanProcessor):
+    on_start = fail
+
+
+class FailingEnd(SpanProcessor):
+    on_end = fail
+
+
+class FailingExporter(SpanExporter):
+    export = fail
+
+
+class FailingIds(trace.TracerProvider):
+    """As a provider whose ids come from a broken source."""
+
+    def get_tracer(self, *_: object, **__: object) -> Tracer:
+        tracer = mock.create_autospec(Tracer, instance=True)
+        tracer.start_span.side_effect = RuntimeError(SECRET)
+        return tracer  # type: ignore[no-any-return]
+
+
+def with_processor(processor: SpanProcessor) -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    return provider
+
+
+PROVIDERS: dict[str, Callable[[], trace.TracerProvider]] = {
+    "sampler": lambda: TracerProvider(sampler=FailingSampler()),
+    "processor at a start": lambda: with_processor(FailingStart()),
+    "processor at an end": lambda: with_processor(FailingEnd()),
+    "exporter": lambda: with_processor(SimpleSpanProcessor(FailingExporter())),
+    "tracer": FailingIds,
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_told", set())
+
+
+async def approve_all(client: LoanClient) -> list[object]:
+    """An approval after a 500, a refusal, and a failure."""
+    ends: list[object] = []
+    for _ in range(3):
+        try:
+            ends.append(type(await client.approve(FISCAL_CODE, approval_request())))
+        except LoanError as error:
+            ends.append(type(error))
+    return ends
+
+
+async def calls(**options: object) -> list[object]:
+    script = (system_error(), approved(), refused(), connection_lost())
+    return await approve_all(scripted_client(*script, **options))
+
+
+def quoted(caplog: pytest.LogCaptureFixture) -> list[str]:
+    ours = [record for record in caplog.records if record.name == "loanasync"]
+    return [record.getMessage() for record in ours if "telemetry" in record.msg]
+
+
+@pytest.mark.parametrize("part", PROVIDERS)
+async def test_a_broken_part_of_tracing_changes_no_call(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    expected = await calls()
+    assert await calls(tracer_provider=PROVIDERS[part]()) == expected
+    assert trace.get_current_span() is trace.INVALID_SPAN, "nothing of it stays current"
+    if part != "exporter":  # the SDK tells of that one
+        assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+
+
+async def test_a_sampler_that_fails_leaves_the_callers_own_trace_whole() -> None:
+    script = ScriptedTransport(approved())
+    client = script.client(tracer_provider=TracerProvider(sampler=FailingSampler()))
+    with TracerProvider().get_tracer("shop").start_as_current_span("checkout") as checkout:
+        decision = await client.approve(FISCAL_CODE, approval_request())
+        assert trace.get_current_span() is checkout
+    trace_id = trace.format_trace_id(checkout.get_span_context().trace_id)
+    assert decision.meta.trace_id == trace_id
+    assert trace_id in script.sent[0].headers["traceparent"]
+
+
+@pytest.mark.parametrize("name", ["record", "collect"])
+async def test_a_broken_metric_changes_no_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = MeterProvider([InMemoryMetricReader()])
+    expected = await calls()
+    broken = metrics_of(provider)
+    if name == "record":
+        monkeypatch.setattr(broken.duration, "record", fail)
+        monkeypatch.setattr(broken.queue, "record", fail)
+    else:
+        monkeypatch.setattr(Tally, "observe", fail)
+    assert await calls(meter_provider=provider, max_concurrency=1) == expected
+    provider.shutdown()
+
+
+class Injecting(TextMapPropagator):
+    """Puts what it is told into a request's headers."""
+
+    fields: ClassVar[set[str]] = set()
+
+    def __init__(self, headers: Mapping[Any, Any] | None) -> None:
+        self._headers = headers
+
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        raise NotImplementedError
+
+    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
+        del context, setter
+        if self._headers is None:
+            fail()
+        carrier.update(self._headers)
+
+
+@pytest.fixture
+def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Injecting(request.param))
+    yield
+    propagate.set_global_textmap(before)
+
+
+@pytest.mark.parametrize("propagator", [None], indirect=True)
+@pytest.mark.usefixtures("propagator")
+async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    assert await calls(propagate="global") == await calls()
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+
+
+@pytest.mark.parametrize(
+    "propagator",
+    [
+        {
+            "b3": "1",
+            "X-Auth-Token": "theirs",
+            "x-auth-token": "theirs",
+            "content-length": "7",
+            "host": "evil.example",
+            "two\r\nlines": "1",
+            "value": "two\r\nlines",
+            "": "1",
+            "number": 1,
+            2: "two",
+            b"bytes": "1",
+            "none": None,
+        }
+    ],
+    indirect=True,
+)
+@pytest.mark.usefixtures("propagator")
+async def test_of_what_a_propagator_says_only_what_is_a_header_of_its_own_is_sent() -> None:
+    plain, script = ScriptedTransport(approved()), ScriptedTransport(approved())
+    await plain.client().approve(FISCAL_CODE, approval_request())
+    assert isinstance(
+        await script.client(propagate="global").approve(FISCAL_CODE, approval_request()), Approved
+    )
+    assert script.sent[0].headers == {**plain.sent[0].headers, "b3": "1"}
+
+
+@pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
+async def test_without_an_sdk_no_way_of_propagation_sends_anything(propagated: Propagate) -> None:
+    script = ScriptedTransport(approved())
+    await script.client(propagate=propagated).approve(FISCAL_CODE, approval_request())
+    assert "traceparent" not in script.sent[0].headers
+
+
+class FailingHandler(logging.Handler):
+    emit = fail
+
+
+class FailingFilter(logging.Filter):
+    filter = fail
+
+
+@pytest.fixture(params=["handler", "filter"])
+def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
+    logger, level = logging.getLogger("loanasync"), logging.getLogger("loanasync").level
+    handler, refusing = FailingHandler(), FailingFilter()
+    logger.setLevel(logging.DEBUG)
+    if request.param == "handler":
+        logger.addHandler(handler)
+    else:
+        logger.addFilter(refusing)
+    yield
+    logger.removeHandler(handler)
+    logger.removeFilter(refusing)
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("broken_logging")
+async def test_broken_logging_changes_no_call_and_loses_no_span(
+    tracing: TracerProvider, exporter: Any
+) -> None:
+    assert (await calls(tracer_provider=tracing))[:2] == [Approved, Refused]
+    calls_told = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
+    assert [dict(span.attributes)["loanasync.outcome"] for span in calls_told] == [
+        *("approved", "refused", "unknown")
+    ]
+
+
+async def test_what_broke_is_told_once_by_its_type_and_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for _ in range(3):
+        await calls(tracer_provider=TracerProvider(sampler=FailingSampler()))
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+    assert SECRET not in caplog.text
+
+
+def test_counts_of_many_threads_are_all_there() -> None:
+    tally = Tally("loanasync.operation", ["approve"])
+
+    def count() -> None:
+        for _ in range(20_000):
+            tally.counts["approve"] += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as often as can be
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    [seen] = tally.observe(CallbackOptions())
+    assert (seen.value, seen.attributes) == (160_000, {"loanasync.operation": "approve"})
