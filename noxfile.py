@@ -35,9 +35,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the sandbox's speed and memory, shortly; or `-- soak.py --requests 1000000`."""
+    """Measure the sandbox's speed and memory and what telemetry costs; or `-- soak.py --requests 1000000`."""
     install(session, "bench", ".")
-    runs = [session.posargs] if session.posargs else [["sandbox.py"], ["soak.py", "--minutes", "1"]]
+    runs = (
+        [session.posargs]
+        if session.posargs
+        else [["sandbox.py"], ["soak.py", "--minutes", "1"], ["telemetry.py"]]
+    )
     for script, *options in runs:
         session.run("python", f"benchmarks/{script}", *options)
 

@@ -237,8 +237,8 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Read the options, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="rounds of each variant")
-    parser.add_argument("--calls", type=int, default=2000, help="approvals in a round")
+    parser.add_argument("--rounds", type=int, default=300, help="rounds of each variant")
+    parser.add_argument("--calls", type=int, default=50, help="approvals in a round")
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     options = parser.parse_args()
     lines = rows(asyncio.run(run(options.rounds, options.calls)))

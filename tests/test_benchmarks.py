@@ -42,6 +42,17 @@ def test_the_soak_tells_the_memory_on_its_way() -> None:
     assert re.search(r"^rate +[1-9][0-9,]* requests a second", told, re.MULTILINE)
 
 
+def test_what_telemetry_costs_is_measured_beside_what_is_written_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    told = printed("telemetry.py", "--rounds=5", "--calls=20", f"--json={file}")
+    rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+    assert list(rows) == ["removed", "no SDK", "sampled out", "recording", "by hand"]
+    assert rows["removed"]["added"] == 0
+    assert rows["by hand"]["by hand"] == 1
+    assert rows["recording"]["added"] > rows["no SDK"]["added"]
+    assert all(re.search(rf"^{name} +[0-9.]+ ", told, re.MULTILINE) for name in rows)
+
+
 def test_a_soak_that_grows_more_than_it_may_says_so() -> None:
     done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
     assert (done.returncode, done.stderr) == (1, "the second half grew by more than -100.0 %\n")

@@ -1,0 +1,84 @@
+"""Beside the stock instrumentation of aiohttp: no span twice, and none of the shop's own lost."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from loanasync.sandbox import Sandbox
+
+# A process of its own: the instrumentation changes aiohttp for good.
+SHOP = """
+import asyncio, json, sys
+import aiohttp
+from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+base_url, when, whose = sys.argv[1:]
+exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+tracing, metering = TracerProvider(), MeterProvider([reader])
+tracing.add_span_processor(SimpleSpanProcessor(exporter))
+instrument = lambda: AioHttpClientInstrumentor().instrument(tracer_provider=tracing, meter_provider=metering)
+if when == "before":
+    instrument()
+from loanasync import LoanClient
+from loanasync.testing import approval_request, fiscal_code
+if when == "after":
+    instrument()
+
+async def main():
+    async with aiohttp.ClientSession() as session:
+        async with LoanClient(
+            base_url, shop_id="sandbox-shop", auth_token="sandbox-token",
+            session=session if whose == "theirs" else None,
+            tracer_provider=tracing, meter_provider=metering,
+        ) as client:
+            code = fiscal_code()
+            await client.create_request({"fiscalCode": code})
+            decision = await client.approve(code, approval_request())
+            async with session.get(base_url + "/") as page:
+                await page.read()
+    finished = exporter.get_finished_spans()
+    spans = [(span.instrumentation_scope.name, span.kind.name, span.name) for span in finished]
+    [resource] = reader.get_metrics_data().resource_metrics
+    durations = {
+        scope.scope.name: {metric.name: sum(point.count for point in metric.data.data_points)}
+        for scope in resource.scope_metrics
+        for metric in scope.metrics if "client" in metric.name
+    }
+    shown = "".join(span.to_json() for span in finished)
+    print(json.dumps({"spans": spans, "durations": durations, "leaked": code in shown}))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+@pytest.mark.parametrize("when", ["before", "after", "never"])
+def test_our_requests_have_our_spans_only_and_the_shops_own_keep_theirs(
+    served: Sandbox, when: str, whose: str
+) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, when, whose]
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    ours = [(kind, name) for scope, kind, name in told["spans"] if scope == "loanasync"]
+    stock = [(kind, name) for scope, kind, name in told["spans"] if scope != "loanasync"]
+    assert ours == [
+        ("CLIENT", "POST /api/shops/{shopId}/requests"),
+        ("INTERNAL", "loanasync.create_request"),
+        ("CLIENT", "POST /api/shops/{shopId}/requests/{fiscalCode}"),
+        ("INTERNAL", "loanasync.approve"),
+    ]
+    assert stock == ([] if when == "never" else [("CLIENT", "GET")]), "the shop's own request, and it alone"
+    counted = {scope: sum(counts.values()) for scope, counts in told["durations"].items()}
+    expected = {"loanasync": 2}
+    if when != "never":
+        expected["opentelemetry.instrumentation.aiohttp_client"] = 1
+    assert counted == expected
+    assert not told["leaked"], "the fiscal code is in the address that stock instrumentation would record"

@@ -1,0 +1,131 @@
+"""What the logger ``loanasync`` tells of attempts and calls, and what ties it to a trace."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request, user_data
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from loanasync import LoanError
+from loanasync.testing import (
+    ScriptedTransport,
+    Step,
+    approved,
+    connection_lost,
+    refused,
+    reply,
+    system_error,
+)
+
+
+async def told(caplog: pytest.LogCaptureFixture, *steps: Step, **options: object) -> list[logging.LogRecord]:
+    caplog.set_level(logging.DEBUG, "loanasync")
+    caplog.clear()
+    client = ScriptedTransport(*steps).client(**options)
+    with contextlib.suppress(LoanError):
+        await client.approve(FISCAL_CODE, approval_request())
+    return [record for record in caplog.records if record.name == "loanasync"]
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    usual = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
+    return {name: value for name, value in vars(record).items() if name not in usual}
+
+
+async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest.LogCaptureFixture) -> None:
+    first, second, call = await told(caplog, system_error(), approved())
+    assert [record.levelname for record in (first, second, call)] == ["WARNING", "DEBUG", "INFO"]
+    for record, attempt, status in ((first, 1, 500), (second, 2, 201)):
+        duration = fields(record).pop("duration")
+        assert 0 <= duration < 60
+        assert (
+            fields(record).items() >= {"operation": "approve", "attempt": attempt, "status": status}.items()
+        )
+        assert record.getMessage() == f"approve: attempt {attempt}: {status}, {duration:.3f} s"
+    assert fields(call).items() >= {"operation": "approve", "attempts": 2, "outcome": "approved"}.items()
+    assert call.getMessage().startswith("approve: approved, attempts: 2, ")
+
+
+@pytest.mark.parametrize(
+    ("steps", "level", "end", "told_of_it"),
+    [
+        ([refused()], "INFO", "refused", {"outcome": "refused"}),
+        ([connection_lost()], "WARNING", "ConnectionLostError", {"outcome": "unknown"}),
+        (
+            [system_error()] * 3,
+            "WARNING",
+            "SystemFaultError",
+            {"outcome": "unknown", "stopped_by": "attempts"},
+        ),
+        ([reply(403, {})], "WARNING", "AccessDeniedError", {}),
+    ],
+)
+async def test_a_call_says_how_it_ended(
+    caplog: pytest.LogCaptureFixture, steps: list[Step], level: str, end: str, told_of_it: dict[str, str]
+) -> None:
+    *_, call = await told(caplog, *steps)
+    assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
+    assert {"outcome", "stopped_by"} & fields(call).keys() == told_of_it.keys()
+    assert fields(call).items() >= told_of_it.items()
+
+
+async def test_a_call_without_a_decision_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    await ScriptedTransport(reply(200, {})).client().complete(FISCAL_CODE, user_data())
+    [call] = caplog.records
+    assert call.getMessage().startswith("complete: done, attempts: 1, ")
+
+
+async def test_events_name_their_trace_and_are_told_within_it(
+    caplog: pytest.LogCaptureFixture, tracing: TracerProvider
+) -> None:
+    seen: list[int] = []
+
+    class Look(logging.Filter):
+        def filter(self, _: logging.LogRecord) -> bool:
+            seen.append(trace.get_current_span().get_span_context().span_id)
+            return True
+
+    logger, look = logging.getLogger("loanasync"), Look()
+    logger.addFilter(look)
+    try:
+        attempt, call = await told(caplog, approved(), tracer_provider=tracing)
+    finally:
+        logger.removeFilter(look)
+    assert len(set(seen)) == 2, "the attempt's span, and the call's"
+    assert all(seen)
+    assert fields(attempt)["trace_id"] == fields(call)["trace_id"]
+    assert len(fields(call)["trace_id"]) == 32
+    untraced = await told(caplog, approved())
+    assert not any("trace_id" in fields(record) for record in untraced)
+
+
+async def test_nothing_personal_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    request = approval_request()
+    for steps in ([approved()], [refused()], [reply(400, {"errors": {"city": ["Milano is wrong"]}})]):
+        for record in await told(caplog, *steps):
+            shown = record.getMessage() + repr(fields(record))
+            assert FISCAL_CODE not in shown
+            for name in ("email", "last_name", "city", "address", "mobile_phone"):
+                assert getattr(request, name) not in shown
+
+
+QUIET = """
+import asyncio
+from loanasync.testing import approval_request, connection_lost, fiscal_code, scripted_client
+try:
+    asyncio.run(scripted_client(connection_lost()).approve(fiscal_code(), approval_request()))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_shop_that_configures_no_logging_sees_nothing_of_it() -> None:
+    command = [sys.executable, "-c", QUIET]
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+    assert (done.stdout, done.stderr) == ("ConnectionLostError\n", "")
