@@ -16,8 +16,6 @@ from shop import BODY, CODE, Raw
 from web import get
 
 from loanasync.sandbox import Sandbox, serve
-from loanasync.sandbox._customers import StateFileError
-from loanasync.sandbox._sqlite import SqliteStore
 
 NAMES = ("Mario", "Bianchi", "mario@bianchi.example", "RSSMRA85T10A562S")
 
@@ -135,48 +133,6 @@ async def test_a_malformed_request_puts_nothing_into_the_log(
     assert not [name for name in (*NAMES, "SECRET") if name in caplog.text]
 
 
-async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
-    await raw.create()
-    journal = raw.sandbox.journal
-    journal.on = False
-    with pytest.raises(RuntimeError, match="the journal is off"):
-        journal.assert_never(within=60)
-    async with Sandbox(journal=1) as sandbox:
-        other = Raw(sandbox, raw.session)
-        await other.create()
-        sandbox.journal.assert_never(status=500, within=60)
-        await other.create()
-        with pytest.raises(RuntimeError, match="kept the last 1 of 2 calls"):
-            sandbox.journal.assert_never(status=500, within=60)
-        sandbox.journal[0].at -= 61
-        sandbox.journal.assert_never(status=500, within=60)
-
-
-@pytest.mark.parametrize(
-    ("criteria", "told"),
-    [
-        ({"operation": "aprove"}, "did you mean 'approve'"),
-        ({"status": "201"}, "status of a call is int or None, never str"),
-        ({"status": True}, "never bool"),
-        ({"evaluated": 1}, "evaluated of a call is bool"),
-        ({"body": "refused"}, "body of a call is Mapping"),
-    ],
-)
-async def test_a_criterion_that_nothing_can_meet_is_an_error(
-    raw: Raw, criteria: dict[str, Any], told: str
-) -> None:
-    for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
-        with pytest.raises((TypeError, ValueError), match=told):
-            ask(**criteria)
-    assert (await raw.create())[0] == 201, "the shop feels nothing of it"
-
-
-async def test_findings_can_be_asked_for_as_a_list_or_by_name(raw: Raw) -> None:
-    await raw.approve()
-    for wanted in (["approve-before-create"], "approve-before-create", ("approve-before-create",)):
-        assert raw.sandbox.journal.assert_once(findings=wanted).number == 1
-
-
 async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
     async with Sandbox(auth_token="test%1", shop_id="test%1-shop") as sandbox:
         linter = sandbox._engine.linter
@@ -217,37 +173,6 @@ async def test_a_call_that_waits_while_the_sandbox_is_reset_belongs_to_what_was(
     assert (await waiting)[0] == 500
     assert (raw.sandbox.snapshot(), raw.sandbox.findings) == ({}, [])
     assert raw.sandbox.journal.calls(operation="approve") == []
-
-
-async def test_a_start_that_fails_leaves_the_file_to_others(tmp_path: Path) -> None:
-    file = tmp_path / "shop.sqlite"
-    for _ in range(2):
-        broken = Sandbox(port=70_000, state=file)
-        for _ in range(2):
-            with pytest.raises(OverflowError):
-                await broken.start()
-    store = SqliteStore(file)
-    store.open()
-    store.put(CODE, '{"approved": "maybe"}')
-    store.close()
-    for _ in range(2):
-        with pytest.raises(StateFileError, match="holds no customers of a sandbox"):
-            await Sandbox(state=file).start()
-    store.open()
-    store.delete(CODE)
-    store.close()
-    async with Sandbox(state=file):
-        pass
-
-
-async def test_a_start_goes_on_where_the_file_is_by_now(tmp_path: Path) -> None:
-    first, second = (Sandbox(state=tmp_path / "shop.sqlite") for _ in range(2))
-    async with aiohttp.ClientSession() as session:
-        for sandbox, code in ((first, CODE), (second, "TSTXYZ00A00A000B")):
-            async with sandbox:
-                await Raw(sandbox, session)("POST", "", {"fiscalCode": code})
-    async with first:
-        assert list(first.snapshot()) == [CODE, "TSTXYZ00A00A000B"]
 
 
 async def test_strangers_take_no_customer_s_place() -> None:
@@ -307,33 +232,6 @@ async def test_a_request_that_is_broken_is_a_400_and_no_500(raw: Raw) -> None:
             assert answer.status == status, headers
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "told"),
-    [
-        ({}, {"Retry-After": 7}, "a text in one line, such as '7'"),
-        ({}, {"X-A": "a\r\nX-B: b"}, "a text in one line"),
-        ({}, {"X A": "b"}, "is no header's name"),
-        ({}, {"Content-Length": "3"}, "is the server's own"),
-        ({}, {"content-type": "text/html"}, "is the server's own"),
-        ({"a": {1, 2}}, None, "cannot be sent as JSON"),
-        ({"a": float("nan")}, None, "cannot be sent as JSON"),
-        ([1], None, "must be a JSON object"),
-    ],
-)
-def test_an_answer_that_cannot_be_sent_is_refused_where_it_is_written(
-    body: Any, headers: Any, told: str
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
-        Sandbox().on().respond(503, body, headers=headers)
-
-
-async def test_what_a_rule_answers_is_what_it_was_when_it_was_written(raw: Raw) -> None:
-    body = {"a": 1}
-    raw.sandbox.on().respond(503, body)
-    body["a"] = 2
-    assert await raw.create() == (503, {"a": 1})
-
-
 def test_a_line_of_the_journal_is_one_line() -> None:
     with Sandbox.in_thread() as sandbox:
 
@@ -345,33 +243,6 @@ def test_a_line_of_the_journal_is_one_line() -> None:
         text = sandbox.journal.to_jsonl()
     assert len(text.splitlines()) == 1
     assert text.isascii()
-
-
-def test_a_process_is_asked_directly_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with Sandbox.subprocess() as process:
-        assert process.calls() == []
-        with pytest.raises(ValueError, match="did you mean"):
-            process.fault("refussed")
-        with pytest.raises(ValueError, match="did you mean 'operation'"):
-            process.calls(operatoin="approve")
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"shop_id": ""}, "shop_id"),
-        ({"shop_id": "a/b"}, "shop_id"),
-        ({"shop_id": ".."}, "shop_id"),
-        ({"auth_token": " a "}, "printable ASCII"),
-        ({"auth_token": "a\nb"}, "printable ASCII"),
-        ({"shop_url": "javascript:alert(1)"}, "shop_url"),
-        ({"faults": "nonsense"}, "did you mean"),
-    ],
-)
-def test_an_argument_that_cannot_work_is_named(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        Sandbox(**options)
 
 
 async def test_a_shop_that_leaves_a_dripping_answer_is_no_error(
