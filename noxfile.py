@@ -1,6 +1,7 @@
 """Every check of the project, each in an environment of its own: `nox -l` lists them."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import nox
@@ -16,6 +17,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400
 # What needs neither loop nor network to be tested is tested whole.
 PURE = "advice calls certificates codec configuration decisions dialect display limits meta models options"
@@ -83,7 +85,8 @@ def lint(session: nox.Session) -> None:
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    for file in sorted(Path("loanasync").rglob("*.py")):
+    rooms = (sorted(Path(room).rglob("*.py")) for room in ROOMS)
+    for file in chain(Path().glob("*.py"), *rooms):
         text = file.read_text(encoding="utf-8")
         if len(text.splitlines()) > LONGEST_FILE:
             session.error(f"{file} has more than {LONGEST_FILE} lines: rebuild the room")
