@@ -50,6 +50,9 @@ COMMON = {
     "newField": [1, {"a": None}],
 }
 
+# What any library for addresses would write otherwise; its fragment holds a token.
+OPAQUE = "HTTPS://Loans.Example:443/a/../%7eb?c=%c3%a9 \u00e9&&d#t=%2f+/../#e"
+
 
 def decision(**members: object) -> Approved:
     return read_decision(Approved, decode(json.dumps({"approved": True, **members}).encode()), META)
@@ -133,6 +136,9 @@ def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
         ({"paymentDayOfMonth": "05"}, "payment_day_of_month", 5),
         ({"paymentDayOfMonth": None}, "payment_day_of_month", None),
         ({"redirectUrl": "https://x.example/#t"}, "redirect_url", "https://x.example/#t"),
+        ({"redirectUrl": OPAQUE}, "redirect_url", OPAQUE),
+        ({"email": None}, "email", None),
+        ({"zeroInterestRate": None}, "zero_interest_rate", None),
         ({"zeroInterestRate": True}, "zero_interest_rate", True),
         ({"netAmount": 5}, "net_amount", 5),
         ({"amount": None}, "amount", None),
@@ -188,9 +194,15 @@ def test_unknown_members_of_user_data_go_into_extra() -> None:
     assert read_user_data(decode(b'{"documentOfType":"library_card"}')).document_type == "library_card"
 
 
+def test_what_is_null_in_user_data_is_neither_a_text_nor_false() -> None:
+    names = ("usPerson", "marketing", "profession", "iban", "documentIssueDate", "paymentDayOfMonth")
+    assert read_user_data(decode(json.dumps(dict.fromkeys(names)).encode())) == UserData()
+
+
 @pytest.mark.parametrize(
     ("body", "reasons"),
     [
+        ({"paymentDayOfMonth": 1.9}, ("paymentDayOfMonth",)),
         ({"usPerson": "no", "documentIssueDate": "17/05/2022"}, ("documentIssueDate", "usPerson")),
         ({"documentIssueDate": "2022-02-30"}, ("documentIssueDate",)),
         ({"documentIssueDate": "20220517"}, ("documentIssueDate",)),

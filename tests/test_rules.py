@@ -174,6 +174,11 @@ def test_napoli_and_the_other_spelling_of_italian_are_fine() -> None:
     assert problems(approval_request(province="NA", citizenship="Italian")) == []
 
 
+@pytest.mark.parametrize("street_number", ["12/A", "SNC", "3 bis", "km 12,5", "7-9"])
+def test_any_street_number_that_a_door_may_have_is_fine(street_number: str) -> None:
+    assert problems(approval_request(street_number=street_number)) == []
+
+
 def test_one_dialect_requires_an_order_token() -> None:
     [problem] = problems(approval_request(), CIVIC)
     assert (problem.field, problem.wire_name) == ("order_token", "orderToken")

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -244,6 +245,22 @@ async def test_the_users_session_is_used_and_left_as_it_was() -> None:
         assert b"x-proxy: yes" in peer.requests[0].lower()
 
 
+async def test_the_times_of_the_users_session_are_not_ours() -> None:
+    never = aiohttp.ClientTimeout(total=1e-9, connect=1e-9, sock_connect=1e-9, sock_read=1e-9)
+    peer = Peer(answer("201 Created", APPROVAL))
+    async with serving(peer), aiohttp.ClientSession(timeout=never) as session:
+        client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "cp500", "rot13", "no-such-codec"])
+async def test_an_answer_is_utf_8_whatever_charset_it_claims(charset: str) -> None:
+    kind = f"Content-Type: application/json; charset={charset}"
+    told = await outcome(Peer(answer("201 Created", '{"approved": true, "city": "Forlì"}'.encode(), kind)))
+    assert isinstance(told, Approved)
+    assert told.city == "Forlì"
+
+
 async def test_a_closed_session_of_the_user_is_named_at_once() -> None:
     async with aiohttp.ClientSession() as session:
         client = LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session=session)
@@ -292,7 +309,12 @@ async def test_calls_after_one_another_share_a_connection() -> None:
         assert len(peer.talks) == 1
 
 
-async def test_our_session_keeps_no_cookies_and_asks_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_our_session_keeps_no_cookies_and_asks_no_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password else\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(netrc))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     peer = Peer(answer("422 No", REFUSAL, "Set-Cookie: a=b"), answer("422 No", REFUSAL), close=False)
@@ -303,6 +325,7 @@ async def test_our_session_keeps_no_cookies_and_asks_no_environment(monkeypatch:
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
         await client.aclose()
     assert b"cookie" not in peer.requests[1].lower()
+    assert b"authorization" not in peer.requests[0].lower()
 
 
 async def test_calls_at_once_do_not_wait_for_each_others_connection() -> None:

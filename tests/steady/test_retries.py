@@ -10,9 +10,31 @@ from canned import FAULT, approve, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Run
+from tenacity import AsyncRetrying
 
-from loanasync import Approved, LoanError, Refused, RetryPolicy, SystemFaultError, Timeout
-from loanasync.testing import Sent, Step, computed, connection_lost, reply, timed_out
+from loanasync import (
+    Approved,
+    LoanClient,
+    LoanError,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+)
+from loanasync.sandbox import Sandbox
+from loanasync.testing import (
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    connection_lost,
+    fiscal_code,
+    refused,
+    reply,
+    system_error,
+    timed_out,
+)
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
 BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}
@@ -53,6 +75,41 @@ async def test_every_row_of_the_table_holds(vector: dict[str, Any], monkeypatch:
     assert len(run.transport.sent) == vector["sent"]
     assert run.clock.slept == pytest.approx(vector["waits"])
     assert getattr(outcome, "stopped_by", None) == vector.get("stopped_by")
+
+
+async def test_a_call_that_is_answered_at_once_never_enters_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = []
+
+    class Noted(AsyncRetrying):
+        def __init__(self, *_: Any, **options: Any) -> None:
+            entered.append(self)
+            super().__init__(**options)
+
+    monkeypatch.setattr("loanasync._retry.AsyncRetrying", Noted)
+    run = Run(approved(), refused(), reply(503), connection_lost())
+    assert isinstance(await run.approve(), Approved)
+    assert isinstance(await run.approve(), Refused)
+    for _ in range(2):
+        with pytest.raises(LoanError):
+            await run.approve()
+    assert not entered
+    run.play(system_error(), system_error(), approved())
+    await run.approve()
+    assert len(entered) == 1
+
+
+async def test_calls_that_repeat_at_the_same_time_count_their_own_attempts(
+    sandbox: Sandbox, client: LoanClient
+) -> None:
+    async def attempts(faults: int) -> int:
+        code = fiscal_code()
+        await client.create_request({"fiscalCode": code})
+        tag = f"500x{faults}" if faults else "approved"
+        return (await client.approve(code, approval_request(tag=tag))).meta.attempts
+
+    faults = [0, 1, 2] * 8
+    assert await asyncio.gather(*map(attempts, faults)) == [each + 1 for each in faults]
+    assert len(sandbox.journal.calls(operation="approve")) == sum(faults) + len(faults)
 
 
 ROUNDING = 1e-9
