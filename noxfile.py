@@ -1,17 +1,20 @@
 """Every check of the project, each in an environment of its own: `nox -l` lists them."""
 
+import json
 import re
 from itertools import chain
 from pathlib import Path
 
 import nox
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False  # one Python is enough to work; what is skipped is said
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "types", "tests", "docs", "build"]
+nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
@@ -26,6 +29,14 @@ PURE += " policy prepare problems rules values"
 
 def install(session: nox.Session, group: str, *package: str) -> None:
     session.install("-q", *nox.project.dependency_groups(PYPROJECT, group), *package)
+
+
+def lowest() -> dict[str, str]:
+    floors = {}
+    project = PYPROJECT["project"]
+    for each in map(Requirement, chain(project["dependencies"], *project["optional-dependencies"].values())):
+        [floors[each.name]] = [limit.version for limit in each.specifier if limit.operator == ">="]
+    return floors
 
 
 @nox.session
@@ -65,11 +76,41 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
-    session.run("coverage", "run", "-m", "pytest", "tests", env=env)
+    session.run("coverage", "run", "-m", "pytest", "tests", "-n", "auto", env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors.py"
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
     session.run("coverage", "report", "--fail-under=97", env=env)
+
+
+@nox.session(python=ONE_PYTHON)
+def floors(session: nox.Session) -> None:
+    """Run the tests with the lowest version of each dependency that pyproject.toml allows."""
+    allowed = lowest()
+    install(session, "tests", ".[cli,strict]", *(f"{name}=={floor}" for name, floor in allowed.items()))
+    ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found = str(session.run("python", "-c", ask, *allowed, silent=True)).split()
+    for (name, floor), version in zip(allowed.items(), found, strict=True):
+        session.log(f"{name} {version}")
+        if Version(version) != Version(floor):
+            session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
+    # A browser and the benchmarks have no version of ours to find out about.
+    left_out = ["--ignore=tests/sandbox/test_browser.py", "--ignore=tests/test_benchmarks.py"]
+    session.run("pytest", "tests", "-n", "auto", *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
+
+
+@nox.session(python=ONE_PYTHON)
+def audit(session: nox.Session) -> None:
+    """Ask for known vulnerabilities of all that comes with the package; needs the network."""
+    install(session, "audit")
+    report, resolved = (Path(session.create_tmp()) / name for name in ("report.json", "resolved.txt"))
+    wanted = ["--ignore-installed", "--report", str(report), ".[cli,strict]"]
+    session.run("python", "-m", "pip", "install", "-q", "--dry-run", *wanted)
+    brought = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    others = [each for each in brought if each["name"] != PYPROJECT["project"]["name"]]
+    resolved.write_text("".join(f"{each['name']}=={each['version']}\n" for each in others), encoding="utf-8")
+    # Strict, because it would otherwise pass what nobody knows anything about.
+    session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "-r", str(resolved), *session.posargs)
 
 
 @nox.session(python=ONE_PYTHON)
