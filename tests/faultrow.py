@@ -35,6 +35,7 @@ class Answer:
     status: str
     body: bytes
     elsewhere: str = ""  # the address of another host
+    about: str = ""  # the customer's fiscal code
 
     @property
     def whole(self) -> bytes:

@@ -1,7 +1,6 @@
 """The faults of connections: before they stand, while they are used, and while they are kept."""
 
 from attrs import evolve
-from builders import FISCAL_CODE
 from faultrow import (
     AGAIN,
     GOES_WELL,
@@ -18,10 +17,11 @@ from faultrow import (
 )
 from rawserver import Certificate, Drip, Play, RawServer
 
-__all__ = ["CONNECTING", "HEADS", "KEEPING", "SENDING", "TRUSTING"]
+__all__ = ["CONNECTING", "HEADS", "KEEPING", "OTHER_CUSTOMER", "SENDING", "TRUSTING"]
 
 READ, READ_HALF, FIN, RST = Play.READ, Play.READ_HALF, Play.FIN, Play.RST
 SILENCE, AFTER_THE_CALL = Play.SILENCE, Play.AFTER_THE_CALL
+OTHER_CUSTOMER = b"TSTXYZ00A00A000B"
 
 CONNECTING = [
     Row(
@@ -198,7 +198,7 @@ KEEPING = [
     Row(
         name="other-customer",
         fault="the answer is about another customer",
-        server=lambda a: ((READ, a.with_body(a.body.replace(FISCAL_CODE.encode(), b"TSTXYZ00A00A000B"))),),
+        server=lambda a: ((READ, a.with_body(a.body.replace(a.about.encode(), OTHER_CUSTOMER))),),
         comes=evolve(UNREADABLE, outcome="unknown"),
         operations=("approve",),
         advice=PERSON,

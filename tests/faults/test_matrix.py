@@ -1,138 +1,20 @@
 """Every fault of the reliability page happens over real sockets, and comes to what its row says."""
 
 import asyncio
-import json
-import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
 import pytest
 from attrs import evolve
-from builders import FISCAL_CODE, approval_request
-from faultpage import ROWS
-from faultrow import Answer, Comes, Row
+from builders import FISCAL_CODE
+from faultplay import PATIENT, Customer, cases, ready, went_well
+from faultrow import Comes, Row
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from rawserver import PATIENCE, Certificate, Exchange, Play, RawServer, authority, certificate, running, until
+from rawserver import Certificate, RawServer, certificate, until
 
-from loanasync import (
-    Approved,
-    LoanClient,
-    LoanError,
-    RetryPolicy,
-    ServiceError,
-    Timeout,
-    TransportError,
-    UnexpectedReplyError,
-    UserData,
-)
-
-PATIENT = Timeout(total=2 * PATIENCE, attempt=PATIENCE, connect=PATIENCE / 2)
-SHORT = Timeout(total=PATIENCE, attempt=0.3, connect=0.25)  # where the fault is silence
-
-
-def answer(operation: str, *, refused: bool = False, elsewhere: str = "") -> Answer:
-    if operation == "complete":
-        return Answer("200 OK", b'{"profession": "baker"}', elsewhere)
-    body = {"approved": not refused, "fiscalCode": FISCAL_CODE}
-    return Answer("422 Unprocessable" if refused else "201 Created", json.dumps(body).encode(), elsewhere)
-
-
-@cache
-def trust() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority().configure_trust(context)
-    return context
-
-
-async def three_times(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """A middleware as it stands in many an application."""
-    for _ in range(2):
-        try:
-            response = await handler(request)
-        except aiohttp.ClientError:
-            continue
-        if response.status < 500:
-            return response
-    return await handler(request)
-
-
-class Caller:
-    """A client of one place, over its own session or over one that is set to spoil everything."""
-
-    def __init__(self, client: LoanClient, operation: str) -> None:
-        self.client = client
-        self.operation = operation
-
-    async def __call__(self, timeout: Timeout = PATIENT) -> Any:
-        try:
-            if self.operation == "approve":
-                return await self.client.approve(FISCAL_CODE, approval_request(), timeout=timeout)
-            return await self.client.complete(FISCAL_CODE, UserData(us_person=False), timeout=timeout)
-        except LoanError as error:
-            return error
-
-    def kept(self) -> list[Any]:
-        """The connections that wait for the next call."""
-        lane: Any = self.client._pipeline._lanes.here()
-        connector = lane.transport._session.connector
-        return [protocol for kept in connector._conns.values() for protocol, _ in kept]
-
-
-@asynccontextmanager
-async def calling(
-    server: RawServer, operation: str, *, own: bool, tracing: TracerProvider
-) -> AsyncIterator[Caller]:
-    context = trust() if server.base_url.startswith("https") else None
-    async with AsyncExitStack() as stack:
-        session = None
-        options: dict[str, Any] = {"max_concurrency": 1, "ssl": context}
-        if not own:
-            session = await stack.enter_async_context(
-                aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=1, ssl=context or True),
-                    middlewares=(three_times,),
-                    raise_for_status=True,
-                )
-            )
-            options = {"session": session}
-        client = LoanClient(
-            server.base_url,
-            shop_id="s",
-            auth_token="t",
-            retry=RetryPolicy(base=0.001),
-            tracer_provider=tracing,
-            **options,
-        )
-        await stack.enter_async_context(client)
-        yield Caller(client, operation)
-
-
-def cases() -> Iterator[Any]:
-    for row in ROWS:
-        for scheme in row.schemes:
-            for operation in row.operations:
-                for session in ("own", "users"):
-                    yield pytest.param(
-                        row, scheme, operation, session, id=f"{row.name}-{scheme}-{operation}-{session}"
-                    )
-
-
-def went_well(result: object) -> bool:
-    return isinstance(result, Approved | UserData)
-
-
-async def noticed(caller: Caller, server: RawServer, before: Exchange) -> None:
-    if Play.FIN in before:
-        await server.all_hung_up()
-    elif Play.AFTER_THE_CALL in before:
-        await until(lambda: all(connection.should_close for connection in caller.kept()))
+from loanasync import ServiceError, TransportError, UnexpectedReplyError, UserData
 
 
 async def only_servers_are_busy(*servers: RawServer) -> None:
@@ -195,37 +77,22 @@ async def test_a_fault_comes_to_what_its_row_says(
     tracing: TracerProvider,
     exporter: InMemorySpanExporter,
 ) -> None:
-    tls = certificate(row.shows) if scheme == "https" and row.speaks_tls else None
-    other = RawServer((Play.READ,), tls=tls, scheme=scheme, host="localhost")
-    told = answer(operation, refused=row.refused, elsewhere=f"{other.base_url}/")
-    good = (Play.READ, answer(operation).whole)
-    exchanges = [*row.server(told), good]
-    if row.before is not None:
-        exchanges.insert(0, row.before(answer(operation)))
-    server = RawServer(*exchanges, tls=tls, scheme=scheme)
-    async with running(other), running(server, row.begin), AsyncExitStack() as stack:
-        caller = await stack.enter_async_context(
-            calling(server, operation, own=session == "own", tracing=tracing)
-        )
-        if row.before is not None:
-            assert went_well(await caller())
-            server.call_over.set()
-            await noticed(caller, server, exchanges[0])
-        already = len(server.requests)
+    async with ready(row, scheme, operation, session, Customer(), tracer_provider=tracing) as caller:
         exporter.clear()
-        result = await caller(SHORT if row.silent else PATIENT)
+        result = await caller()
 
         comes = expected(row, scheme, operation, result)
         assert_comes(result, comes, row)
-        assert len(server.requests) - already == row.seen
+        assert caller.seen == row.seen
         assert_traced(exporter.get_finished_spans(), result, comes, row)
-        assert other.accepted == 0
+        assert caller.other.accepted == 0
 
         # Nothing is left of it: no task, no connection, no place that the next call would need.
+        server = caller.server
         if isinstance(result, TransportError) and row.name != "unasked":
             await server.all_hung_up()
-        await only_servers_are_busy(server, other)
+        await only_servers_are_busy(server, caller.other)
         if row.dead:
             await until(lambda: not any(connection.is_connected() for connection in caller.kept()))
         await server.recover(certificate(Certificate.GOOD) if scheme == "https" else None)
-        assert went_well(await caller())
+        assert went_well(await caller(PATIENT))
