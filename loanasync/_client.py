@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -90,8 +90,12 @@ class LoanClient:
         propagate: Propagate = "traceparent",
         ssl: "Trust | None" = None,
     ) -> None:
+        try:
+            shop = configure(base_url, shop_id, auth_token)
+        finally:
+            del base_url, auth_token  # secret, if only by mistake: must not stand in a traceback
         self._options = Options(
-            shop=configure(base_url, shop_id, auth_token),
+            shop=shop,
             dialect=dialect,
             limits=limits,
             retry=retry,
@@ -118,8 +122,10 @@ class LoanClient:
         Raises:
             ConfigurationError: A variable is not set, or its value cannot work.
         """
-        settings: dict[str, Any] = {**from_environment(os.environ), **options}
-        return cls(**settings)
+        try:
+            return cls(**{**from_environment(os.environ), **options})  # type: ignore[arg-type]
+        finally:
+            del options  # a token may be among them: must not stand in a traceback
 
     def with_options(
         self,
@@ -152,15 +158,18 @@ class LoanClient:
             True
         """
         twin = copy(self)
-        twin._options = self._options.changed(  # noqa: SLF001  (of this very class)
-            shop_id=shop_id,
-            auth_token=auth_token,
-            dialect=dialect,
-            limits=limits,
-            retry=retry,
-            timeout=timeout,
-            strict=strict,
-        )
+        try:
+            twin._options = self._options.changed(  # noqa: SLF001  (of this very class)
+                shop_id=shop_id,
+                auth_token=auth_token,
+                dialect=dialect,
+                limits=limits,
+                retry=retry,
+                timeout=timeout,
+                strict=strict,
+            )
+        finally:
+            del auth_token  # secret: must not stand in a traceback
         return twin
 
     def check(
@@ -367,5 +376,7 @@ class LoanClient:
         await self.aclose()
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same
+            return "LoanClient(...)"
         shop = self._options.shop
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"

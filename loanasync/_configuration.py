@@ -18,6 +18,7 @@ __all__ = ["Shop", "configure", "from_environment", "release", "require"]
 
 _TOKEN = re.compile("[\x21-\x7e]+")
 _SEGMENT = re.compile(r"[\x21-\x7e]+")
+_VARIABLES = {setting: f"LOANASYNC_{setting.upper()}" for setting in ("base_url", "shop_id", "auth_token")}
 _PATH_CHARACTERS = re.compile(r"[/\\?#%]")
 
 
@@ -48,6 +49,15 @@ def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:
     Raises:
         ConfigurationError: The first setting that cannot work, by name.
     """
+    try:
+        return _shop(base_url, shop_id, auth_token)
+    except ConfigurationError as error:
+        wrong = error.args
+    del base_url, shop_id, auth_token  # secret: must not stand in the traceback, nor must the frames below
+    raise ConfigurationError(*wrong)
+
+
+def _shop(base_url: object, shop_id: object, auth_token: object) -> Shop:
     address, host, port = _address(base_url)
     return Shop(
         base_url=address,
@@ -71,14 +81,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: The first variable that is not set.
     """
-    settings = {}
-    for setting in ("base_url", "shop_id", "auth_token"):
-        variable = f"LOANASYNC_{setting.upper()}"
-        value = environment.get(variable, "")
-        if not value.strip():
-            raise ConfigurationError(variable, "must be set in the environment")
-        settings[setting] = value
-    return settings
+    settings = {setting: environment.get(variable, "") for setting, variable in _VARIABLES.items()}
+    missing = [_VARIABLES[setting] for setting, value in settings.items() if not value.strip()]
+    if not missing:
+        return settings
+    del environment, settings  # secret: must not stand in the traceback
+    raise ConfigurationError(missing[0], "must be set in the environment")
 
 
 @cache

@@ -1,9 +1,9 @@
 """How personal values are shown: not at all. Reading an attribute is plain, printing its object is not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-__all__ = ["JSON", "Body", "mask", "read_only"]
+__all__ = ["JSON", "Body", "mask", "masked_unless", "read_only"]
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -16,6 +16,11 @@ def mask(value: object) -> str:
         ('***', 'None')
     """
     return "None" if value is None else "***"
+
+
+def masked_unless(kind: type) -> Callable[[object], str]:
+    """Stand in for whatever is not of a kind that masks itself."""
+    return lambda value: repr(value) if isinstance(value, kind) else mask(value)
 
 
 class Body(Mapping[str, JSON]):

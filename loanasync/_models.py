@@ -10,7 +10,7 @@ from typing import TypeVar
 import attrs
 from attrs import field, frozen
 
-from loanasync._display import JSON, Body, mask, read_only
+from loanasync._display import JSON, Body, mask, masked_unless, read_only
 from loanasync._meta import Problem
 from loanasync.errors import InvalidRequestError
 
@@ -84,7 +84,7 @@ def names_its_fields(model: Model) -> Model:
         if not required <= given <= known:
             missing = [Problem(name, name, "is required") for name in fields if name in required - given]
             unknown = [Problem(name, name, _unknown(name, known)) for name in sorted(given - known)]
-            del given, values  # personal: must not stand in the traceback
+            del self, given, values  # half made, and personal: must not stand in the traceback
             raise InvalidRequestError((*missing, *unknown))
         written_by_attrs(self, **values)
 
@@ -198,8 +198,8 @@ class ApprovalRequest:
     zero_interest_rate: bool | None = None
     order_token: str | None = field(default=None, repr=mask)
     payment_day_of_month: int | None = None
-    additional: AdditionalData | None = None
-    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False)
+    additional: AdditionalData | None = field(default=None, repr=masked_unless(AdditionalData))
+    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False, repr=masked_unless(Body))
 
 
 @names_its_fields

@@ -45,10 +45,13 @@ class Options:
             ConfigurationError: A change cannot work; it is named.
         """
         new: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-        if (shop_id is None) != (auth_token is None):
-            raise ConfigurationError("shop_id", "and auth_token belong together: give both or none")
-        if shop_id is not None:
-            new["shop"] = configure(self.shop.base_url, shop_id, auth_token)
+        try:
+            if (shop_id is None) != (auth_token is None):
+                raise ConfigurationError("shop_id", "and auth_token belong together: give both or none")
+            if shop_id is not None:
+                new["shop"] = configure(self.shop.base_url, shop_id, auth_token)
+        finally:
+            del auth_token  # secret: must not stand in a traceback
         return attrs.evolve(self, **new)
 
 

@@ -23,6 +23,8 @@ _LONGEST_READ = 5000
 _LONGEST_MESSAGE = 300
 _LONGEST_NAME = 60
 _SHORTEST_SECRET = 4  # shorter values ("RM", "12") would be found in innocent words
+_UNMISTAKABLE = 8  # so long a value stands in no innocent word
+_NOBODYS = frozenset({"amount"})  # spec §2.1: the order's; a limit that equals it must stay readable
 
 # spec §7, domain errors. The service has no codes and may word its texts anew: match what they are about.
 _DOMAIN = (
@@ -78,8 +80,11 @@ def _tidy(text: str, personal: Collection[str], longest: int) -> str:
     text = text[:_LONGEST_READ]
     # A text holds nothing longer than itself: no pattern is made of a whole picture.
     for value in sorted((each for each in personal if len(each) <= len(text)), key=len, reverse=True):
-        # As a whole only: the name Prova must not tear a hole into "approval".
-        text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "***", text, flags=re.IGNORECASE)
+        pattern = re.escape(value)
+        if len(value) < _UNMISTAKABLE:
+            # As a whole only: the name Prova must not tear a hole into "approval".
+            pattern = rf"(?<![^\W_]){pattern}(?![^\W_])"
+        text = re.sub(pattern, "***", text, flags=re.IGNORECASE)
     if cut:  # the beginning of a value may stand at the end
         text = text[: max(0, len(text) - max(map(len, personal), default=0))] + "…"
     printable = "".join(character if character.isprintable() else " " for character in text)
@@ -87,13 +92,15 @@ def _tidy(text: str, personal: Collection[str], longest: int) -> str:
 
 
 def personal_values(*sent: object) -> frozenset[str]:
-    """Every text in what was sent that is long enough to tell something about a person."""
+    """Every text and number in what was sent that is long enough to tell something about a person."""
     found: set[str] = set()
     for value in sent:
         if isinstance(value, str):
             found.add(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.add(str(value))
         elif isinstance(value, dict):
-            found |= personal_values(*value.values())
+            found |= personal_values(*(each for name, each in value.items() if name not in _NOBODYS))
         elif isinstance(value, list):
             found |= personal_values(*value)
     return frozenset(value for value in found if len(value) >= _SHORTEST_SECRET)

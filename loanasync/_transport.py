@@ -137,6 +137,9 @@ class Transport:
                 return _reply(response, b"", fault)
             finally:
                 _drop_frames(error)
+        except asyncio.CancelledError as given_up:
+            _drop_frames(given_up)  # an error report with local variables would show token and answer
+            raise
         finally:
             if response is not None:
                 response.close()

@@ -1,0 +1,189 @@
+"""Every field is planted or nobody's, and the scanner finds what is planted in every place and form."""
+
+import base64
+import json
+import logging
+import pickle
+import warnings
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+from privacyplants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
+from privacyscan import PLACES, Place, Seen, leaks, shown, watching
+
+import loanasync
+from loanasync import (
+    AdditionalData,
+    ApprovalRequest,
+    Approved,
+    LoanClient,
+    Meta,
+    Problem,
+    Refused,
+    UserData,
+    testing,
+)
+from loanasync._calls import Reply, Request
+from loanasync._display import Body
+from loanasync._telemetry import Telemetry
+from loanasync.errors import RejectedError
+from loanasync.sandbox import Sandbox
+
+META = Meta(status=400, attempts=1, elapsed=0.1)
+FIELDS = [(model, each.name) for model in MODELS for each in attrs.fields(model)]
+OF_TWO_VALUES = {"politically_exposed", "us_person", "marketing"}  # no yes or no is unmistakable
+IN_PARTS = {"additional", "raw"}  # what is in them is planted itself
+
+
+@pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_field_is_planted_or_nobodys(model: type, name: str) -> None:
+    exempt = {*NOT_PERSONAL, *OF_TWO_VALUES, *IN_PARTS}
+    assert (f"{model.__name__}.{name}" in {plant.field for plant in PLANTS}) is (name not in exempt)
+
+
+def test_the_list_of_what_is_nobodys_is_short_and_reasoned() -> None:
+    assert NOT_PERSONAL.keys() <= {name for _, name in FIELDS}
+    assert all(NOT_PERSONAL.values())
+    assert len(NOT_PERSONAL) == 8
+
+
+def example(model: type) -> Any:
+    made = {
+        ApprovalRequest: testing.approval_request(additional=testing.additional_data(), extra={"a": 1}),
+        AdditionalData: testing.additional_data(),
+        UserData: testing.user_data(extra={"a": 1}),
+        Approved: Approved(meta=META, raw=Body({"a": 1})),
+        Refused: Refused(meta=META, raw=Body({"a": 1})),
+    }
+    return made[model]
+
+
+def others(model: type, name: str) -> list[Any]:
+    if name in OF_TWO_VALUES:
+        return [True, False]
+    if name == "additional":
+        return [testing.additional_data(salary=1), testing.additional_data(children="5+")]
+    if name in ("raw", "extra"):
+        return [Body({"b": CODE}), Body({"c": None})]
+    return [values_of(model)[name], "zzq", date(1977, 1, 1), [CODE]]
+
+
+@pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda each: getattr(each, "__name__", each))
+def test_what_is_printed_is_the_same_whoever_it_is(model: type, name: str) -> None:
+    if name in NOT_PERSONAL:
+        return
+    printed = {shown(attrs.evolve(example(model), **{name: value})) for value in others(model, name)}
+    assert len(printed) == 1
+
+
+@pytest.mark.parametrize("kind", [ApprovalRequest, UserData])
+@pytest.mark.parametrize("name", ["extra", "additional"])
+def test_what_is_put_into_a_block_by_mistake_is_masked_too(kind: type, name: str) -> None:
+    if name in attrs.fields_dict(kind):
+        assert CODE not in repr(attrs.evolve(example(kind), **{name: CODE}))
+
+
+def public_classes() -> set[type]:
+    names = [(loanasync, name) for name in loanasync.__all__] + [(testing, name) for name in testing.__all__]
+    found = {getattr(module, name) for module, name in names} | {Sandbox}
+    return {each for each in found if isinstance(each, type)}
+
+
+def test_whatever_shows_itself_in_a_notebook_is_searched() -> None:
+    assert {each for each in public_classes() if hasattr(each, "_repr_html_")} <= {*MODELS, LoanClient}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_pickle_of_a_model_carries_the_person_on_purpose(model: type) -> None:
+    """What crosses into another process, or comes from a cache, is whole; only errors are empty."""
+    values = values_of(model)
+    whole = attrs.evolve(example(model), **values)
+    assert pickle.loads(pickle.dumps(whole)) == whole  # noqa: S301  (our own bytes)
+    assert found_in(pickle.dumps(whole).decode("latin-1"))
+
+
+def test_what_is_inside_is_masked_even_in_a_debugger() -> None:
+    headers = {"X-Auth-Token": TOKEN}
+    for inside in (
+        Request(method="POST", url=f"https://a/{CODE}", headers=headers, body=CODE.encode()),
+        Reply(status=201, headers=headers, body=CODE.encode()),
+    ):
+        assert found_in(f"{inside!r} {inside}") == set()
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "upper case": str.upper,
+    "lower case": str.lower,
+    "percent": lambda text: quote(text, safe=""),
+    "percent, every letter": lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
+    "JSON": json.dumps,
+    "JSON, every letter": lambda text: "".join(f"\\u{ord(letter):04X}" for letter in text),
+    "repr of bytes": lambda text: repr(text.encode()),
+    "hex": lambda text: text.encode().hex(),
+    "pickle": lambda text: pickle.dumps([text], 0).decode("latin-1"),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64, one later": lambda text: base64.b64encode(b"x" + text.encode()).decode(),
+    "base64, two later": lambda text: base64.b64encode(b"xx" + text.encode()).decode(),
+    "base64 for URLs": lambda text: base64.urlsafe_b64encode(f"{text}?".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_scanner_knows_a_value_in_every_form(form: str) -> None:
+    for plant in PLANTS:
+        text = str(plant.value) if not isinstance(plant.value, dict) else plant.marks[0]
+        if form.startswith("base64") and len(text) < 9:
+            continue  # too short to be known in it
+        known = {each.field for each in PLANTS if plant.marks[0] in each.marks}
+        assert found_in(f"before {FORMS[form](text)} after") & known, (plant, form)
+
+
+def leaking_error() -> RejectedError:
+    error = RejectedError("approve", (Problem("city", "city", f"not {CODE}"),), META)
+    error.add_note(CODE)
+    try:
+        raise error
+    except RejectedError:
+        return error
+
+
+def in_our_frame() -> BaseException:
+    try:
+        Telemetry(None, None, CODE)  # type: ignore[arg-type]
+    except loanasync.ConfigurationError as error:
+        return error
+    raise AssertionError
+
+
+def leak_into(place: Place, seen: Seen) -> None:
+    name = place.name
+    if "local variables" in name:
+        seen.add(in_our_frame())
+    elif "error" in name:
+        seen.add(leaking_error())
+    elif "printed model" in name:
+        seen.add([CODE])
+    elif "loggers" in name:
+        logging.getLogger("aiohttp.client").debug("to %s", CODE)
+    elif "spans" in name:
+        seen.providers["tracer_provider"].get_tracer("t").start_span(CODE).end()
+    elif "metrics" in name:
+        seen.providers["meter_provider"].get_meter("m").create_counter("c").add(1, {"a": CODE})
+    elif "warnings" in name:
+        warnings.warn(CODE, ResourceWarning, stacklevel=1)
+    else:
+        for texts in (seen.journal, seen.pages, seen.output):
+            texts.append(CODE)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_the_scanner_looks_into_every_place(place: Place) -> None:
+    with watching() as seen:
+        leak_into(place, seen)
+    assert any(leak.startswith(f"{place.name}: ") for leak in leaks(seen))
+    assert found_in("\n".join(place.texts(seen))) >= {"the fiscal code"}

@@ -1,0 +1,308 @@
+"""No error shows anybody, whichever it is, and whatever the service says of the person in it."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from typing import Any
+
+import pytest
+from canned import answer, serving
+from faultpage import ROWS
+from privacyplants import CODE, ECHO, LIMITS, PAYLOAD, TOKEN, planted, values_of
+from privacyscan import Seen, leaks, watching
+
+from loanasync import (
+    AccessDeniedError,
+    AdditionalData,
+    AlreadyEvaluatedError,
+    ApprovalRequest,
+    CannotCompleteError,
+    ClientClosedError,
+    ConfigurationError,
+    DeadlineExceededError,
+    Dialect,
+    DomainError,
+    InvalidFiscalCodeError,
+    InvalidRequestError,
+    LoanClient,
+    LoanError,
+    PoolTimeoutError,
+    RejectedError,
+    RetryPolicy,
+    ServiceError,
+    ShopNotAllowedError,
+    SystemFaultError,
+    Timeout,
+    TransportError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserData,
+    UserNotFoundError,
+    errors,
+)
+from loanasync._codec import write
+
+ONCE = RetryPolicy(attempts=2, base=0.001)
+
+
+def leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    elif not isinstance(value, bool):
+        yield str(value)
+
+
+def sent_by(operation: str) -> dict[str, Any]:
+    model = UserData if operation == "complete" else ApprovalRequest
+    sent: dict[str, Any] = json.loads(write(planted(model), Dialect.street_number()))
+    return PAYLOAD if operation in ("create_request", "upload_documents") else sent
+
+
+def quotes(operation: str) -> Iterator[str]:
+    """Sentences in which a service repeats what was sent, as services write."""
+    for value in (*leaves(sent_by(operation)), CODE, TOKEN):
+        yield f"{value} is not valid"
+        yield f'The value "{value.upper()}" ({value.lower()}) of user_{value}_1 at /{value}/ is wrong.'
+        yield f"+39{value} is no number" if value.isdecimal() else f"Not {value}."
+        yield "x" * 4_990 + value
+
+
+def problems(**said: Any) -> Callable[[str], bytes]:
+    """An error's body, with a quote where the text has its place."""
+    return lambda quote: json.dumps({"errors": said}).replace('"HERE"', json.dumps(quote)).encode()
+
+
+def domain(text: str) -> Callable[[str], bytes]:
+    return problems(domain=[text, "HERE"])
+
+
+ANSWERED: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
+    RejectedError: (400, lambda quote: json.dumps({"errors": {quote: [quote], "lastname": quote}}).encode()),
+    DomainError: (400, domain("No.")),
+    UserNotFoundError: (400, domain("User not found")),
+    AlreadyEvaluatedError: (400, domain("User already evaluated for approval")),
+    ShopNotAllowedError: (400, domain("This sales point cannot apply for a loan")),
+    InvalidFiscalCodeError: (400, domain("Invalid fiscalCode.")),
+    AccessDeniedError: (403, lambda quote: json.dumps({"error": quote}).encode()),
+    CannotCompleteError: (409, lambda quote: json.dumps({"errors": quote}).encode()),
+    SystemFaultError: (500, problems(system="HERE")),
+    UnexpectedStatusError: (418, problems(teapot=["HERE"])),
+    UnexpectedReplyError: (201, lambda quote: f"<html>{quote}".encode()),
+}
+OPERATIONS = ("create_request", "approve", "upload_documents", "complete")
+
+
+async def call(client: LoanClient, operation: str, **options: Any) -> Any:
+    calls: dict[str, Callable[[], Any]] = {
+        "create_request": lambda: client.create_request(PAYLOAD, **options),
+        "approve": lambda: client.approve(CODE, planted(ApprovalRequest), **options),
+        "upload_documents": lambda: client.upload_documents(CODE, PAYLOAD, **options),
+        "complete": lambda: client.complete(CODE, planted(UserData), **options),
+    }
+    try:
+        return await calls[operation]()
+    except LoanError as error:
+        return error
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
+async def test_what_the_service_says_of_a_person_is_taken_out(kind: type[LoanError], operation: str) -> None:
+    status, body = ANSWERED[kind]
+    came = set()
+    with watching() as seen:
+        async with serving(b"") as server:
+            settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE}
+            async with server.client(**settings, **seen.providers) as client:
+                for quote in quotes(operation):
+                    reply = answer(status, body(quote), "Content-Type: application/json")
+                    server.script = lambda _, reply=reply: reply  # type: ignore[misc]
+                    result = await call(client, operation)
+                    came.add(type(result))
+                    seen.add(result)
+    if operation == "approve":
+        assert came == {kind}
+    assert leaks(seen) == []
+
+
+def mistyped() -> Iterator[tuple[str, Any]]:
+    for name, value in ECHO.items():
+        yield name, [value]
+        yield name, {str(value): value}
+
+
+@pytest.mark.parametrize("status", [201, 422])
+async def test_an_answer_of_wrong_types_tells_names_and_no_values(status: int) -> None:
+    with watching() as seen:
+        async with serving(b"") as server, server.client(auth_token=TOKEN, limits=LIMITS) as client:
+            for name, wrong in mistyped():
+                body = json.dumps({**ECHO, "approved": status == 201, name: wrong}).encode()
+                twice = body[:-1] + b', "approved": "%s"}' % CODE.encode()
+                for each in (body, twice, body[:-9], body.replace(b"true", b'"zzqlastnamevalue"')):
+                    server.script = lambda _, each=each: answer(status, each)  # type: ignore[misc]
+                    seen.add(await call(client, "approve"))
+                    server.script = lambda _, each=each: answer(200, each)  # type: ignore[misc]
+                    seen.add(await call(client, "complete"))
+    assert leaks(seen) == []
+
+
+async def test_time_and_places_that_run_out_show_no_one() -> None:
+    with watching() as seen:
+        async with serving(None) as server:
+            for options, kind in (
+                ({"timeout": Timeout(total=0.2, attempt=0.5, connect=0.1)}, DeadlineExceededError),
+                ({"timeout": Timeout(total=0.0001)}, TransportError),
+            ):
+                async with server.client(auth_token=TOKEN, limits=LIMITS, **seen.providers) as client:
+                    seen.add(await call(client, "approve", **options))
+                    assert isinstance(seen.errors[-1], kind)
+            held = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **seen.providers)
+            lane = held._pipeline._lanes.here()
+            assert await lane.take_place(1)
+            seen.add(await call(held, "approve", timeout=Timeout(total=0.05)))
+            assert isinstance(seen.errors[-1], PoolTimeoutError)
+            await held.aclose()
+            seen.add(await call(held, "approve"))
+            assert str(seen.errors[-1]) == str(ClientClosedError())
+    assert leaks(seen) == []
+
+
+def test_every_error_there_is_was_searched() -> None:
+    ends = {
+        ClientClosedError,
+        PoolTimeoutError,
+        DeadlineExceededError,
+        InvalidRequestError,
+        ConfigurationError,
+    }
+    searched = {row.comes.error for row in ROWS} | set(ANSWERED) | ends
+    never_themselves = {LoanError, ServiceError, TransportError}
+    assert searched - {None} == {getattr(errors, name) for name in errors.__all__} - never_themselves
+
+
+GOOD: dict[str, Any] = {"base_url": "https://loans.example.com", "shop_id": "s", "auth_token": TOKEN}
+SETTINGS: list[dict[str, Any]] = [
+    {"base_url": f"https://{CODE}:{TOKEN}@loans.example.com"},
+    {"base_url": f"https://loans.example.com/?token={TOKEN}"},
+    {"base_url": f"https://loans.example.com/#{TOKEN}"},
+    {"base_url": f"http://loans.example.com/{TOKEN}"},
+    {"base_url": f"{TOKEN}"},
+    {"base_url": f"https://{TOKEN * 9}.example.com"},
+    {"base_url": [TOKEN]},
+    {"auth_token": f"{TOKEN}\n"},
+    {"auth_token": f"{TOKEN} {TOKEN}"},
+    {"auth_token": f"{TOKEN}é"},
+    {"auth_token": TOKEN.encode()},
+    {"auth_token": None, "base_url": f"https://a:{TOKEN}@loans.example.com"},
+    {"shop_id": "a/b"},
+    {"dialect": "street_number"},
+    {"limits": 1},
+    {"retry": 3},
+    {"timeout": 3},
+    {"strict": "yes"},
+    {"session": object()},
+    {"ssl": False},
+    {"max_concurrency": 0},
+    {"propagate": "all"},
+]
+
+
+def attempt(seen: Seen, act: Callable[[], object], kind: type[Exception] = ConfigurationError) -> None:
+    with pytest.raises(kind) as caught:
+        act()
+    seen.add(caught.value)
+
+
+@pytest.mark.parametrize("wrong", SETTINGS, ids="-".join)
+def test_settings_that_cannot_work_show_no_token(
+    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**GOOD, **wrong}
+    for name in ("base_url", "shop_id", "auth_token"):
+        monkeypatch.setenv(f"LOANASYNC_{name.upper()}", str(GOOD[name]))
+    with watching() as seen:
+        attempt(seen, lambda: LoanClient(**settings))
+        attempt(seen, lambda: LoanClient.from_env(**settings))
+        changes = {name: value for name, value in wrong.items() if name not in ("base_url", "session")}
+        if changes.keys() & {"shop_id", "auth_token", "dialect", "limits", "retry", "timeout", "strict"}:
+            known = {"shop_id": "s", "auth_token": TOKEN, **changes}
+            if known["auth_token"] is not None:
+                attempt(seen, lambda: LoanClient(**GOOD).with_options(**known))
+    assert leaks(seen) == []
+
+
+def test_settings_that_are_missing_or_misplaced_show_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = LoanClient(**GOOD)
+    with watching() as seen:
+        attempt(seen, lambda: client.with_options(auth_token=TOKEN))
+        monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", f"{TOKEN}\n")
+        monkeypatch.setenv("LOANASYNC_BASE_URL", str(GOOD["base_url"]))
+        monkeypatch.delenv("LOANASYNC_SHOP_ID", raising=False)
+        attempt(seen, LoanClient.from_env)
+        monkeypatch.setenv("LOANASYNC_SHOP_ID", "s")
+        attempt(seen, LoanClient.from_env)
+    assert leaks(seen) == []
+
+
+def wrongly_built() -> Iterator[Callable[[], object]]:
+    models: tuple[Any, ...] = (ApprovalRequest, AdditionalData, UserData)
+    for model in models:
+        values = values_of(model)
+        yield partial(model, **values, unknown=CODE)
+        if model is not UserData:
+            for name in values:
+                yield partial(model, **{other: value for other, value in values.items() if other != name})
+
+
+def test_a_model_that_is_built_wrongly_shows_no_one() -> None:
+    with watching() as seen:
+        for build in wrongly_built():
+            try:
+                seen.add(build())
+            except InvalidRequestError as error:
+                seen.add(error)
+    assert len(seen.errors) > len(values_of(ApprovalRequest)) / 2
+    assert leaks(seen) == []
+
+
+UNSENDABLE = {"newField": object(), "fiscalCode": CODE}
+WRONG_REQUESTS: list[Any] = [
+    planted(ApprovalRequest, checked=False),
+    planted(ApprovalRequest, additional=CODE),
+    planted(ApprovalRequest, extra=CODE),
+    planted(ApprovalRequest, extra={"newField": float("nan"), "email": "zzqextravalue"}),
+    planted(ApprovalRequest, last_name=["Zzqlastnamevalue"]),
+    PAYLOAD,
+    planted(UserData, checked=False),
+    planted(UserData, extra=CODE),
+    planted(UserData, document_issue_date=date(1976, 7, 23).isoformat()),
+    values_of(ApprovalRequest),
+    CODE,
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG_REQUESTS)))
+async def test_a_request_that_breaks_rules_shows_no_one(number: int) -> None:
+    wrong = WRONG_REQUESTS[number]
+    with watching() as seen:
+        client = LoanClient(**GOOD, **seen.providers)
+        seen.values += [wrong] if isinstance(wrong, ApprovalRequest | UserData) else []
+        for code in (CODE, f"{CODE}\n1", [CODE], None, wrong):
+            for act in (client.approve, client.complete):
+                with pytest.raises(InvalidRequestError) as caught:
+                    await act(code, wrong)  # type: ignore[arg-type]
+                seen.add(caught.value)
+            seen.values += [client.check(code, wrong), list(map(str, client.check(code, wrong)))]  # type: ignore[arg-type]
+            for payload in (UNSENDABLE, [UNSENDABLE], CODE, {CODE: {1: float("inf")}}):
+                with pytest.raises(InvalidRequestError) as caught:
+                    await client.upload_documents(CODE, payload)  # type: ignore[arg-type]
+                seen.add(caught.value)
+                with pytest.raises(InvalidRequestError) as caught:
+                    await client.create_request(payload)  # type: ignore[arg-type]
+                seen.add(caught.value)
+    assert leaks(seen) == []

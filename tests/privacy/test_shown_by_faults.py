@@ -1,0 +1,56 @@
+"""Whatever breaks between a shop and the service, nobody is shown: all rows of the fault matrix, searched."""
+
+import asyncio
+from contextlib import nullcontext
+
+import pytest
+from faultpage import ROWS
+from faultplay import Customer, cases, ready, went_well
+from faultrow import Row
+from privacyplants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
+from privacyscan import leaks, watching
+from stepwise import Moment, cancelled_at
+
+from loanasync import ApprovalRequest, UserData
+
+PERSON = Customer(
+    fiscal_code=CODE, request=planted(ApprovalRequest), data=planted(UserData), echo=ECHO, saved=SAVED
+)
+
+
+@pytest.mark.parametrize(("row", "scheme", "operation", "session"), list(cases()))
+async def test_a_fault_shows_no_one(row: Row, scheme: str, operation: str, session: str) -> None:
+    asyncio.get_running_loop().set_debug(True)
+    with watching() as seen:
+        settings = {"auth_token": TOKEN, "limits": LIMITS, **seen.providers}
+        async with ready(row, scheme, operation, session, PERSON, **settings) as caller:
+            result = await caller()
+            seen.add(result)
+            seen.values += [caller.client, vars(caller.client)]
+            # A redirect leads elsewhere, and neither token nor customer go there: nobody even knocks.
+            assert caller.other.accepted == 0
+    assert went_well(result) == (row.comes.error is None)
+    assert leaks(seen) == []
+    assert seen.foreign_frames() == []
+
+
+SILENCES = [row for row in ROWS if row.name.endswith("silence")]
+
+
+@pytest.mark.parametrize("moment", ["waiting", "waking"])
+@pytest.mark.parametrize("row", SILENCES, ids=lambda row: row.name)
+async def test_a_call_that_is_given_up_shows_no_one_at_any_of_its_awaits(row: Row, moment: Moment) -> None:
+    at, gone_so_far = 0, True
+    with watching() as seen:
+        settings = {"auth_token": TOKEN, "limits": LIMITS, **seen.providers}
+        while gone_so_far:
+            at += 1
+            async with ready(row, "http", "approve", "own", PERSON, **settings) as caller:
+                task, gone_so_far = await cancelled_at(caller(), at, moment)
+                with pytest.raises(asyncio.CancelledError) if gone_so_far else nullcontext() as given_up:
+                    await task
+                if given_up is not None:
+                    seen.add(given_up.value)
+    assert len(seen.errors) == at - 1 > 2
+    assert leaks(seen) == []
+    assert seen.foreign_frames() == []
