@@ -64,6 +64,7 @@ def pages(session: nox.Session) -> None:
     """Write those tables of the documentation that are made from the tests' own rows."""
     install(session, "tests", ".")
     session.run("python", "tests/faultpage.py", "--write")
+    session.run("python", "tests/privacypage.py", "--write")
 
 
 @nox.session(python=PYTHONS)

@@ -1,0 +1,18 @@
+"""The privacy page says what the scanner plants and where it looks."""
+
+import re
+
+from privacypage import PAGE, TABLES, with_tables
+
+
+def test_the_page_has_the_fields_and_places_that_are_searched() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page) == page, "python tests/privacypage.py --write"
+    for name in TABLES:
+        assert len(re.findall(f"<!-- {name} (begin|end) -->", page)) == 2
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    named = re.findall(r"`(tests/[a-z_/]+(?:\.py)?)`", PAGE.read_text(encoding="utf-8"))
+    assert named
+    assert all((PAGE.parent.parent.parent / name).exists() for name in named)
