@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -87,6 +87,7 @@ class Sandbox:
         self._shop_url = shop_url
         self._allow_remote = allow_remote
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
         self._address = ""
         rules = Rules(seed)
         for text in [faults] if isinstance(faults, str) else faults:
@@ -246,11 +247,13 @@ class Sandbox:
         try:
             self._engine.customers.open()
             await self._runner.setup()
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            self._listening = await asyncio.get_running_loop().create_server(
+                cast("web.Server", self._runner.server), self._host, self._port, reuse_address=True
+            )
         except BaseException:
             await self.stop()
             raise
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listening.sockets[0].getsockname()[:2]
         self._address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _application(self) -> web.Application:
@@ -267,9 +270,23 @@ class Sandbox:
         if runner is not None:
             self._ending.set()
             try:
+                await self._hang_up()
                 await runner.cleanup()
             finally:
                 self._engine.customers.close()
+
+    async def _hang_up(self) -> None:
+        server, self._listening = self._listening, None
+        if server is None:
+            return
+        # A connection that is accepted while its server closes would be left open by asyncio: let those
+        # that are on their way in come in, and then none any more.
+        with suppress(NotImplementedError):  # Windows' loop has no readers
+            for listening in server.sockets:
+                asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(3):  # accepted, made, known
+            await asyncio.sleep(0)
+        server.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,6 +1,7 @@
 """The three ways to run it, and what keeps it harmless."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import warnings
 
 import pytest
 from builders import FISCAL_CODE, approval_request
@@ -210,3 +212,16 @@ def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.Mo
         os.kill(pid, signal.SIGSTOP)  # it hears of nothing any more
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_connections_that_come_while_it_stops_are_not_left_open() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        for _ in range(30):
+            with Sandbox.in_thread() as sandbox:
+                address = ("127.0.0.1", int(sandbox.base_url.rpartition(":")[2]))
+                callers = [socket.create_connection(address) for _ in range(5)]
+            for caller in callers:
+                caller.close()
+        gc.collect()
+    assert [str(each.message) for each in caught if "transport" in str(each.message)] == []
