@@ -123,6 +123,7 @@ def test_what_is_outside_the_specification_is_never_guessed(
     error = read(APPROVE, status, body)
     assert isinstance(error, UnexpectedReplyError)
     assert (error.reasons, error.outcome, error.status) == ((reason,), outcome, status)
+    assert error.operation == "approve"
 
 
 @pytest.mark.parametrize(("status", "approved"), [(201, True), (422, False)])
@@ -130,6 +131,7 @@ def test_a_decision_about_another_customer_is_no_answer(status: int, approved: b
     error = read(APPROVE, status, {"approved": approved, "fiscalCode": "TSTXYZ00A00A000B"})
     assert isinstance(error, UnexpectedReplyError)
     assert (error.reasons, error.outcome) == (("fiscalCode: of another customer",), "unknown")
+    assert error.status == status
 
 
 @pytest.mark.parametrize("echoed", [FISCAL_CODE, f" {FISCAL_CODE.lower()}", "", "TST***", None, 5])
@@ -253,7 +255,7 @@ def test_a_completion_is_the_saved_data_or_an_unexpected_reply() -> None:
     for body, reason in ((b"", "body: empty"), (b'{"usPerson":"no"}', "usPerson: wrong type")):
         error = read(COMPLETE, 200, body)
         assert isinstance(error, UnexpectedReplyError)
-        assert (error.reasons, error.outcome) == ((reason,), "unknown")
+        assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
     assert isinstance(read(COMPLETE, 200, COMPLETE.body, fault="truncated"), UnexpectedReplyError)
 
 
@@ -262,7 +264,9 @@ def test_an_open_shape_is_an_object_or_nothing(call: Call) -> None:
     for status in (200, 201, 202):
         assert dict(read(call, status, {"a": [1]})) == {"a": [1]}
     assert dict(read(call, 204, b"")) == {}
-    assert isinstance(read(call, 200, b"[]"), UnexpectedReplyError)
+    error = read(call, 200, b"[]")
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.reasons, error.status) == (("body: not a JSON object",), 200)
     assert isinstance(read(call, 200, b"", fault="truncated"), UnexpectedReplyError)
 
 

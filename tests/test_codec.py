@@ -176,6 +176,11 @@ def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: s
     assert again == dict.fromkeys(again)
 
 
+def test_a_decision_with_nothing_wrong_is_read_once_and_keeps_the_meta_it_was_given() -> None:
+    members = decode(b'{"approved":true,"amount":45000}')
+    assert read_decision(Approved, members, META).meta is META
+
+
 def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
     read = decision(raw="x", meta="y", approvalMessageApiFull="z", unknown=[1])
     assert dict(read.raw) == {

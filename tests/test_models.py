@@ -1,6 +1,7 @@
 import copy
 import inspect
 import pickle
+import re
 import traceback
 from typing import Any
 
@@ -105,7 +106,11 @@ def test_extra_members_are_a_read_only_copy() -> None:
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=["approved", "refused"])
 def test_a_decision_is_neither_true_nor_false(decision: Approved | Refused) -> None:
-    with pytest.raises(TypeError, match=r"decision\.approved.*match"):
+    advice = (
+        "a decision is neither true nor false: read decision.approved, "
+        "or use match with case Approved() and case Refused()"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(advice)}$"):
         bool(decision)
 
 
@@ -113,6 +118,8 @@ def test_a_decision_cannot_say_otherwise() -> None:
     assert [decision.approved for decision in DECISIONS] == [True, False]
     with pytest.raises(TypeError):
         Refused(approved=True, meta=META)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Approved(approved=False, meta=META)  # type: ignore[call-arg]
 
 
 def test_enumerations_are_their_wire_values() -> None:

@@ -287,6 +287,16 @@ async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> Non
     assert len(run.transport.sent) == 2
 
 
+async def test_a_call_that_is_cancelled_in_its_second_attempt_ends_cancelled() -> None:
+    run = Run(system_error(), asyncio.Event())
+    task = asyncio.create_task(run.approve())
+    await run.arrived.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(run.transport.sent) == 2
+
+
 async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None:
     held = asyncio.Event()
     run = Run(held)

@@ -16,6 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, LoanError
+from loanasync import _calls as calls
+from loanasync._configuration import configure
 from loanasync._propagation import Propagate
 from loanasync._telemetry import Telemetry
 from loanasync.testing import Sent, approved, computed, connection_lost, refused, system_error
@@ -200,6 +202,33 @@ async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: I
     assert ends == {"500", 201, "422", "ServerDisconnectedError"}
     assert all(point.explicit_bounds[0] == 0.005 and point.explicit_bounds[-1] == 10 for point in durations)
     assert all("url.full" not in point.attributes for point in durations)
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "error_type"),
+    [(399, None, None), (400, None, "400"), (201, "truncated", "body truncated"), (500, "truncated", "500")],
+)
+def test_an_attempt_fails_from_400_on_and_with_half_a_body(
+    run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
+) -> None:
+    call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
+    with run.pipeline._telemetry.call(call) as span, span.attempt(1) as attempt:
+        attempt.answered(status, fault)
+    made = exporter.get_finished_spans()[0]
+    assert attributes(made)["http.response.status_code"] == status
+    assert attributes(made).get("error.type") == error_type
+    assert (made.status.status_code is StatusCode.ERROR) == (error_type is not None)
+
+
+def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
+    call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
+    with run.pipeline._telemetry.call(call) as span:
+        span.queued(0.25, "PoolTimeoutError")
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    [point] = metrics["loanasync.queue.duration"].data.data_points
+    assert point.attributes == {"loanasync.operation": "create_request", "error.type": "PoolTimeoutError"}
 
 
 async def test_nothing_personal_is_in_any_span_or_metric(

@@ -1,0 +1,89 @@
+"""How much of a service's messages is read and shown, and what is left of a person where they are cut."""
+
+import json
+
+import pytest
+
+from loanasync import AlreadyEvaluatedError, DomainError, Problem
+from loanasync._problems import personal_values, read_problems
+
+READ, SHOWN, NAMED, MANY = 5000, 300, 60, 100
+
+
+def message(text: str, *personal: str) -> str:
+    (problem,), _ = read_problems(json.dumps({"errors": {"city": text}}).encode(), personal)
+    return problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x" * SHOWN, "x" * SHOWN),
+        ("x" * (SHOWN + 1), "x" * (SHOWN - 1) + "…"),
+        ("x" * READ, "x" * (SHOWN - 1) + "…"),
+    ],
+    ids=["as long as can be", "one too long", "much too long"],
+)
+def test_a_message_is_shown_up_to_its_limit(text: str, shown: str) -> None:
+    assert message(text) == shown
+
+
+def test_a_name_is_shown_up_to_its_limit() -> None:
+    said = {"errors": {"n" * NAMED: "a", "m" * (NAMED + 1): "b"}}
+    names = [each.wire_name for each in read_problems(json.dumps(said).encode(), ())[0]]
+    assert names == ["n" * NAMED, "m" * (NAMED - 1) + "…"]
+
+
+def test_a_body_has_no_more_problems_than_the_limit() -> None:
+    for said in (MANY, MANY + 1):
+        found, _ = read_problems(json.dumps({"errors": {"city": ["x"] * said}}).encode(), ())
+        assert len(found) == MANY
+
+
+def short(hidden: str, length: int) -> str:
+    """A text of this length that masking makes short, so that its end is shown."""
+    return f"{hidden} " * (length // (len(hidden) + 1) - 1)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_only_what_is_cut_loses_the_length_of_the_longest_value_at_its_end(longer: int) -> None:
+    hidden = "h" * 99
+    start = short(hidden, READ)
+    text = start + "e" * (READ + longer - len(start))
+    end = READ - len(start)
+    left = "*** " * start.count(" ")
+    assert message(text, hidden, "abcd") == left + ("e" * (end - 99) + "…" if longer else "e" * end)
+
+
+def test_what_is_cut_without_a_value_to_hide_keeps_all_that_was_read() -> None:
+    assert message(" " * READ + "x") == " " * (SHOWN - 1) + "…"
+
+
+def test_what_is_cut_and_all_hidden_shows_nothing_but_that() -> None:
+    assert message("h" * READ + " x", "h" * READ) == "…"
+
+
+def test_the_longest_value_is_hidden_first() -> None:
+    assert message("Via Prova Nuova", "Prova", "Via Prova Nuova") == "***"
+
+
+@pytest.mark.parametrize(("value", "found"), [("abc", set()), ("abcd", {"abcd"})])
+def test_a_value_shorter_than_four_would_be_found_in_innocent_words(value: str, found: set[str]) -> None:
+    assert personal_values({"a": [{"b": value}, 5, None]}, None) == found
+
+
+def test_a_domain_error_is_known_by_what_is_read_of_it_and_by_nothing_else() -> None:
+    evaluated = "already evaluated"
+    for padding, error in (
+        (READ - len(evaluated), AlreadyEvaluatedError),
+        (READ - len(evaluated) + 1, DomainError),
+    ):
+        said = {"errors": {"domain": " " * padding + evaluated}}
+        assert read_problems(json.dumps(said).encode(), ())[1] is error
+    assert read_problems(json.dumps({"errors": {"city": evaluated}}).encode(), ())[1] is None
+
+
+def test_a_message_without_a_field_and_one_that_is_no_text() -> None:
+    assert read_problems(b'{"error":"Access denied"}', ())[0] == (Problem("", "", "Access denied"),)
+    assert read_problems(b'{"errors":{"city":5}}', ())[0] == (Problem("city", "city", "is not accepted"),)
+    assert read_problems(b'{"errors":"a","error":"b"}', ())[0] == (Problem("", "", "a"),)

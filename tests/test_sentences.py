@@ -1,0 +1,181 @@
+"""What a person reads about each broken rule, word for word: it is all that a checkout form has to show."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from builders import additional_data, approval_request, user_data
+
+from loanasync import Dialect, Limits, Problem, UserData
+from loanasync import _rules as rules
+from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
+
+NOT_SENDABLE = "must not hold line breaks or other control characters"
+PHONE = "must come without the international prefix: that goes into country_calling_code"
+PROVINCE = "must be two upper-case letters, such as RM"
+NAPOLI = '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
+NOVARA = "; if it was NO (Novara), YAML took it for false: put it in quotes"
+ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("amount", None, "is required: euro cents as an int, between 5000 and 1500000"),
+        (
+            "amount",
+            125.5,
+            "must be an int, not float: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents",
+        ),
+        ("amount", 1, "must be between 5000 and 1500000 euro cents"),
+        ("instalments", 61, "must be between 3 and 60 instalments"),
+        ("instalments", "9", "must be an int, not str: instalments, between 3 and 60"),
+        ("last_name", None, "is required"),
+        ("last_name", 5, "must be a str, not int"),
+        ("last_name", " ", "must not be blank"),
+        ("last_name", "a\nb", NOT_SENDABLE),
+        ("email", "anna", "must be an e-mail address: one @ with something on both sides, and no spaces"),
+        ("mobile_phone", "+39333", PHONE),
+        ("mobile_phone", "0039333", PHONE),
+        ("mobile_phone", "333 000", "must be digits only, without spaces or dashes"),
+        ("country_calling_code", "39", "must be a + and digits, such as +39"),
+        (
+            "address",
+            "Via Prova, 12",
+            "must be the street's name without commas; its number goes into street_number",
+        ),
+        ("province", "rm", PROVINCE),
+        ("province", None, "is required" + NAPOLI),
+        ("province", 0.5, "must be a str, not float" + NAPOLI),
+        ("province", False, "must be a str, not bool" + NOVARA),
+        ("province", 5, "must be a str, not int"),
+        ("postal_code", "100", "must be five digits; a shorter one may have lost leading zeros"),
+        ("postal_code", 100, "must be a str, not int" + ZEROS),
+        ("postal_code", 100.0, "must be a str, not float" + ZEROS),
+        ("postal_code", b"00100", "must be a str, not bytes"),
+        ("citizenship", None, "is required"),
+        ("citizenship", "martian", "must be one of italian, eu, outside_eu, Italian"),
+        ("zero_interest_rate", 0, "must be True or False, not int"),
+        ("payment_day_of_month", 32, "must be between 1 and 31 day of the month"),
+    ],
+)
+def test_a_field_of_the_approval(field: str, value: Any, sentence: str) -> None:
+    changes = {field: value}
+    assert check(**changes) == [Problem(field, APPROVAL_NAMES[field], sentence)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("residence", None, "is required"),
+        (
+            "residence",
+            5,
+            "must be one of rent, home_ownership, home_ownership_mortgage, home_business, with_relatives",
+        ),
+        ("residence_start_date", None, "is required"),
+        ("residence_start_date", "05/2019", "must be a datetime.date, not str"),
+        (
+            "residence_start_date",
+            datetime(2019, 5, 1, tzinfo=UTC),
+            "must be a date without a time: take its .date()",
+        ),
+        ("children", 2, "must be one of 0, 1, 2, 3, 4, 5+, as a str"),
+        (
+            "salary",
+            1.5,
+            "must be an int, not float: whole euros, between 0 and 1000000000; cents are not sent",
+        ),
+        ("salary", 1_000_000_001, "must be between 0 and 1000000000 whole euros"),
+    ],
+)
+def test_a_field_of_the_conditional_block(field: str, value: object, sentence: str) -> None:
+    assert check(additional=additional_data(**{field: value})) == [
+        Problem(field, APPROVAL_NAMES[field], sentence)
+    ]
+
+
+def test_the_limits_of_a_conditional_field_are_allowed() -> None:
+    for salary in (0, 1_000_000_000):
+        assert check(additional=additional_data(salary=salary)) == []
+
+
+def test_the_conditional_block_as_a_whole() -> None:
+    missing = check(needed=True)
+    assert len(missing) == 6
+    assert {each.message for each in missing} == {"is required: the service asked for additional data"}
+    assert check(additional=[]) == [Problem("additional", "", "must be an AdditionalData, not list")]
+
+
+def test_what_a_dialect_asks_for_and_does_not_send() -> None:
+    found = check(Dialect.civic_number(), iban="IT00", payment_day_of_month=5)
+    assert found == [
+        Problem("order_token", "orderToken", "is required in this dialect"),
+        Problem("iban", "iban", "is not part of this dialect: leave it out or set sends_iban"),
+        Problem(
+            "payment_day_of_month",
+            "paymentDayOfMonth",
+            "is not part of this dialect: leave it out or set sends_payment_day_of_month",
+        ),
+    ]
+
+
+def test_a_street_number_of_the_shops_own_form() -> None:
+    found = check(limits=Limits(street_number="[0-9]+"), street_number="SNC")
+    sentence = "must be a street number of the form that your Limits ask for"
+    assert found == [Problem("street_number", APPROVAL_NAMES["street_number"], sentence)]
+
+
+def test_extra_members() -> None:
+    json_only = "must hold JSON values only: str, int, finite float, bool, None, list, dict"
+    assert check(extra={"a": 1j}) == [Problem("extra", "", json_only)]
+    assert check(extra={5: 5}) == [Problem("extra", "", "must have member names of type str")]
+    assert check(extra="abc") == [Problem("extra", "", "must be a mapping, not str")]
+    assert check(extra={"iban": 1, "email": 2}) == [
+        Problem("extra", name, f"must not hold {name}, which has a field of its own")
+        for name in ("email", "iban")
+    ]
+    assert list(rules.check_payload([])) == [Problem("payload", "", "must be a mapping, not list")]
+
+
+def test_what_is_no_request_and_no_data() -> None:
+    found = rules.check_approval(
+        [], additional_data_needed=False, dialect=Dialect.street_number(), limits=Limits()
+    )
+    assert list(found) == [Problem("request", "", "must be ApprovalRequest(...), not list")]
+    assert list(rules.check_user_data([])) == [Problem("data", "", "must be UserData(...), not list")]
+    assert list(rules.check_user_data(UserData())) == [Problem("data", "", "must have at least one field")]
+
+
+def test_a_field_of_the_user_data() -> None:
+    [problem] = rules.check_user_data(user_data(document_type="library_card"))
+    sentence = "must be one of identity_card, driving_license, passport"
+    assert problem == Problem("document_type", USER_DATA_NAMES["document_type"], sentence)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (None, "is required"),
+        (5, "must be a str, not int"),
+        ("SHORT", "must be 16 letters and digits"),
+        ("TSTXYZ80A01A000A", "has a wrong check letter: let the customer type it again"),
+    ],
+)
+def test_a_fiscal_code(code: object, sentence: str) -> None:
+    assert list(rules.check_fiscal_code(code, strict=True)) == [
+        Problem("fiscal_code", "fiscalCode", sentence)
+    ]
+
+
+def check(
+    dialect: Dialect | None = None, limits: Limits | None = None, *, needed: bool = False, **changes: Any
+) -> list[Problem]:
+    return list(
+        rules.check_approval(
+            approval_request(**changes),
+            additional_data_needed=needed,
+            dialect=dialect or Dialect.street_number(),
+            limits=limits or Limits(),
+        )
+    )
