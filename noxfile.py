@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -119,6 +120,23 @@ def soak(session: nox.Session) -> None:
     """Make a hundred thousand calls, good and bad, and see that nothing of them is left."""
     install(session, "tests", ".[cli,strict]")
     session.run("pytest", "tests/steady/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
+
+
+@nox.session(python=ONE_PYTHON)
+def mutants(session: nox.Session) -> None:
+    """Break the code in each of some 1,900 ways and see the tests notice; takes about half an hour."""
+    install(session, "mutants", ".[cli,strict]")
+    work = Path(session.create_tmp()) / "work"  # the tools write into what they change
+    shutil.rmtree(work, ignore_errors=True)
+    for folder in ("loanasync", "tests"):
+        shutil.copytree(folder, work / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy("pyproject.toml", work)
+    with session.chdir(work):
+        session.run("mutmut", "run", "--max-children", "2", silent=True)
+        session.run("cosmic-ray", "init", "tests/cosmic-ray.toml", "tables.sqlite")
+        session.run("cr-filter-operators", "tables.sqlite", "tests/cosmic-ray.toml")
+        session.run("cosmic-ray", "exec", "tests/cosmic-ray.toml", "tables.sqlite")
+        session.run("python", "tests/mutants.py")
 
 
 @nox.session(python=ONE_PYTHON)

@@ -219,7 +219,7 @@ def test_each_error_status_has_its_shape(
     error = read(APPROVE, status, body)
     assert type(error) is kind
     assert [problem.message for problem in error.problems] == [message]
-    assert error.status == status
+    assert (error.status, error.operation) == (status, "approve")
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,11 @@ def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: s
     assert again == dict.fromkeys(again)
 
 
+def test_what_json_does_not_have_is_never_sent_even_if_no_rule_has_seen_it() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode({"a": float("nan")})
+
+
 def test_a_decision_with_nothing_wrong_is_read_once_and_keeps_the_meta_it_was_given() -> None:
     members = decode(b'{"approved":true,"amount":45000}')
     assert read_decision(Approved, members, META).meta is META

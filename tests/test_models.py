@@ -60,6 +60,8 @@ def test_amounts_and_counts_show_in_a_repr() -> None:
 def test_fields_are_given_by_name_only() -> None:
     with pytest.raises(TypeError):
         ApprovalRequest(45_000)  # type: ignore[call-arg]
+    for decision in (Approved, Refused):
+        assert all(each.kw_only for each in attrs.fields(decision))
 
 
 def test_every_missing_and_every_unknown_field_is_named_at_once() -> None:

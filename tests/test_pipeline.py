@@ -30,6 +30,7 @@ from loanasync import (
 from loanasync._calls import NoAnswer
 from loanasync._retry import Quota, retry_after
 from loanasync.testing import (
+    ScriptedTransport,
     approved,
     connection_lost,
     domain_error,
@@ -338,6 +339,27 @@ async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+async def test_what_is_closed_from_outside_takes_no_more_calls_and_waits_as_long_as_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(approved())
+    told: list[float] = []
+    monkeypatch.setattr(run.pipeline._lanes, "close_from_outside", told.append)
+    run.pipeline.close_from_outside(7)
+    assert told == [7]
+    assert isinstance(await failure(run), ClientClosedError)
+
+
+async def test_a_pipeline_over_another_way_goes_by_that_ways_clock_alone() -> None:
+    run, other = Run(), ScriptedTransport(system_error(retry_after=2), approved())
+    run.pipeline = run.pipeline.over(lambda: other, now=other.clock.now, sleep=other.clock.sleep)
+    began = other.clock.now()
+    decision = await run.approve()
+    assert isinstance(decision, Approved)
+    assert decision.meta.elapsed == other.clock.now() - began == 2
+    assert len(other.sent) == 2
 
 
 @pytest.mark.parametrize(
