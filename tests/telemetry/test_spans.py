@@ -24,6 +24,7 @@ from loanasync.testing import Sent, approved, computed, connection_lost, refused
 from loanasync.testing import Step as PublicStep
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
+SCOPE = ("loanasync", metadata.version("loanasync"), "https://opentelemetry.io/schemas/1.40.0")
 
 
 @pytest.fixture
@@ -73,6 +74,10 @@ async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
         "http.request.resend_count": 1,
     }
     assert [first.status.status_code, second.status.status_code] == [StatusCode.ERROR, StatusCode.UNSET]
+    for span in (first, second, call):
+        assert span.instrumentation_scope is not None
+        scope = span.instrumentation_scope
+        assert (scope.name, scope.version, scope.schema_url) == SCOPE
     for attempt in (first, second):
         assert (attempt.name, attempt.kind) == (f"POST {TEMPLATE}", SpanKind.CLIENT)
         assert attempt.parent is not None
@@ -220,6 +225,19 @@ def test_an_attempt_fails_from_400_on_and_with_half_a_body(
     assert (made.status.status_code is StatusCode.ERROR) == (error_type is not None)
 
 
+def test_an_attempt_is_measured_from_its_beginning_to_its_end(
+    run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([10.0, 10.25]).__next__)
+    call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
+    with run.pipeline._telemetry.call(call) as span, span.attempt(1):
+        pass
+    data = reader.get_metrics_data()
+    assert data is not None
+    points: Any = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    assert [point.sum for point in points] == [0.25]
+
+
 def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
     call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
     with run.pipeline._telemetry.call(call) as span:
@@ -256,6 +274,9 @@ async def test_other_instrumentation_is_told_to_leave_our_requests_alone_and_onl
 
     def sent(_: Sent) -> PublicStep:
         assert context.get_value(key) is True
+        current = trace.get_current_span()
+        assert isinstance(current, ReadableSpan)
+        assert current.kind is SpanKind.CLIENT, "what is below the request belongs to its attempt"
         return approved()
 
     run.play(computed(sent))
