@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ def test_an_attempt_fails_from_400_on_and_with_half_a_body(
 def test_an_attempt_is_measured_from_its_beginning_to_its_end(
     run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([10.0, 10.25]).__next__)
+    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
     with run.pipeline._telemetry.call(call) as span, span.attempt(1):
         pass
