@@ -24,8 +24,8 @@ from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._propagation import Propagate
 from loanasync._retry import Quota
+from loanasync._sessions import opener
 from loanasync._telemetry import Telemetry
-from loanasync._transport import opener
 from loanasync.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -47,16 +47,14 @@ class _Lane:
         self.transport = transport
         self._places = None if places is None else asyncio.Semaphore(places)
         self._calls = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # who closes waits for it
 
     def __enter__(self) -> None:
         self._calls += 1
-        self._idle.clear()
 
     def __exit__(self, *_: object) -> None:
         self._calls -= 1
-        if not self._calls:
+        if not self._calls and self._idle is not None:
             self._idle.set()
 
     @property
@@ -68,8 +66,10 @@ class _Lane:
         """Wait for a place, at most so many seconds."""
         if self._places is None:
             return True
+        if not self._places.locked():
+            return await self._places.acquire()  # at once
         try:
-            async with asyncio.timeout(within if self.is_full else None):
+            async with asyncio.timeout(within):
                 return await self._places.acquire()
         except TimeoutError:
             return False
@@ -82,8 +82,10 @@ class _Lane:
     async def close(self, within: float) -> None:
         """Wait for the calls under way, at most so many seconds, and close the transport."""
         try:
-            async with asyncio.timeout(within):
-                await self._idle.wait()
+            if self._calls:
+                self._idle = self._idle or asyncio.Event()  # it may be closed twice at once
+                async with asyncio.timeout(within):
+                    await self._idle.wait()
         except TimeoutError:
             pass
         finally:  # also when the closing itself is cancelled

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from faultrow import Answer, Row
 from rawserver import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
 
 from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, RetryPolicy, Timeout, UserData
+from loanasync import _direct as direct
 
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
 
@@ -41,12 +43,19 @@ class Customer:
         return Answer(status, json.dumps(body).encode(), elsewhere, self.fiscal_code)
 
 
+SESSIONS = (
+    "own",  # whose connections are written to directly
+    "own, through aiohttp",  # as when that cannot be
+    "users",
+)
+
+
 def cases() -> Iterator[Any]:
     """Each row with each scheme, call and kind of session that it is about."""
     for row in ROWS:
         for scheme in row.schemes:
             for operation in row.operations:
-                for session in ("own", "users"):
+                for session in SESSIONS:
                     yield pytest.param(
                         row, scheme, operation, session, id=f"{row.name}-{scheme}-{operation}-{session}"
                     )
@@ -151,5 +160,7 @@ async def _client(
         connector = aiohttp.TCPConnector(limit=1, ssl=context or True)
         users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
         over = {"session": await stack.enter_async_context(users)}
+    elif session == "own, through aiohttp":
+        stack.enter_context(mock.patch.object(direct, "is_possible", return_value=False))
     settings = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), **over, **options}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

@@ -43,7 +43,7 @@ ORDER = [
         "_propagation",
         "_telemetry",
     ),
-    *("_loops", "_transport", "_pipeline", "_client", "__init__"),
+    *("_loops", "_replies", "_transport", "_direct", "_sessions", "_pipeline", "_client", "__init__"),
 ]
 
 # And so within the sandbox.
@@ -115,17 +115,17 @@ def test_arrows_go_one_way_within_the_sandbox() -> None:
         assert used - {f"{name.removeprefix('sandbox.').rpartition('.')[0]}.__init__"} <= set(earlier), name
 
 
-def test_only_the_transport_speaks_aiohttp() -> None:
+def test_only_the_ways_to_the_service_speak_aiohttp() -> None:
     speakers = {name for name, file in CORE.items() if any(within(each, "aiohttp") for each in imports(file))}
     typed_only = {"_client"}
-    assert speakers == {"_transport"} | typed_only
+    assert speakers == {"_transport", "_direct", "_replies", "_sessions"} | typed_only
     loaded = ast.parse(CORE["_client"].read_text(encoding="utf-8")).body
     assert not [node for node in loaded if isinstance(node, ast.Import) and node.names[0].name == "aiohttp"]
 
 
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if "async def " in file.read_text(encoding="utf-8")}
-    assert waiting == {"_retry", "_loops", "_transport", "_pipeline", "_client"}
+    assert waiting == {"_retry", "_loops", "_replies", "_transport", "_direct", "_pipeline", "_client"}
 
 
 def test_the_sandbox_and_the_core_share_no_code() -> None:

@@ -32,7 +32,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync._transport import _no_answer
+from loanasync._replies import no_answer
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
@@ -140,7 +140,7 @@ async def test_a_connection_that_breaks_before_the_answer_was_maybe_sent(reset: 
     assert (error.request_sent, len(peer.requests)) == ("maybe", 1)
 
 
-async def test_half_of_the_headers_is_no_answer() -> None:
+async def test_half_of_the_headers_isno_answer() -> None:
     peer = Peer(b"HTTP/1.1 201 Created\r\nContent-")
     error = await outcome(peer)
     assert isinstance(error, ConnectionLostError)
@@ -378,5 +378,5 @@ def test_only_what_surely_stayed_here_is_not_sent(
     sent: str,
     cause: str,
 ) -> None:
-    told = _no_answer(error, never_left=never_left)
+    told = no_answer(error, never_left=never_left)
     assert (told.error, told.request_sent, told.cause_type) == (kind, sent, cause)

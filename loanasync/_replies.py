@@ -1,0 +1,92 @@
+"""What comes of a request, in the pipeline's words: an answer, half an answer, or that none came and why."""
+
+from collections.abc import Mapping
+from traceback import walk_tb
+
+import aiohttp
+from aiohttp.http import HttpProcessingError
+
+from loanasync import _certificates as certificates
+from loanasync._calls import NoAnswer, Reply
+from loanasync.errors import (
+    ConnectError,
+    ConnectionLostError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    TransportError,
+)
+
+__all__ = ["drop_frames", "half_an_answer", "no_answer", "read"]
+
+_LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
+
+# What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
+_NO_CONNECTION = (
+    aiohttp.ClientConnectorError,  # name, refusal, TLS, certificate, proxy
+    aiohttp.ConnectionTimeoutError,  # also the wait for a connection of the session's pool
+    aiohttp.ServerFingerprintMismatch,
+    aiohttp.ClientHttpProxyError,
+)
+
+
+async def read(status: int, headers: Mapping[str, str], content: aiohttp.StreamReader) -> Reply:
+    """The answer, with its body; one that is too large is cut."""
+    body = bytearray()
+    while not content.at_eof():
+        body += await content.readany()
+        if len(body) > _LARGEST_BODY:
+            return Reply(status=status, headers=headers, body=b"", fault="too large")
+    return Reply(status=status, headers=headers, body=bytes(body))
+
+
+def half_an_answer(status: int, headers: Mapping[str, str], error: Exception) -> Reply:
+    """The status has come, and it is the answer's better half: a truncated 422 is a refusal."""
+    fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
+    return Reply(status=status, headers=headers, body=b"", fault=fault)
+
+
+def no_answer(error: Exception, *, never_left: bool) -> NoAnswer:
+    """Why none came, and whether the request may have arrived."""
+    no_connection = isinstance(error, _NO_CONNECTION)
+    kind: type[TransportError]
+    if isinstance(error, aiohttp.ConnectionTimeoutError) and _waited_for_pool(error):
+        kind = PoolTimeoutError
+    elif isinstance(error, TimeoutError) and not no_connection:
+        kind = ReadTimeoutError
+    else:
+        kind = ConnectError if no_connection or never_left else ConnectionLostError
+    return NoAnswer(
+        error=kind,
+        cause_type=_cause_type(error),
+        request_sent="no" if no_connection or never_left else "maybe",
+    )
+
+
+def _cause_type(error: Exception) -> str:
+    if isinstance(error, HttpProcessingError):
+        return aiohttp.ClientResponseError.__name__  # as a session calls it
+    name = type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{name}: {certificates.flaw(error.certificate_error)}"
+    number = getattr(error, "errno", None)
+    return f"{name} errno {number}" if isinstance(number, int) else name
+
+
+def drop_frames(error: BaseException | None) -> None:
+    """Forget where an error came from: aiohttp keeps some in what those very frames hold, the request too."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+# aiohttp has one error for two waits, for a connection and for a free slot of a pool that is full. Which one
+# it was stands in the stack that the time-out cut off. Should aiohttp rename the method, all are connections.
+_POOL = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
+
+
+def _waited_for_pool(error: BaseException | None) -> bool:
+    while error is not None:
+        if any(frame.f_code is _POOL for frame, _ in walk_tb(error.__traceback__)):
+            return True
+        error = error.__cause__
+    return False

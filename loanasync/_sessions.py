@@ -1,0 +1,55 @@
+"""How an event loop gets its way to the service: over a session of the user's, or over one of our own."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+import aiohttp
+
+from loanasync import _certificates as certificates
+from loanasync import _direct as direct
+from loanasync._configuration import require
+from loanasync._direct import Direct
+from loanasync._transport import Transport
+from loanasync.errors import ConfigurationError
+
+__all__ = ["opener"]
+
+
+def opener(session: aiohttp.ClientSession | None, trust: object = None) -> Callable[[], Direct | Transport]:
+    """How a running loop gets its transport: over the user's session or, for None, one of our own.
+
+    Raises:
+        ConfigurationError: The session is none, or whom to trust is not told or told twice.
+    """
+    context = certificates.trusted(trust)
+    if session is None:
+        return partial(_open, context)
+    require(aiohttp.ClientSession, "session", session)
+    if context is not None:
+        raise ConfigurationError("ssl", "is for our own session: give it to the connector of yours")
+    if not certificates.is_checking(getattr(session.connector, "_ssl", True)):
+        raise ConfigurationError(
+            "session", "must check certificates and host names: its connector was told not to"
+        )
+    return partial(_borrow, session)
+
+
+def _open(context: ssl.SSLContext | None) -> Direct | Transport:
+    session = aiohttp.ClientSession(
+        # The pipeline limits calls, and says so.
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,  # costs thread hops, and may add credentials of a .netrc
+    )
+    return Direct(session) if direct.is_possible() else Transport(session, owned=True)
+
+
+def _borrow(session: aiohttp.ClientSession) -> Transport:
+    loop = asyncio.get_running_loop()
+    if getattr(session, "_loop", loop) is not loop:
+        raise ConfigurationError(
+            "session", "belongs to another event loop: make one in this loop, or leave session out"
+        )
+    return Transport(session, owned=False)

@@ -1,0 +1,136 @@
+"""Requests of our own session are written straight to its connections, as long as that can be."""
+
+import sys
+from typing import Any
+from unittest import mock
+
+import aiohttp
+import pytest
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aioresponses import aioresponses
+from builders import FISCAL_CODE, approval_request
+from canned import APPROVAL, answer, approve, serving
+from rawserver import Play, RawServer, running
+
+from loanasync import Approved, LoanClient
+from loanasync import _calls as calls
+from loanasync import _direct as direct
+from loanasync._calls import Request
+from loanasync._direct import Direct
+from loanasync._transport import Transport
+
+
+def transport_of(client: LoanClient) -> Any:
+    lane: Any = client._pipeline._lanes.here()
+    return lane.transport
+
+
+async def test_our_own_session_is_not_asked_to_send() -> None:
+    async with serving(APPROVAL) as server, server.client() as client:
+        with mock.patch.object(Transport, "send", side_effect=AssertionError):
+            assert isinstance(await approve(client), Approved)
+        assert type(transport_of(client)) is Direct
+
+
+async def test_a_session_of_the_users_is() -> None:
+    async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
+        client = server.client(session=session)
+        assert isinstance(await approve(client), Approved)
+        assert type(transport_of(client)) is Transport
+
+
+def request_of(client: LoanClient, **headers: str) -> Request:
+    call = calls.approve(client._options.shop, client._options.dialect, FISCAL_CODE, approval_request())
+    return call.request(headers)
+
+
+async def test_both_ways_share_their_connections() -> None:
+    async with serving(APPROVAL) as server, server.client() as client:
+        assert isinstance(await approve(client), Approved)
+        transport = transport_of(client)
+        for way in (transport._through_session, transport) * 2:
+            reply = await way.send(request_of(client), connect=5.0, within=5.0)
+            assert reply.status == 201
+        assert (server.requests, server.most_open) == (5, 1)
+
+
+async def test_both_ways_say_the_same() -> None:
+    good = answer(201, b'{"approved": true}')
+    server = RawServer((Play.READ, good, Play.READ, good))
+    async with running(server), LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
+        assert isinstance(await approve(client), Approved)
+        transport = transport_of(client)
+        await transport._through_session.send(request_of(client), connect=5.0, within=5.0)
+    directly, through_session = (request.partition(b"\r\n\r\n") for request in server.requests)
+    assert directly[2] == through_session[2]
+    lines = [sorted(head[0].lower().split(b"\r\n")) for head in (directly, through_session)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("splitting", ["a\r\nX-Other: b", "a\nb", "a\rb", "a\0b"])
+async def test_a_header_cannot_begin_another(splitting: str) -> None:
+    async with serving(APPROVAL) as server, server.client() as client:
+        await approve(client)
+        request = request_of(client, traceparent=splitting)
+        with pytest.raises(ValueError, match="line breaks") as caught:
+            await transport_of(client).send(request, connect=5.0, within=5.0)
+        assert splitting not in str(caught.value)
+        assert server.requests == 1
+
+
+async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None:
+    async with serving(APPROVAL) as server, server.client() as client:
+        assert isinstance(await approve(client), Approved)
+        with aioresponses() as wire:
+            wire.post(
+                f"{server.base_url}/api/shops/shop/requests/{FISCAL_CODE}",
+                status=201,
+                payload={"approved": True, "redirectUrl": "https://example.com/#mocked"},
+            )
+            decision = await approve(client)
+        assert isinstance(decision, Approved)
+        assert decision.redirect_url == "https://example.com/#mocked"
+        assert server.requests == 1
+
+
+def changed(*names: str) -> Any:
+    """A function of other parameters."""
+    return eval(f"lambda {', '.join(names)}: None")  # noqa: S307  (names of this file)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "now"),
+    [
+        (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout")),
+        (ResponseHandler, "set_response_params", changed("self", "timer")),
+        (ResponseHandler, "read", changed("self", "size")),
+        (aiohttp.ClientRequest, "__init__", changed("self", "method", "url", "loop")),
+        (Connection, "release", changed("self", "how")),
+        (ResponseHandler, "should_close", changed("self")),
+    ],
+)
+async def test_a_later_aiohttp_that_works_otherwise_is_used_as_it_is_documented(
+    owner: type, name: str, now: Any
+) -> None:
+    direct.is_possible.cache_clear()
+    with mock.patch.object(owner, name, now):
+        possible = direct.is_possible()
+    direct.is_possible.cache_clear()
+    assert not possible
+    assert direct.is_possible()
+    with mock.patch.object(direct, "is_possible", return_value=False):
+        async with serving(APPROVAL) as server, server.client() as client:
+            assert isinstance(await approve(client), Approved)
+            assert type(transport_of(client)) is Transport
+
+
+@pytest.mark.parametrize("name", ["aiohttp.client_proto", "aiohttp.connector"])
+def test_nor_does_one_that_has_moved_its_parts_break_anything(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    direct.is_possible.cache_clear()
+    possible = direct.is_possible()
+    direct.is_possible.cache_clear()
+    assert not possible
