@@ -13,7 +13,7 @@ import pytest
 from attrs import field, frozen
 from builders import FISCAL_CODE, approval_request
 from faultpage import ROWS
-from faultrow import Answer, Row
+from faultrow import SESSIONS, Answer, Row
 from rawserver import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
 
 from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, RetryPolicy, Timeout, UserData
@@ -41,13 +41,6 @@ class Customer:
         body = {**self.echo, "approved": not refused, "fiscalCode": self.fiscal_code}
         status = "422 Unprocessable" if refused else "201 Created"
         return Answer(status, json.dumps(body).encode(), elsewhere, self.fiscal_code)
-
-
-SESSIONS = (
-    "own",  # whose connections are written to directly
-    "own, through aiohttp",  # as when that cannot be
-    "users",
-)
 
 
 def cases() -> Iterator[Any]:

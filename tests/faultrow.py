@@ -15,7 +15,7 @@ from loanasync import (
 )
 
 __all__ = ["AGAIN", "BETWEEN", "CUT", "DETAILS", "FINAL", "GOES_WELL", "LATE", "LOST", "MEND", "NOTHING"]
-__all__ += ["NOT_SENT", "PERSON", "SETTLE", "SILENT", "TOO_LARGE", "UNREADABLE"]
+__all__ += ["NOT_SENT", "PERSON", "SESSIONS", "SETTLE", "SILENT", "TOO_LARGE", "UNREADABLE"]
 __all__ += ["Answer", "Comes", "Row", "http", "unexpected"]
 
 
@@ -96,6 +96,12 @@ class Row:
     def _as_seen(self) -> int:
         return max(1, self.seen)
 
+
+SESSIONS = (
+    "own",  # whose connections are written to directly
+    "own, through aiohttp",  # as when that cannot be
+    "users",
+)
 
 AGAIN = "call again"
 SETTLE = "ask the service what became of it before you call again"
