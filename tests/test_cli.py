@@ -64,7 +64,7 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.
         cli.main()
 
 
-@pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk"])
+@pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
 def test_a_missing_part_of_the_extra_is_noticed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     def find(name: str) -> object:
         if name == missing:

@@ -5,10 +5,12 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
+_NEEDED = ("typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
+
 
 def main() -> None:
     """Run the command, or say what is missing for it."""
-    missing = [name for name in ("typer", "opentelemetry.sdk") if not _installed(name)]
+    missing = [name for name in _NEEDED if not _installed(name)]
     if missing:
         sys.exit(
             "the command needs its extra: pip install 'loanasync[cli]'."

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from loanasync import __version__
 from loanasync.cli._demo import demo as run_demo
+from loanasync.cli._otlp import Collector, ExportError
 from loanasync.sandbox import Sandbox, serve
 
 __all__ = ["app"]
@@ -46,13 +47,33 @@ def _options(
 
 
 @app.command()
-def demo() -> None:
+def demo(
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Export traces and metrics to the collector at this base address, over OTLP/HTTP;"
+            " OTEL_EXPORTER_OTLP_HEADERS is sent along.",
+        ),
+    ] = None,
+) -> None:
     """Watch whole loan requests travel, against a sandbox that is started for them.
 
-    Example: loanasync demo
+    Example: loanasync demo --otlp http://localhost:4318
     """
+    try:
+        collector = None if otlp is None else Collector.at(otlp)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--otlp") from None
     terminal = Console()
-    asyncio.run(run_demo(terminal if terminal.is_terminal else Console(width=120)))
+    console = terminal if terminal.is_terminal else Console(width=120)
+    recorded = asyncio.run(run_demo(console))
+    if collector is not None:
+        try:
+            collector.take(recorded, console)
+        except ExportError as error:
+            typer.echo(error, err=True)
+            raise typer.Exit(1) from None
 
 
 @app.command()

@@ -2,9 +2,6 @@
 
 from datetime import date
 
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rich.console import Console
 from rich.markup import escape
 
@@ -18,6 +15,7 @@ from loanasync import (
     RetryPolicy,
     UserData,
 )
+from loanasync.cli._recorded import Recorded
 from loanasync.cli._spans import tree_of
 from loanasync.sandbox import Sandbox
 
@@ -44,11 +42,9 @@ def _request(first_name: str, tag: str, amount: int) -> ApprovalRequest:
     )
 
 
-async def demo(console: Console) -> None:
-    """Start a sandbox, walk two customers through it, and print what happened."""
-    exporter = InMemorySpanExporter()
-    tracing = TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+async def demo(console: Console) -> Recorded:
+    """Start a sandbox, walk two customers through it, print what happened, and hand on what was recorded."""
+    recorded = Recorded()
     async with (
         Sandbox() as sandbox,
         LoanClient(
@@ -56,13 +52,15 @@ async def demo(console: Console) -> None:
             shop_id=sandbox.shop_id,
             auth_token=sandbox.auth_token,
             retry=RetryPolicy(base=0.05),
-            tracer_provider=tracing,
+            tracer_provider=recorded.tracer_provider,
+            meter_provider=recorded.meter_provider,
         ) as client,
     ):
         console.print(f"[bold]loanasync[/] against a sandbox at {sandbox.base_url}\n")
         await _approved(console, client)
         await _refused(console, client)
-    console.print(tree_of(exporter.get_finished_spans()))
+    console.print(tree_of(recorded.spans))
+    return recorded
 
 
 async def _approved(console: Console, client: LoanClient) -> None:
