@@ -1,0 +1,294 @@
+"""`loanasync demo --otlp` exports for real: the real exporter, received and decoded by a collector."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from collector import Collector, collecting, plain
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from rich.console import Console
+from typer.testing import CliRunner
+
+import loanasync
+from loanasync.cli import _otlp
+from loanasync.cli._commands import app
+from loanasync.cli._recorded import Recorded
+
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
+    "NO_COLOR": "1",
+    "COLUMNS": "200",
+    "PYTHONWARNINGS": "error",
+    "NO_PROXY": "127.0.0.1",
+}
+SHOP = "/api/shops/{shopId}/requests"
+CUSTOMER = f"{SHOP}/{{fiscalCode}}"
+BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
+SPANS_ONLY = ("url.full", "http.request.resend_count")  # too many values for a metric
+OPERATIONS = ["create_request", "approve", "upload_documents", "complete"]
+# Of the two customers, their documents, their applications, and the shop.
+PERSONAL = "TSTNNA TSTBRN Anna anna Bruno bruno Prova example.com 3330000000 00100 12/A AA00000AA Roma"
+PERSONAL += " #token /apply/ sandbox-shop sandbox-token"
+
+
+def run_demo(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loanasync", "demo", "--otlp", url],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, **environment},
+        check=False,
+    )
+
+
+def port_of(told: str) -> int:
+    found = re.search(r"against a sandbox at http://127\.0\.0\.1:(\d+)\n", told)
+    assert found is not None
+    return int(found[1])
+
+
+def call(operation: str, **attributes: Any) -> tuple[dict[str, Any], int]:
+    decided = {f"loanasync.{name}": value for name, value in attributes.items()}
+    own = {"loanasync.operation": operation, "loanasync.attempts": 1, **decided}
+    return own, Status.STATUS_CODE_UNSET
+
+
+def attempt(
+    port: int, method: str, template: str, status: int, resend: int = 0
+) -> tuple[dict[str, Any], int]:
+    path = template.replace("{shopId}", "REDACTED").replace("{fiscalCode}", "REDACTED")
+    attributes = {
+        "http.request.method": method,
+        "http.response.status_code": status,
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "url.template": template,
+        "url.full": f"http://127.0.0.1:{port}{path}",
+    }
+    if resend:
+        attributes["http.request.resend_count"] = resend
+    if status < 400:
+        return attributes, Status.STATUS_CODE_UNSET
+    return {**attributes, "error.type": str(status)}, Status.STATUS_CODE_ERROR
+
+
+def story(port: int) -> list[tuple[tuple[dict[str, Any], int], ...]]:
+    """What the demo comes to: its calls, each with its attempts, in the order in which they begin."""
+    created = (call("create_request"), attempt(port, "POST", SHOP, 201))
+    return [
+        created,
+        (
+            call("approve", attempts=3, outcome="approved", approved=True),
+            attempt(port, "POST", CUSTOMER, 500),
+            attempt(port, "POST", CUSTOMER, 500, resend=1),
+            attempt(port, "POST", CUSTOMER, 201, resend=2),
+        ),
+        (call("upload_documents"), attempt(port, "POST", f"{CUSTOMER}/documents", 201)),
+        (
+            call("complete", attempts=3),
+            attempt(port, "PATCH", CUSTOMER, 500),
+            attempt(port, "PATCH", CUSTOMER, 500, resend=1),
+            attempt(port, "PATCH", CUSTOMER, 200, resend=2),
+        ),
+        created,
+        (call("approve", outcome="refused", approved=False), attempt(port, "POST", CUSTOMER, 422)),
+    ]
+
+
+def told_by(span: Span) -> tuple[dict[str, Any], int]:
+    return plain(span.attributes), span.status.code
+
+
+def family(call: Span, spans: list[Span]) -> list[Span]:
+    return [call, *(span for span in spans if span.parent_span_id == call.span_id)]
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "compression"), [("", "", "gzip"), ("/", "", "none"), ("/otlp", "/otlp", "none")]
+)
+def test_the_demo_exports_each_call_as_a_trace_of_its_own_with_its_attempts_below_it(
+    base: str, path: str, compression: str
+) -> None:
+    with collecting() as collector:
+        done = run_demo(collector.url + base, OTEL_EXPORTER_OTLP_COMPRESSION=compression)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {each.headers["content-type"] for each in collector.received} == {"application/x-protobuf"}
+    assert {each.headers.get("content-encoding", "none") for each in collector.received} == {compression}
+    [resource] = collector.traces(f"{path}/v1/traces").resource_spans
+    [scope] = resource.scope_spans
+    spans = sorted(scope.spans, key=lambda span: span.start_time_unix_nano)
+    calls = [span for span in spans if not span.parent_span_id]
+    families = [family(span, spans) for span in calls]
+    port = port_of(done.stdout)
+    assert [tuple(map(told_by, each)) for each in families] == story(port)
+    for above, *attempts in families:
+        assert above.name == f"loanasync.{plain(above.attributes)['loanasync.operation']}"
+        assert above.kind == Span.SPAN_KIND_INTERNAL
+        for below in attempts:
+            sent = plain(below.attributes)
+            assert below.name == f"{sent['http.request.method']} {sent['url.template']}"
+            assert (below.kind, below.trace_id) == (Span.SPAN_KIND_CLIENT, above.trace_id)
+            assert above.start_time_unix_nano <= below.start_time_unix_nano
+            assert below.end_time_unix_nano <= above.end_time_unix_nano
+    assert not [span for span in spans if span.events or span.links or span.status.message]
+    assert len({span.trace_id for span in calls}) == len(calls)
+    for span in calls:
+        assert f"\n          {span.trace_id.hex()} {span.name}\n" in done.stdout
+    for signal in ("traces", "metrics"):
+        assert f"exported to {collector.url}{path}/v1/{signal}" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def exported() -> tuple[Collector, int]:
+    """What a collector got of a whole demo, and the port of the demo's sandbox."""
+    with collecting() as collector:
+        done = run_demo(collector.url, OTEL_EXPORTER_OTLP_HEADERS="api-key=made-up")
+    return collector, port_of(done.stdout)
+
+
+def test_headers_of_the_environment_are_sent_along(exported: tuple[Collector, int]) -> None:
+    assert {each.headers["api-key"] for each in exported[0].received} == {"made-up"}
+
+
+def test_service_and_scope_are_named_in_both_signals(exported: tuple[Collector, int]) -> None:
+    [traces] = exported[0].traces().resource_spans
+    [metrics] = exported[0].metrics().resource_metrics
+    for resource in (traces.resource, metrics.resource):
+        attributes = plain(resource.attributes)
+        assert attributes["service.name"] == "loanasync-demo"
+        assert {name for name in attributes if not name.startswith(("service.", "telemetry.sdk."))} == set()
+    for [scoped] in (traces.scope_spans, metrics.scope_metrics):
+        assert (scoped.scope.name, scoped.scope.version) == ("loanasync", loanasync.__version__)
+        assert scoped.schema_url == "https://opentelemetry.io/schemas/1.40.0"
+
+
+def metrics_of(collector: Collector) -> dict[str, Metric]:
+    [resource] = collector.metrics().resource_metrics
+    [scope] = resource.scope_metrics
+    return {metric.name: metric for metric in scope.metrics}
+
+
+def test_the_demo_exports_its_metrics_with_their_kinds_and_units(exported: tuple[Collector, int]) -> None:
+    metrics = metrics_of(exported[0])
+    assert {name: (metric.unit, metric.WhichOneof("data")) for name, metric in metrics.items()} == {
+        "http.client.request.duration": ("s", "histogram"),
+        "loanasync.decisions": ("{decision}", "sum"),
+        "loanasync.retries": ("{retry}", "sum"),
+        "loanasync.inflight": ("{call}", "sum"),
+    }
+    assert all(metric.description for metric in metrics.values())
+    rising = {name: metric.sum.is_monotonic for name, metric in metrics.items() if metric.HasField("sum")}
+    assert rising == {"loanasync.decisions": True, "loanasync.retries": True, "loanasync.inflight": False}
+    kinds = {
+        getattr(metric, metric.WhichOneof("data") or "").aggregation_temporality
+        for metric in metrics.values()
+    }
+    assert kinds == {AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE}
+
+
+def counted(metric: Metric, attribute: str) -> dict[str, int]:
+    points = [(plain(point.attributes), point.as_int) for point in metric.sum.data_points]
+    assert all(attributes.keys() == {attribute} for attributes, _ in points)
+    return {attributes[attribute]: count for attributes, count in points}
+
+
+def test_the_demo_counts_its_decisions_retries_and_calls_in_flight(exported: tuple[Collector, int]) -> None:
+    metrics = metrics_of(exported[0])
+    decided = counted(metrics["loanasync.decisions"], "loanasync.outcome")
+    assert decided == {"approved": 1, "refused": 1, "unknown": 0}
+    retried = counted(metrics["loanasync.retries"], "loanasync.operation")
+    assert retried == {**dict.fromkeys(OPERATIONS, 0), "approve": 2, "complete": 2}
+    flying = counted(metrics["loanasync.inflight"], "loanasync.operation")
+    assert flying == dict.fromkeys(OPERATIONS, 0)
+
+
+def test_the_demo_measures_its_attempts_by_the_attributes_of_their_spans(
+    exported: tuple[Collector, int],
+) -> None:
+    collector, port = exported
+    points = metrics_of(collector)["http.client.request.duration"].histogram.data_points
+    assert all(list(point.explicit_bounds) == BOUNDARIES for point in points)
+    assert all(0 < point.sum < point.count * 60 for point in points)
+    measured = {frozenset(plain(point.attributes).items()): point.count for point in points}
+    assert measured == Counter(
+        frozenset((name, value) for name, value in attributes.items() if name not in SPANS_ONLY)
+        for _, *attempts in story(port)
+        for attributes, _ in attempts
+    )
+
+
+def test_nothing_of_the_customers_and_the_shop_is_in_any_byte(exported: tuple[Collector, int]) -> None:
+    assert len(exported[0].received) == 2
+    for received in exported[0].received:
+        shown = received.body + repr(received.headers).encode()
+        assert [mark for mark in PERSONAL.split() if mark.encode() in shown] == []
+
+
+def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        done = run_demo(url)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"traces were not exported: {url}/v1/traces could not be reached, or did not answer in 5 seconds\n"
+    )
+    assert "the shop receives" in done.stdout, "the story is told all the same"
+    assert "exported to" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("signal", "status"), [("traces", 302), ("traces", 401), ("traces", 500), ("metrics", 404)]
+)
+def test_a_collector_that_refuses_is_one_clear_line(signal: str, status: int) -> None:
+    path = f"/v1/{signal}"
+    with collecting({path: status}) as collector:
+        done = run_demo(collector.url)
+    assert done.returncode == 1
+    assert done.stderr == f"{signal} were not exported: {collector.url}{path} answered {status}\n"
+    assert len(collector.bodies(path)) == 1, "it is not asked again"
+    assert ("traces    exported to" in done.stdout) is (signal == "metrics")
+    assert "metrics   exported to" not in done.stdout
+
+
+def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_otlp, "_PATIENCE", 0.2)
+    recorded = Recorded()
+    recorded.tracer_provider.get_tracer("test").start_span("call").end()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        collector = _otlp.Collector.at(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(_otlp.ExportError, match=r"did not answer in 0\.2 seconds$"):
+            collector.take(recorded, Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:4318", "must be an address such as http://localhost:4318"),
+        ("http://", "must be an address such as"),
+        ("http://anna:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("http://localhost:4318?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("http://localhost:port", "--otlp"),
+    ],
+)
+def test_what_is_no_collectors_address_is_said_before_anything_begins(url: str, said: str) -> None:
+    done = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}).invoke(
+        app, ["demo", "--otlp", url]
+    )
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_opentelemetry_that_is_switched_off_is_told() -> None:
+    with collecting() as collector:
+        done = run_demo(collector.url, OTEL_SDK_DISABLED="true")
+    assert done.returncode == 1
+    assert done.stderr == "nothing was exported: the environment has OTEL_SDK_DISABLED=true\n"
+    assert collector.received == []
