@@ -1,0 +1,204 @@
+"""The dashboard's queries ask for what the Prometheus exporter renders, and leave no metric of ours out."""
+
+import asyncio
+import contextlib
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry, Metric
+
+from loanasync import LoanError, Timeout
+from loanasync.testing import (
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    connection_lost,
+    fiscal_code,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    scripted_client,
+    system_error,
+    timed_out,
+)
+from loanasync.testing._recorder import _OURS
+
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "_static" / "grafana.json").read_text(encoding="utf-8"))
+# What Grafana puts into a query, and Prometheus into every sample that it scrapes.
+FILLED_IN = {"$__rate_interval": "5m", "$__range": "1h", "$job": ".+"}
+SCRAPED = {"job": "shop", "instance": "shop:8000"}
+MATCHES: dict[str, Callable[[str, str], bool]] = {
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "Re": lambda value, pattern: re.fullmatch(pattern, value) is not None,
+    "NotRe": lambda value, pattern: re.fullmatch(pattern, value) is None,
+}
+
+
+async def _make_calls(metering: MeterProvider) -> None:
+    """Calls of every outcome, one that waits for its place, and one that gets none in time."""
+    lost = reply(201, b'{"approved": tr')
+    for script in (
+        *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
+        *([connection_lost()], [not_connected()], [timed_out()], [rejected({"domain": ["no"]})], [lost]),
+    ):
+        client = scripted_client(*script, meter_provider=metering)
+        with contextlib.suppress(LoanError):
+            await client.approve(fiscal_code(), approval_request())
+    arrived, answering = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Sent) -> Step:
+        arrived.set()
+        await answering.wait()
+        return approved()
+
+    crowded = scripted_client(computed(wait), approved(), meter_provider=metering, max_concurrency=1)
+    first = asyncio.create_task(crowded.approve(fiscal_code(), approval_request()))
+    await arrived.wait()
+    second = asyncio.create_task(crowded.approve(fiscal_code(), approval_request()))
+    hasty = Timeout(total=0.001, attempt=0.001, connect=0.0005)
+    with contextlib.suppress(LoanError):
+        await crowded.approve(fiscal_code(), approval_request(), timeout=hasty)
+    answering.set()
+    await asyncio.gather(first, second)
+
+
+@pytest.fixture(scope="module")
+def families() -> list[Metric]:
+    """What the real exporter renders of them, without what is not ours."""
+    registry = CollectorRegistry()
+    metering = MeterProvider([PrometheusMetricReader(registry=registry)], shutdown_on_exit=False)
+    asyncio.run(_make_calls(metering))
+    rendered = [family for family in registry.collect() if family.name != "target"]
+    metering.shutdown()
+    return rendered
+
+
+def filled_in(expression: str) -> str:
+    for variable, value in FILLED_IN.items():
+        expression = expression.replace(variable, value)
+    return expression
+
+
+def parsed(expression: str) -> promql.Expr:
+    return promql.parse(filled_in(expression))
+
+
+def nodes(expression: str) -> list[promql.Expr]:
+    found: list[promql.Expr] = []
+    promql.walk(parsed(expression), found.append)
+    return found
+
+
+def panels() -> Iterator[tuple[str, dict[str, Any]]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target
+
+
+QUERIES = [pytest.param(target, id=f"{title} {target['refId']}") for title, target in panels()]
+EXPRESSIONS = [target["expr"] for _, target in panels()]
+
+
+def selectors(expression: str) -> list[promql.VectorSelector]:
+    return [node for node in nodes(expression) if isinstance(node, promql.VectorSelector)]
+
+
+def grouped(expression: str) -> set[str]:
+    """The labels that are left after the aggregations of an expression."""
+    modifiers = [node.modifier for node in nodes(expression) if isinstance(node, promql.AggregateExpr)]
+    return {label for modifier in modifiers if modifier is not None for label in modifier.labels}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_selector_finds_what_the_exporter_renders(expression: str, families: list[Metric]) -> None:
+    samples = [(each.name, {**each.labels, **SCRAPED}) for family in families for each in family.samples]
+    found = selectors(expression)
+    assert found
+    for selector in found:
+        named = [labels for name, labels in samples if name == selector.name]
+        assert named, f"no metric is called {selector.name}"
+        for matcher in selector.matchers.matchers:
+            matches = MATCHES[str(matcher.op).removeprefix("MatchOp.")]
+            assert all(matcher.name in labels for labels in named), f"no label is called {matcher.name}"
+            named = [labels for labels in named if matches(labels[matcher.name], matcher.value)]
+        assert named, f"{selector.name} has no such values: {selector.matchers}"
+        assert grouped(expression) <= set().union(*named)
+
+
+@pytest.mark.parametrize("target", QUERIES)
+def test_a_legend_says_the_labels_that_its_query_leaves(target: dict[str, Any]) -> None:
+    said = set(re.findall(r"{{\s*(\w+)\s*}}", target.get("legendFormat", "")))
+    assert said == grouped(target["expr"]) - {"le"}
+
+
+def test_every_metric_of_ours_is_on_a_panel(families: list[Metric]) -> None:
+    used = {selector.name for title, target in panels() for selector in selectors(target["expr"])}
+    unseen = [family.name for family in families if not used & {each.name for each in family.samples}]
+    assert unseen == []
+
+
+def test_the_calls_of_this_test_bring_every_metric_of_ours(families: list[Metric]) -> None:
+    rendered = sorted(family.name.removesuffix("_seconds") for family in families)
+    assert rendered == sorted(name.replace(".", "_") for name in _OURS)
+
+
+def test_every_outcome_has_a_colour_of_its_own_and_unknown_alarms(families: list[Metric]) -> None:
+    [decisions] = [family for family in families if family.name == "loanasync_decisions"]
+    outcomes = {sample.labels["loanasync_outcome"] for sample in decisions.samples}
+    [panel] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Approvals by outcome"]
+    colours = {
+        each["matcher"]["options"]: each["properties"][0]["value"]["fixedColor"]
+        for each in panel["fieldConfig"]["overrides"]
+    }
+    assert colours.keys() == outcomes
+    assert len(set(colours.values())) == len(outcomes)
+    [stat] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Outcome unknown"]
+    assert 'loanasync_outcome="unknown"' in stat["targets"][0]["expr"]
+    calm, alarm = stat["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert (alarm["value"], alarm["color"]) == (1, colours["unknown"])
+    assert calm["color"] != alarm["color"]
+
+
+def test_the_job_is_chosen_among_those_that_have_our_metrics(families: list[Metric]) -> None:
+    [query] = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
+    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+    assert asked is not None
+    assert asked[1] in {sample.name for family in families for sample in family.samples}
+    assert asked[2] in SCRAPED
+
+
+def test_the_dashboard_can_be_imported_with_any_prometheus() -> None:
+    variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
+    asked = [*DASHBOARD["panels"], variables["job"], *(target for _, target in panels())]
+    assert {json.dumps(each["datasource"], sort_keys=True) for each in asked} == {
+        '{"type": "prometheus", "uid": "${datasource}"}'
+    }
+    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    used = set(re.findall(r"\$(?!__)(\w+)", " ".join(target["expr"] for _, target in panels())))
+    assert used <= variables.keys()
+
+
+def test_the_panels_share_the_grid_without_gaps_and_overlaps() -> None:
+    places = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in DASHBOARD["panels"])
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    height = max(y for _, y in places) + 1
+    assert sorted(places) == [(x, y) for x in range(24) for y in range(height)]
