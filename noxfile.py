@@ -183,6 +183,13 @@ def screenshots(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def pictures(session: nox.Session) -> None:
+    """Draw the picture of traces again, from the spans of real calls."""
+    session.install("-q", ".[cli]")
+    session.run("python", "docs/traces.py")
+
+
+@nox.session(python=ONE_PYTHON)
 def build(session: nox.Session) -> None:
     """Build wheel and source archive, and check what an index would show of them."""
     install(session, "build")

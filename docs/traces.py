@@ -1,0 +1,180 @@
+"""Draws the picture of four traces again, from the spans of real calls, with `nox -s pictures`.
+
+The service plays a script, and the clock of client and spans is the script's: so long as calls tell the same,
+the picture stays the same.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from unittest import mock
+
+from attrs import frozen
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from loanasync import LoanError, Timeout
+from loanasync.testing import (
+    Recorder,
+    ScriptedTransport,
+    Sent,
+    Step,
+    approval_request,
+    approved,
+    computed,
+    fiscal_code,
+    refused,
+    system_error,
+    timed_out,
+)
+
+HERE = Path(__file__).parent
+PICTURE = HERE / "_static" / "traces.svg"
+SECONDS = 4  # the length of the axis, and what the last call has in all
+LEFT, RIGHT, TOP = 8, 712, 8
+ROW, HEADING, GAP = 34, 26, 16
+# The attributes that tell one span of these from another, in the order in which they are read.
+SHOWN = {
+    "http.response.status_code": "{}",
+    "http.request.resend_count": "resend {}",
+    "loanasync.outcome": "{}",
+    "error.type": "{}",
+    "loanasync.attempts": "attempts {}",
+    "loanasync.stopped_by": "stopped by {}",
+}
+
+
+@frozen
+class Trace:
+    """One call's spans, its own first, under a heading."""
+
+    heading: str
+    spans: tuple[ReadableSpan, ...]
+
+
+@frozen
+class Row:
+    """One span as it is drawn."""
+
+    name: str
+    said: str
+    kind: str
+    indent: int
+    left: float
+    width: float
+    top: int
+
+
+@frozen
+class Group:
+    """The rows of a trace."""
+
+    heading: str
+    top: int
+    rows: tuple[Row, ...]
+
+
+def main() -> None:
+    """Draw it."""
+    PICTURE.write_text(picture(asyncio.run(traces())), encoding="utf-8")
+
+
+async def traces() -> list[Trace]:
+    """Four approvals; what the service answers takes the script's time, and no other."""
+    return [
+        await trace("Approved at once", (0.9, approved())),
+        await trace(
+            "Approved after two system errors; the service asked to wait a second after each",
+            (0.4, system_error(retry_after=1)),
+            (0.3, system_error(retry_after=1)),
+            (0.8, approved()),
+        ),
+        await trace("Refused: an answer, so that the call is no error", (0.7, refused())),
+        await trace(
+            "Cut by the deadline: nobody knows what the service decided",
+            (0.6, system_error(retry_after=1)),
+            (SECONDS, timed_out()),
+        ),
+    ]
+
+
+async def trace(heading: str, *script: tuple[float, Step]) -> Trace:
+    """Make a call whose answers come after so many seconds each."""
+    recorder = Recorder()
+    transport = ScriptedTransport()
+
+    def after(seconds: float, step: Step) -> Step:
+        def answer(sent: Sent) -> Step:
+            transport.clock.time += min(seconds, sent.within)
+            return step
+
+        return computed(answer)
+
+    def now() -> int:
+        return round(transport.clock.time * 1e9)
+
+    transport.add(*(after(*each) for each in script))
+    client = transport.client(tracer_provider=recorder.tracer_provider)
+    limits = Timeout(total=SECONDS, attempt=3, connect=1)
+    with mock.patch("opentelemetry.sdk.trace.time_ns", now), contextlib.suppress(LoanError):
+        await client.approve(fiscal_code(), approval_request(), timeout=limits)
+    return Trace(heading, tuple(sorted(recorder.spans(), key=lambda span: span.parent is not None)))
+
+
+def picture(drawn: list[Trace]) -> str:
+    """The picture as SVG; its text and lines have the colour of the page around it."""
+    groups, top = [], TOP
+    for each in drawn:
+        groups.append(_group(each, top))
+        top += HEADING + ROW * len(each.spans) + GAP
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    ticks = [(second, _x(second)) for second in range(SECONDS + 1)]
+    return environment.get_template("traces.svg.jinja").render(groups=groups, ticks=ticks, bottom=top)
+
+
+def _group(drawn: Trace, top: int) -> Group:
+    begun = drawn.spans[0].start_time
+    rows = [
+        Row(
+            name=span.name,
+            said=", ".join(_said(span)),
+            kind=_kind(span),
+            indent=LEFT if span.parent is None else 2 * LEFT,
+            left=_x(_seconds(begun, span.start_time)),
+            width=round((RIGHT - LEFT) * _seconds(span.start_time, span.end_time) / SECONDS, 1),
+            top=top + HEADING + ROW * number,
+        )
+        for number, span in enumerate(drawn.spans)
+    ]
+    return Group(drawn.heading, top, tuple(rows))
+
+
+def _said(span: ReadableSpan) -> list[str]:
+    attributes = span.attributes or {}
+    said = [form.format(attributes[name]) for name, form in SHOWN.items() if name in attributes]
+    return list(dict.fromkeys(said))  # an answer's error type is its status again
+
+
+def _kind(span: ReadableSpan) -> str:
+    error = " error" if span.status.status_code is StatusCode.ERROR else ""
+    return span.kind.name.lower() + error
+
+
+def _seconds(begin: int | None, end: int | None) -> float:
+    return ((end or 0) - (begin or 0)) / 1e9
+
+
+def _x(seconds: float) -> float:
+    return round(LEFT + (RIGHT - LEFT) * seconds / SECONDS, 1)
+
+
+if __name__ == "__main__":
+    main()
