@@ -4,6 +4,7 @@ import ast
 import asyncio
 import doctest
 import importlib
+import logging
 import pkgutil
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from builders import FISCAL_CODE, approval_request
+from collector import Collector, collecting
 
 import loanasync
 from loanasync import LoanClient
@@ -43,16 +45,30 @@ def fences(page: Path) -> str:
     return "\n".join(shown)
 
 
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Where a page exports to; and its logging is not that of the next one."""
+    logger = logging.getLogger("loanasync")
+    handlers, level = logger.handlers.copy(), logger.level
+    with collecting() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+        yield running
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if fences(page).strip()],
     ids=name_of,
 )
-async def test_what_a_page_shows_runs(page: Path) -> None:
+async def test_what_a_page_shows_runs(page: Path, collector: Collector) -> None:
     program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     running = eval(program, {"__name__": "__page__"})  # noqa: S307  (our own pages)
     if program.co_flags & CO_COROUTINE:
         await running
+    exports = "OTLPSpanExporter()" in fences(page)
+    assert {each.path for each in collector.received} == ({"/v1/traces", "/v1/metrics"} if exports else set())
 
 
 def examples() -> Iterator[doctest.DocTest]:

@@ -1,4 +1,4 @@
-"""The dashboard's queries ask for what the Prometheus exporter renders, and leave no metric of ours out."""
+"""Dashboard and alerts ask for what the Prometheus exporter renders, and leave no metric of ours out."""
 
 import asyncio
 import contextlib
@@ -23,10 +23,10 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
+    denied,
     fiscal_code,
     not_connected,
     refused,
-    rejected,
     reply,
     scripted_client,
     system_error,
@@ -52,7 +52,7 @@ async def _make_calls(metering: MeterProvider) -> None:
     lost = reply(201, b'{"approved": tr')
     for script in (
         *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
-        *([connection_lost()], [not_connected()], [timed_out()], [rejected({"domain": ["no"]})], [lost]),
+        *([connection_lost()], [not_connected()], [timed_out()], [denied()], [lost]),
     ):
         client = scripted_client(*script, meter_provider=metering)
         with contextlib.suppress(LoanError):
@@ -110,6 +110,9 @@ def panels() -> Iterator[tuple[str, dict[str, Any]]]:
 
 QUERIES = [pytest.param(target, id=f"{title} {target['refId']}") for title, target in panels()]
 EXPRESSIONS = [target["expr"] for _, target in panels()]
+ALERTS = re.findall(
+    r"```promql\n(.+?)```", (DOCS / "howto" / "trace.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 def selectors(expression: str) -> list[promql.VectorSelector]:
@@ -122,7 +125,7 @@ def grouped(expression: str) -> set[str]:
     return {label for modifier in modifiers if modifier is not None for label in modifier.labels}
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("expression", [*EXPRESSIONS, *ALERTS])
 def test_every_selector_finds_what_the_exporter_renders(expression: str, families: list[Metric]) -> None:
     samples = [(each.name, {**each.labels, **SCRAPED}) for family in families for each in family.samples]
     found = selectors(expression)
