@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.metrics import Histogram
+from opentelemetry.metrics import Histogram, get_meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -156,17 +156,17 @@ def variants() -> tuple[dict[str, Variant], Callable[[], None]]:
     ours, by_hand = recording(), recording()
     off = TracerProvider(sampler=ALWAYS_OFF)
     removed = client_over(Memory(), Removed())
-    hand = ByHand(
-        by_hand[0].get_tracer("shop"),
-        by_hand[1].get_meter("shop").create_histogram("http.client.request.duration"),
-    )
-    under_hand = client_over(hand, Removed())
+    measured_by_hand = by_hand[1].get_meter("shop").create_histogram("http.client.request.duration")
+    hand = ByHand(by_hand[0].get_tracer("shop"), measured_by_hand)
+    hand_off = ByHand(off.get_tracer("shop"), get_meter("nobody").create_histogram("nothing"))
+    under_hand, under_hand_off = client_over(hand, Removed()), client_over(hand_off, Removed())
     ways: dict[str, Variant] = {
         "removed": removed.approve,
         "no SDK": client_over(Memory(), Telemetry(None, None, "traceparent")).approve,
         "sampled out": client_over(Memory(), Telemetry(off, None, "traceparent")).approve,
         "recording": client_over(Memory(), Telemetry(*ours, "traceparent")).approve,
         "by hand": lambda code, request: hand.approve(under_hand, code, request),
+        "by hand, out": lambda code, request: hand_off.approve(under_hand_off, code, request),
     }
 
     def flush() -> None:

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._calls import APPROVE, SYSTEM_FAULT, Call
+from loanasync._calls import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._configuration import release
 from loanasync._events import LOGGER, broken, tell
 from loanasync._metrics import SCHEMA, metrics_of
@@ -42,13 +42,10 @@ __all__ = ["AttemptRecord", "CallRecord", "Telemetry"]
 Attributes = dict[str, AttributeValue]
 
 _HTTP_ERROR = 400
-
-try:  # private, and the only way to tell other instrumentation that this request has its span
-    from opentelemetry.context import (
-        _SUPPRESS_HTTP_INSTRUMENTATION_KEY as _SUPPRESS,
-    )
-except ImportError:  # pragma: no cover  (a later API may drop it: double spans, and nothing worse)
-    _SUPPRESS = otel_context.create_key("loanasync")
+_CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
+    operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
+    for operation in OPERATIONS
+}
 
 
 class Telemetry:
@@ -77,12 +74,12 @@ class Telemetry:
             broken(error)
             return NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
 
-    def headers(self, context: "Context", *, is_traced: bool) -> dict[str, str]:
+    def headers(self, *, is_traced: bool) -> dict[str, str]:
         """What an attempt sends of its trace."""
         if self._only_traces and not is_traced:
             return {}
         try:
-            return self._inject(context)
+            return self._inject(otel_context.get_current())
         except Exception as error:  # noqa: BLE001  (a propagator's)
             broken(error)
             return {}
@@ -119,9 +116,7 @@ class CallRecord:
         self._started = perf_counter()
         operation = self._call.endpoint.operation
         self._telemetry.metrics.inflight.counts[operation] += 1
-        self._span = self._telemetry.span(
-            f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation}
-        )
+        self._span = self._telemetry.span(*_CALLS[operation])
         if self._span is not INVALID_SPAN:
             self._token = otel_context.attach(set_span_in_context(self._span))
         return self
@@ -251,12 +246,11 @@ class AttemptRecord:
     def __enter__(self) -> Self:
         # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
         self._is_recorded = self._span is not INVALID_SPAN and self._span.is_recording()
-        context = otel_context.get_current()
+        self._token = None
         if self._is_recorded:
             self._span = self._begin()
-            context = set_span_in_context(self._span, context)
-        self.headers = self._telemetry.headers(context, is_traced=self._span is not INVALID_SPAN)
-        self._token = otel_context.attach(otel_context.set_value(_SUPPRESS, value=True, context=context))
+            self._token = otel_context.attach(set_span_in_context(self._span))
+        self.headers = self._telemetry.headers(is_traced=self._span is not INVALID_SPAN)
         self._started = perf_counter()
         return self
 
@@ -275,8 +269,8 @@ class AttemptRecord:
             self._tell(duration, given_up=error is not None)
         except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
             broken(own)
-        otel_context.detach(self._token)
-        if self._is_recorded:
+        if self._token is not None:
+            otel_context.detach(self._token)
             _end(self._span)
 
     def _attributes(self) -> Attributes:

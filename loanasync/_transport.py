@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
+from opentelemetry import context as otel_context
 from yarl import URL
 
 from loanasync import _replies as replies
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from aiohttp.http import StreamWriter
 
 __all__ = ["Transport", "connecting"]
+
+try:  # private, and the only way to tell instrumentation of aiohttp to leave a request alone
+    from opentelemetry.context import (
+        _SUPPRESS_HTTP_INSTRUMENTATION_KEY as _HAS_ITS_SPAN,
+    )
+except ImportError:  # pragma: no cover  (a later API may drop it: double spans, and nothing worse)
+    _HAS_ITS_SPAN = otel_context.create_key("loanasync")
 
 
 class _Body(bytes, aiohttp.Payload):
@@ -89,6 +97,7 @@ class Transport:
             return NoAnswer(error=ConnectError, cause_type="SessionClosed", request_sent="no")
         response: aiohttp.ClientResponse | None = None
         body = _Body(request.body)
+        instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         try:
             async with asyncio.timeout(within):
                 response = await self._session.request(
@@ -120,6 +129,7 @@ class Transport:
         finally:
             if response is not None:
                 response.close()
+            otel_context.detach(instrumented)
 
     async def aclose(self) -> None:
         """Close the session if it is ours."""

@@ -21,8 +21,7 @@ from loanasync import _calls as calls
 from loanasync._configuration import configure
 from loanasync._propagation import Propagate
 from loanasync._telemetry import Telemetry
-from loanasync.testing import Sent, approved, computed, connection_lost, refused, system_error
-from loanasync.testing import Step as PublicStep
+from loanasync.testing import approved, connection_lost, refused, system_error
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 SCOPE = ("loanasync", metadata.version("loanasync"), "https://opentelemetry.io/schemas/1.40.0")
@@ -268,18 +267,3 @@ async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
     assert decision.meta.trace_id is None
     assert "traceparent" not in run.transport.sent[0].headers
     assert trace.get_current_span() is trace.INVALID_SPAN
-
-
-async def test_other_instrumentation_is_told_to_leave_our_requests_alone_and_only_those(run: Run) -> None:
-    key = context._SUPPRESS_HTTP_INSTRUMENTATION_KEY
-
-    def sent(_: Sent) -> PublicStep:
-        assert context.get_value(key) is True
-        current = trace.get_current_span()
-        assert isinstance(current, ReadableSpan)
-        assert current.kind is SpanKind.CLIENT, "what is below the request belongs to its attempt"
-        return approved()
-
-    run.play(computed(sent))
-    assert isinstance(await run.approve(), Approved)
-    assert context.get_value(key) is None
