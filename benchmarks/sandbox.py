@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import psutil
 from attrs import frozen
+from cores import CORES, pin
 from load import Shop, Speaker, connected, fiscal_codes
 
 from loanasync.sandbox import Sandbox
@@ -30,7 +31,6 @@ from loanasync.sandbox import Sandbox
 CONNECTIONS = 16
 CREATED = 201
 BUSY = 0.9  # the share of the time from which on a server counts as the bottleneck
-CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
 @frozen
@@ -67,12 +67,6 @@ def bare(size: int) -> Iterator[tuple[str, int]]:
             yield process.stdout.readline().strip(), process.pid
         finally:
             process.terminate()
-
-
-def pin(pid: int, core: int) -> None:
-    """Keep a process on one core, where the system lets us, and there are two."""
-    if sys.platform == "linux" and len(CORES) > 1:
-        os.sched_setaffinity(pid, {CORES[core]})
 
 
 async def measured(speaker: Speaker, pid: int, requests: Sequence[bytes]) -> Round:

@@ -10,45 +10,22 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.metrics import Histogram, get_meter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from byhand import ByHand, recording
+from inmemory import Memory, client_over
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from loanasync import ApprovalRequest, Decision, LoanClient
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._telemetry import Telemetry
 from loanasync.testing import approval_request, fiscal_code
 
-BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,"netAmount":44000}'
-URL = "https://loans.example.com/api/shops/REDACTED/requests/REDACTED"
-TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 LIMITS = {"no SDK": 4.0, "sampled out": 8.0, "recording": 1.15}  # µs, µs, times what is written by hand
-
-
-class Memory:
-    """A service in memory: every request is approved at once."""
-
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
-        """Answer."""
-        del request, connect, within
-        return Reply(status=201, headers={}, body=BODY)
-
-    def check(self) -> None:
-        """Let any call begin."""
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
 
 
 class Removed:
@@ -74,77 +51,28 @@ class Removed:
         return self
 
 
-class ByHand(Memory):
-    """The same two spans, duration and propagation, as a careful user writes them by hand."""
+class Spanned(Memory):
+    """The service in memory, asked within the spans that are written by hand."""
 
-    def __init__(self, tracer: Tracer, duration: Histogram) -> None:
-        self._tracer = tracer
-        self._duration = duration
-        self._inject = TraceContextTextMapPropagator().inject
+    def __init__(self, telemetry: ByHand) -> None:
+        self._by_hand = telemetry
 
     async def approve(self, client: LoanClient, code: str, request: ApprovalRequest) -> Decision:
         """One call within its span."""
-        span = self._tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
-        token = otel_context.attach(trace.set_span_in_context(span))
-        try:
-            decision = await client.approve(code, request)
-            outcome = "approved" if decision.approved else "refused"
-            span.set_attribute("loanasync.attempts", decision.meta.attempts)
-            span.set_attribute("loanasync.outcome", outcome)
-            span.set_attribute("loanasync.approved", decision.approved)
-            return decision
-        finally:
-            otel_context.detach(token)
-            span.end()
+        return await self._by_hand.call(
+            lambda: client.approve(code, request), lambda decision: decision.approved
+        )
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Answer, within the span of the attempt."""
-        attributes: dict[str, str | int] = {
-            "http.request.method": "POST",
-            "server.address": "loans.example.com",
-            "server.port": 443,
-            "url.template": TEMPLATE,
-        }
-        span = self._tracer.start_span(
-            f"POST {TEMPLATE}", kind=SpanKind.CLIENT, attributes={**attributes, "url.full": URL}
-        )
-        context = trace.set_span_in_context(span)
-        headers: dict[str, str] = {}
-        self._inject(headers, context)
-        token = otel_context.attach(context)
-        started = time.perf_counter()
-        try:
-            reply = await super().send(request, connect=connect, within=within)
-            attributes["http.response.status_code"] = 201
-            span.set_attribute("http.response.status_code", 201)
-            return reply
-        finally:
-            self._duration.record(time.perf_counter() - started, attributes)
-            otel_context.detach(token)
-            span.end()
+        answer = super().send
+        return await self._by_hand.attempt(lambda _: answer(request, connect=connect, within=within))
 
 
-class Dropped(SpanExporter):
-    """Where the batches of spans go."""
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Drop them."""
-        del spans
-        return SpanExportResult.SUCCESS
-
-
-def recording() -> tuple[TracerProvider, MeterProvider]:
-    """An SDK as a shop has it: everything sampled, a batch processor, metrics read now and then."""
-    tracing = TracerProvider()
-    tracing.add_span_processor(BatchSpanProcessor(Dropped(), max_queue_size=1 << 16))
-    return tracing, MeterProvider([InMemoryMetricReader()])
-
-
-def client_over(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
-    """A client whose pipeline asks the sender, and tells the telemetry."""
-    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
+def telling(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
+    """A client that asks the sender, and tells the telemetry."""
+    client = client_over(sender)
     client._pipeline._telemetry = telemetry  # type: ignore[assignment]  # noqa: SLF001  (the part that is measured)
-    client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
     return client
 
 
@@ -155,16 +83,15 @@ def variants() -> tuple[dict[str, Variant], Callable[[], None]]:
     """The ways to approve, by name, and what empties their queues."""
     ours, by_hand = recording(), recording()
     off = TracerProvider(sampler=ALWAYS_OFF)
-    removed = client_over(Memory(), Removed())
-    measured_by_hand = by_hand[1].get_meter("shop").create_histogram("http.client.request.duration")
-    hand = ByHand(by_hand[0].get_tracer("shop"), measured_by_hand)
-    hand_off = ByHand(off.get_tracer("shop"), get_meter("nobody").create_histogram("nothing"))
-    under_hand, under_hand_off = client_over(hand, Removed()), client_over(hand_off, Removed())
+    removed = telling(Memory(), Removed())
+    hand = Spanned(ByHand(by_hand))
+    hand_off = Spanned(ByHand((off, NoOpMeterProvider())))
+    under_hand, under_hand_off = telling(hand, Removed()), telling(hand_off, Removed())
     ways: dict[str, Variant] = {
         "removed": removed.approve,
-        "no SDK": client_over(Memory(), Telemetry(None, None, "traceparent")).approve,
-        "sampled out": client_over(Memory(), Telemetry(off, None, "traceparent")).approve,
-        "recording": client_over(Memory(), Telemetry(*ours, "traceparent")).approve,
+        "no SDK": telling(Memory(), Telemetry(None, None, "traceparent")).approve,
+        "sampled out": telling(Memory(), Telemetry(off, None, "traceparent")).approve,
+        "recording": telling(Memory(), Telemetry(*ours, "traceparent")).approve,
         "by hand": lambda code, request: hand.approve(under_hand, code, request),
         "by hand, out": lambda code, request: hand_off.approve(under_hand_off, code, request),
     }

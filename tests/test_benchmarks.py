@@ -1,26 +1,10 @@
 """The benchmarks run, and their figures are figures; how good these are is for people to judge."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-def run(script: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    # A script finds its neighbours by its own folder, which a safe path leaves out.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    command = [sys.executable, str(BENCHMARKS / script), *options]
-    return subprocess.run(command, check=False, env=environment, capture_output=True, encoding="utf-8")
-
-
-def printed(script: str, *options: str) -> str:
-    done = run(script, *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from benchmarked import printed, run
 
 
 def test_the_sandbox_is_measured_beside_a_bare_handler(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Our telemetry as a careful user writes it by hand, which ours is held against, and an SDK that records."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+__all__ = ["ByHand", "Providers", "recording"]
+
+Answer = TypeVar("Answer")
+Providers = tuple[TracerProvider, metrics.MeterProvider]
+
+TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
+URL = "https://loans.example.com/api/shops/REDACTED/requests/REDACTED"
+
+
+class Dropped(SpanExporter):
+    """Where the batches of spans go."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Drop them."""
+        del spans
+        return SpanExportResult.SUCCESS
+
+
+def recording() -> Providers:
+    """An SDK as a shop has it: everything sampled, a batch processor, metrics read now and then."""
+    tracing = TracerProvider()
+    tracing.add_span_processor(BatchSpanProcessor(Dropped(), max_queue_size=1 << 16))
+    return tracing, MeterProvider([InMemoryMetricReader()])
+
+
+class ByHand:
+    """The same two spans, duration and propagation as ours."""
+
+    def __init__(self, providers: Providers) -> None:
+        tracing, metering = providers
+        self._tracer = tracing.get_tracer("shop")
+        self._duration = metering.get_meter("shop").create_histogram("http.client.request.duration")
+        self._inject = TraceContextTextMapPropagator().inject
+
+    async def call(
+        self, approve: Callable[[], Awaitable[Answer]], approved: Callable[[Answer], bool]
+    ) -> Answer:
+        """One call within its span."""
+        span = self._tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            answer = await approve()
+            is_approved = approved(answer)
+            span.set_attribute("loanasync.attempts", 1)
+            span.set_attribute("loanasync.outcome", "approved" if is_approved else "refused")
+            span.set_attribute("loanasync.approved", is_approved)
+            return answer
+        finally:
+            otel_context.detach(token)
+            span.end()
+
+    async def attempt(self, send: Callable[[dict[str, str]], Awaitable[Answer]]) -> Answer:
+        """One request within its span; it gets the headers to send along."""
+        attributes: dict[str, str | int] = {
+            "http.request.method": "POST",
+            "server.address": "loans.example.com",
+            "server.port": 443,
+            "url.template": TEMPLATE,
+        }
+        span = self._tracer.start_span(
+            f"POST {TEMPLATE}", kind=SpanKind.CLIENT, attributes={**attributes, "url.full": URL}
+        )
+        context = trace.set_span_in_context(span)
+        headers: dict[str, str] = {}
+        self._inject(headers, context)
+        token = otel_context.attach(context)
+        started = time.perf_counter()
+        try:
+            answer = await send(headers)
+            attributes["http.response.status_code"] = 201
+            span.set_attribute("http.response.status_code", 201)
+            return answer
+        finally:
+            self._duration.record(time.perf_counter() - started, attributes)
+            otel_context.detach(token)
+            span.end()

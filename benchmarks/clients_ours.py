@@ -1,0 +1,46 @@
+"""Our client, under every kind of telemetry."""
+
+from typing import Any
+
+from byhand import Providers
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from order import CODE, FIELDS, SHOP, TOKEN, Answer, AsyncIterator, Call, asynccontextmanager
+
+from loanasync import ApprovalRequest, LoanClient
+
+__all__ = ["ours", "recorded", "sampled_out"]
+
+
+@asynccontextmanager
+async def ours(base_url: str, places: int = 100, **options: Any) -> AsyncIterator[Call]:
+    """The whole call: model built, rules checked, sent, answer read; so many at once, our own default."""
+    made = LoanClient(
+        base_url,
+        shop_id=SHOP,
+        auth_token=TOKEN,
+        max_concurrency=places,
+        **options,
+    )
+    async with made as client:
+
+        async def call() -> Answer:
+            decision = await client.approve(CODE, ApprovalRequest(**FIELDS))
+            return decision.meta.status, decision.approved
+
+        yield call
+
+
+@asynccontextmanager
+async def sampled_out(base_url: str) -> AsyncIterator[Call]:
+    """With an SDK whose sampler takes no call."""
+    async with ours(base_url, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
+        yield call
+
+
+@asynccontextmanager
+async def recorded(base_url: str, providers: Providers) -> AsyncIterator[Call]:
+    """With an SDK that records every call."""
+    tracing, metering = providers
+    async with ours(base_url, tracer_provider=tracing, meter_provider=metering) as call:
+        yield call

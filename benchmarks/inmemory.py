@@ -1,0 +1,33 @@
+"""A service in memory, and clients that ask it, where nothing but the client is measured."""
+
+import asyncio
+import time
+
+from loanasync import LoanClient
+from loanasync._calls import NoAnswer, Reply, Request
+
+__all__ = ["Memory", "client_over"]
+
+BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,"netAmount":44000}'
+
+
+class Memory:
+    """A service in memory: every request is approved at once."""
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+        """Answer."""
+        del request, connect, within
+        return Reply(status=201, headers={}, body=BODY)
+
+    def check(self) -> None:
+        """Let any call begin."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def client_over(sender: Memory) -> LoanClient:
+    """A client whose pipeline asks the sender."""
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
+    client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
+    return client
