@@ -47,14 +47,20 @@ def demo(session: nox.Session) -> None:
     session.run("loanasync", "demo")
 
 
-@nox.session
+@nox.session(python=ONE_PYTHON)
 def bench(session: nox.Session) -> None:
-    """Measure the sandbox's speed and memory and what telemetry costs; or `-- soak.py --requests 1000000`."""
-    install(session, "bench", ".")
+    """Compare our calls with others', and measure all else; or `-- soak.py --requests 1000000`."""
+    install(session, "bench-peers", ".")
+    version = session.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", silent=True)
+    figures = f"docs/_static/calls-{str(version).strip()}"
     runs = (
         [session.posargs]
         if session.posargs
-        else [["sandbox.py"], ["soak.py", "--minutes", "1"], ["telemetry.py"]]
+        else [
+            ["calls.py", "--json", f"{figures}.json", "--plot", f"{figures}.svg"],
+            *(["conversions.py"], ["counts.py"], ["telemetry.py"]),
+            *(["sandbox.py"], ["soak.py", "--minutes", "1"]),
+        ]
     )
     for script, *options in runs:
         session.run("python", f"benchmarks/{script}", *options)

@@ -8,9 +8,10 @@ import string
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 from urllib.parse import urlsplit
 
-__all__ = ["LOST", "Shop", "Speaker", "connected", "fiscal_codes"]
+__all__ = ["LOST", "Line", "Shop", "Speaker", "connect", "connected", "fiscal_codes"]
 
 LOST = 0  # instead of a status, when the connection ended before the answer did
 
@@ -68,7 +69,7 @@ class Shop:
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-class _Line(asyncio.Protocol):
+class Line(asyncio.Protocol):
     """One kept connection, with one request on its way at a time."""
 
     def __init__(self) -> None:
@@ -77,6 +78,7 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def ask(self, request: bytes) -> "asyncio.Future[tuple[int, bytes]]":
+        """Send one; the status and body of its answer."""
         self._answer = asyncio.get_running_loop().create_future()
         if self._transport is None:
             self._answer.set_exception(ConnectionError())
@@ -85,14 +87,16 @@ class _Line(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
+        """Hang up."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of a family of their own
 
     def data_received(self, data: bytes) -> None:
+        """Collect an answer until it is whole."""
         self._received += data
         head, whole, body = self._received.partition(_END_OF_HEAD)
         length = _LENGTH.search(head)
@@ -101,9 +105,19 @@ class _Line(asyncio.Protocol):
             self._answer.set_result((int(head[9:12]), body))
 
     def connection_lost(self, _: Exception | None) -> None:
+        """End, also the wait for an answer."""
         self._transport = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError())
+
+
+async def connect(base_url: str) -> Line:
+    """A new connection."""
+    address = urlsplit(base_url)
+    _, line = await asyncio.get_running_loop().create_connection(
+        Line, address.hostname or "", address.port or 80
+    )
+    return line
 
 
 class Speaker:
@@ -115,9 +129,8 @@ class Speaker:
     """
 
     def __init__(self, base_url: str, count: int) -> None:
-        address = urlsplit(base_url)
-        self._host, self._port = address.hostname or "", address.port or 80
-        self._lines = [_Line() for _ in range(count)]
+        self._base_url = base_url
+        self._lines = [Line() for _ in range(count)]
 
     async def send(self, requests: Iterable[bytes]) -> Counter[int]:
         """Send them all, and count the statuses of their answers; `LOST` for those without."""
@@ -141,8 +154,7 @@ class Speaker:
             statuses[status] += 1
 
     async def _connect(self, place: int) -> None:
-        loop = asyncio.get_running_loop()
-        _, self._lines[place] = await loop.create_connection(_Line, self._host, self._port)
+        self._lines[place] = await connect(self._base_url)
 
     async def open(self) -> None:
         """Connect."""

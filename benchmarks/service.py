@@ -45,16 +45,36 @@ DECISION: dict[str, object] = {
     "approvalMessageApiBody": "Prosegui per completare i tuoi dati e firmare il contratto.",
 }
 
+# A payment in the shape of mollie's, whose client reads no other.
+_PAYMENT: dict[str, object] = {
+    "resource": "payment",
+    "id": "tr_5B8cwPMGnU6qLbRvo7qEZo",
+    "mode": "test",
+    "description": "order-2025-0000001",
+    "amount": {"value": "450.00", "currency": "EUR"},
+    "sequenceType": "oneoff",
+    "profileId": "pfl_QkEhN94Ba",
+    "status": "authorized",
+    "createdAt": "2025-01-06T10:00:00+00:00",
+    "redirectUrl": "https://shop.example.com/orders/1",
+    "metadata": {"padding": "0123456789abcdef" * 24},
+    "_links": {
+        "self": {"href": "https://api.example.com/v2/payments/tr_5B8c", "type": "application/hal+json"},
+        "checkout": {"href": "https://pay.example.com/checkout/tr_5B8c", "type": "text/html"},
+        "dashboard": {"href": "https://www.example.com/dashboard/tr_5B8c", "type": "text/html"},
+    },
+}
+
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
 
-def _answer() -> bytes:
-    body = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
+def _answer(content: dict[str, object], kind: str) -> bytes:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     head = (
         "HTTP/1.1 201 Created",
         "Date: Mon, 06 Jan 2025 10:00:00 GMT",
-        "Content-Type: application/json; charset=utf-8",
+        f"Content-Type: {kind}; charset=utf-8",
         f"Content-Length: {len(body)}",
         "X-Request-Id: 0f8fad5b-d9cb-469f-a165-70867728950e",
         "Server: nginx",
@@ -132,7 +152,8 @@ class _State:
     """What all connections share."""
 
     def __init__(self) -> None:
-        self.answer = _answer()
+        self.decision = _answer(DECISION, "application/json")
+        self.payment = _answer(_PAYMENT, "application/hal+json")
         self.holds = False
         self.late = False
         self.held: list[asyncio.Transport] = []
@@ -140,7 +161,7 @@ class _State:
     def release(self) -> int:
         self.holds = False
         for transport in self.held:
-            transport.write(self.answer)
+            transport.write(self.decision)
         count = len(self.held)
         self.held.clear()
         return count
@@ -163,13 +184,15 @@ class _Talk(asyncio.Protocol):
             whole = end + len(_END_OF_HEAD) + (int(length[1]) if length else 0)
             if len(self._received) < whole:
                 return
+            is_payment = self._received.startswith(b"POST /v2/payments")
             self._received = self._received[whole:]
+            answer = self._state.payment if is_payment else self._state.decision
             if self._state.holds:
                 self._state.held.append(self._transport)
             elif self._state.late:
-                asyncio.get_running_loop().call_later(0.001, self._transport.write, self._state.answer)
+                asyncio.get_running_loop().call_later(0.001, self._transport.write, answer)
             else:
-                self._transport.write(self._state.answer)
+                self._transport.write(answer)
 
 
 class _Commands(asyncio.Protocol):

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from benchmarked import printed, run
 
 
@@ -35,6 +36,50 @@ def test_what_telemetry_costs_is_measured_beside_what_is_written_by_hand(tmp_pat
     assert rows["by hand"]["by hand"] == 1
     assert rows["recording"]["added"] > rows["no SDK"]["added"]
     assert all(re.search(rf"^{name} +[0-9.]+ ", told, re.MULTILINE) for name in rows)
+
+
+def test_clients_are_compared_and_those_that_are_not_there_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    told = printed("calls.py", "--rounds=2", "--calls=20", "--in-flight=1,4", f"--json={file}")
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
+        rows = {row["name"]: row for row in level["rows"]}
+        assert {"plain aiohttp", "plain + telemetry by hand", "ours", "ours, recording"} <= rows.keys()
+        assert len(rows) + len(figures["left_out"]) == 17
+        assert f"\n{in_flight} in flight" in told
+        assert rows["plain aiohttp"]["ratio"] == {"median": 1, "low": 1, "high": 1}
+        assert rows["lower bound"]["cost"]["median"] < rows["plain + telemetry by hand"]["cost"]["median"]
+        assert all(row["cost"]["low"] > 0 <= row["service_busy"] for row in rows.values())
+        assert all(goal["median"] > 0 for goal in level["goals"])
+        assert len(level["goals"]) >= 2
+    assert all(f"left out: {name}: {reason}" in told for name, reason in figures["left_out"].items())
+
+
+def test_some_clients_only_are_compared_with_the_baseline_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="a picture is drawn where its library is")
+    picture, again = tmp_path / "first.svg", tmp_path / "second.svg"
+    file = tmp_path / "figures.json"
+    short = ("--rounds=1", "--calls=5", "--in-flight=2", "--variants=lower,sampled")
+    told = printed("calls.py", *short, f"--json={file}", f"--plot={picture}")
+    assert "stripe" not in told.splitlines()[1:6]
+    printed("plot.py", str(file), str(again))
+    assert picture.read_bytes() == again.read_bytes()
+    rows = json.loads(file.read_text(encoding="utf-8"))["levels"][0]["rows"]
+    assert [row["name"] for row in rows] == [
+        *("plain aiohttp", "ours, sampled out", "lower bound", "lower bound on uvloop")
+    ]
+
+
+def test_conversions_are_measured_as_a_whole_and_step_by_step(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    told = printed("conversions.py", "--rounds=3", "--times=50", f"--json={file}")
+    rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+    ours = [f"{way}, ours" for way in ("order to bytes", "bytes to decision")]
+    steps = ("build", "check", "unstructure", "dumps", "loads", "structure")
+    assert {*ours, *steps} <= rows.keys()
+    assert all(rows[name]["ratio"]["median"] == 1 for name in ours)
+    assert all(row["cost"]["low"] > 0 for row in rows.values())
+    assert all(library in told for library in ("pydantic", "msgspec")), "measured, or said to be left out"
 
 
 def test_a_soak_that_grows_more_than_it_may_says_so() -> None:
