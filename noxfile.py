@@ -58,12 +58,19 @@ def bench(session: nox.Session) -> None:
         if session.posargs
         else [
             ["calls.py", "--json", f"{figures}.json", "--plot", f"{figures}.svg"],
-            *(["conversions.py"], ["counts.py"], ["telemetry.py"]),
+            *(["conversions.py"], ["growth.py"], ["counts.py"], ["telemetry.py"]),
             *(["sandbox.py"], ["soak.py", "--minutes", "1"]),
         ]
     )
     for script, *options in runs:
         session.run("python", f"benchmarks/{script}", *options)
+
+
+@nox.session(python=ONE_PYTHON)
+def instructions(session: nox.Session) -> None:
+    """Count the machine's instructions for a call, with valgrind."""
+    install(session, "bench", ".")
+    session.run("python", "benchmarks/instructions.py", *session.posargs)
 
 
 @nox.session

@@ -7,9 +7,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from order import CODE, FIELDS, SHOP, TOKEN, Answer, AsyncIterator, Call, asynccontextmanager
 
-from loanasync import ApprovalRequest, LoanClient
+from loanasync import ApprovalRequest, LoanClient, Timeout
 
 __all__ = ["ours", "recorded", "sampled_out"]
+
+PATIENT = Timeout(total=300, attempt=299, connect=298)  # as aiohttp itself, for ten thousand calls at once
 
 
 @asynccontextmanager
@@ -20,6 +22,7 @@ async def ours(base_url: str, places: int = 100, **options: Any) -> AsyncIterato
         shop_id=SHOP,
         auth_token=TOKEN,
         max_concurrency=places,
+        timeout=PATIENT,
         **options,
     )
     async with made as client:

@@ -56,8 +56,10 @@ async def in_flight(call: Call, service: Service, number: int, measure: Callable
     before = measure()
     service.hold()
     tasks = [asyncio.create_task(call()) for _ in range(number)]
-    while service.held() < number:  # noqa: ASYNC110  (another process knows)
+    while service.held() < number:
         await asyncio.sleep(0.01)
+        for task in tasks:
+            assert not task.done() or task.result() == APPROVED  # raises what ended a call too early
     gc.collect()
     after = measure()
     service.answer()

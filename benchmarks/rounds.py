@@ -114,14 +114,16 @@ async def _spent(client: Opened, service: Service, calls: int, in_flight: int) -
     return cost, service.busy()
 
 
-def interleaved(measures: Mapping[str, Callable[[], Figure]], rounds: int) -> dict[str, list[Figure]]:
-    """The figures of each round, in which all take turns, each time in another order; the first warms up."""
+def interleaved(
+    measures: Mapping[str, Callable[[], Figure]], rounds: int, *, warm_up: int = 1
+) -> dict[str, list[Figure]]:
+    """The figures of each round, in which all take turns, each time in another order."""
     figures: dict[str, list[Figure]] = {name: [] for name in measures}
     order = random.Random(1)  # noqa: S311  (the same order in each run)
-    for number in range(rounds + 1):
+    for number in range(-warm_up, rounds):
         for name in order.sample(list(measures), len(measures)):
             figure = measures[name]()
-            if number:
+            if number >= 0:
                 figures[name].append(figure)
     return figures
 

@@ -8,11 +8,12 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-def run(script: str, *options: str) -> "subprocess.CompletedProcess[str]":
+def run(script: str, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     # A script finds its neighbours by its own folder, which a safe path leaves out; coverage takes its time.
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHONSAFEPATH", "COV"))
     }
+    environment |= variables
     command = [sys.executable, str(BENCHMARKS / script), *options]
     return subprocess.run(command, check=False, env=environment, capture_output=True, encoding="utf-8")
 

@@ -82,6 +82,39 @@ def test_conversions_are_measured_as_a_whole_and_step_by_step(tmp_path: Path) ->
     assert all(library in told for library in ("pydantic", "msgspec")), "measured, or said to be left out"
 
 
+def test_growth_is_measured_beside_plain_aiohttp(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    short = ("--in-flight=1,20,10000000", "--calls=700", "--items=100", "--rounds=1", f"--json={file}")
+    told = printed("growth.py", *short)
+    rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+    assert list(rows) == [
+        *("µs of CPU a call, 1 in flight", "µs of CPU a call, 20 in flight"),
+        *("µs of CPU a call, first tenth of 700", "µs of CPU a call, last tenth of 700"),
+        "MB grown in 700 calls",
+        *("bytes a call of 20 and its connection", "bytes a call of 20 in flight"),
+        *("ms to an answer, 20 in flight, median", "ms to an answer, 20 in flight, p99"),
+        *("ms in the loop's longest step, 20 in flight", "ms in the longest step, without collections"),
+        *("µs of CPU an item of 100", "kB of memory at most, 100 items"),
+        *("µs of CPU an item that is not sent", "ms of CPU to import"),
+    ]
+    assert all(re.search(rf"^{re.escape(name)} +[0-9-]", told, re.MULTILINE) for name in rows)
+    assert all(min(row["ours"], row["plain"]) > 0 for name, row in rows.items() if not name.startswith("MB"))
+    whole, kept = rows["bytes a call of 20 and its connection"], rows["bytes a call of 20 in flight"]
+    assert all(whole[name] > kept[name] > 1000 for name in ("ours", "plain"))
+    steps = rows["ms in the loop's longest step, 20 in flight"]
+    bare = rows["ms in the longest step, without collections"]
+    assert all(steps[name] >= bare[name] for name in ("ours", "plain"))
+    assert "left out: 10,000,000 in flight: this system opens" in told
+
+
+def test_instructions_are_not_counted_without_valgrind_and_it_says_so() -> None:
+    done = run("instructions.py", PATH="")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "valgrind is not installed: on Debian, `apt-get install valgrind`\n",
+    )
+
+
 def test_a_soak_that_grows_more_than_it_may_says_so() -> None:
     done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
     assert (done.returncode, done.stderr) == (1, "the second half grew by more than -100.0 %\n")

@@ -1,0 +1,132 @@
+"""What many calls at once do to a client: cost, memory and latency, and how long the loop stands still."""
+
+import asyncio
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, Self
+from unittest import mock
+
+from counts import in_flight
+from order import APPROVED, Answer, Call
+from rounds import calling
+from service import Service
+
+__all__ = ["Client", "bytes_each", "cost", "latencies", "longest_steps"]
+
+
+class Client(Protocol):
+    """A client that takes so many calls at once."""
+
+    def __call__(self, base_url: str, places: int) -> AbstractAsyncContextManager[Call]:
+        """Open it."""
+
+
+async def cost(client: Client, service: Service, calls: int, number: int) -> float:
+    """Microseconds of processor time for a call, with so many in flight on connections that are open."""
+    async with client(service.base_url, number) as call:
+        await calling(call, number, number)
+        gc.collect()
+        started = time.process_time()
+        await calling(call, calls, number)
+        return (time.process_time() - started) / calls * 1e6
+
+
+async def bytes_each(client: Client, service: Service, number: int) -> tuple[float, float]:
+    """Memory that Python gave to a call in flight: with its connection, and where that was there before."""
+    async with client(service.base_url, number) as call:
+        await call()
+        tracemalloc.start()
+        try:
+            with_connection = await in_flight(call, service, number, _traced)
+            return with_connection, await in_flight(call, service, number, _traced)
+        finally:
+            tracemalloc.stop()
+
+
+def _traced() -> float:
+    return tracemalloc.get_traced_memory()[0]
+
+
+async def latencies(client: Client, service: Service, calls: int, number: int) -> tuple[float, float]:
+    """Milliseconds from a call to its answer with so many in flight: the median, and the 99th percentile."""
+    taken: list[float] = []
+    async with client(service.base_url, number) as call:
+
+        async def timed() -> Answer:
+            started = time.perf_counter()
+            answer = await call()
+            taken.append((time.perf_counter() - started) * 1e3)
+            return answer
+
+        await calling(call, number, number)
+        gc.collect()
+        await calling(timed, calls, number)
+    return statistics.median(taken), statistics.quantiles(taken, n=100)[-1]
+
+
+class _Steps:
+    """Times every step of the loop by the processor time of its thread, and the collector's share of it."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.longest_without_collector = 0.0
+        self._collected = 0.0
+        self._collecting = 0.0
+        self._patch = mock.patch.object(asyncio.Handle, "_run", self._timed(asyncio.Handle._run))  # noqa: SLF001  (the one place that all steps pass)
+
+    def __enter__(self) -> Self:
+        self._patch.start()
+        gc.callbacks.append(self._collector)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._collector)
+        self._patch.stop()
+
+    def _timed(self, run: Callable[[asyncio.Handle], None]) -> Callable[[asyncio.Handle], None]:
+        def timed(handle: asyncio.Handle) -> None:
+            started, collected = time.thread_time(), self._collected
+            run(handle)
+            if self._collector not in gc.callbacks:  # the step that ended it did other things after
+                return
+            spent = time.thread_time() - started
+            self.longest = max(self.longest, spent * 1e3)
+            without = spent - (self._collected - collected)
+            self.longest_without_collector = max(self.longest_without_collector, without * 1e3)
+
+        return timed
+
+    def _collector(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._collecting = time.thread_time()
+        else:
+            self._collected += time.thread_time() - self._collecting
+
+
+async def _twice(call: Call) -> None:
+    assert await call() == await call() == APPROVED
+
+
+async def longest_steps(client: Client, service: Service, number: int) -> tuple[float, float]:
+    """Milliseconds for which one step of the loop kept it from all others: at most, and without collections.
+
+    So many calls are in flight, then all are answered at once, and as many follow them.
+    """
+    async with client(service.base_url, number) as call:
+        await in_flight(call, service, number, lambda: 0)  # opens the connections
+        gc.collect()
+        service.hold()
+        with _Steps() as steps:
+            async with asyncio.TaskGroup() as group:
+                for place in range(number):
+                    group.create_task(_twice(call))
+                    if place % 10 == 0:  # our own steps are to be short ones
+                        await asyncio.sleep(0)
+                while await asyncio.to_thread(service.held) < number:
+                    pass
+                await asyncio.to_thread(service.answer)
+    return steps.longest, steps.longest_without_collector
