@@ -139,7 +139,6 @@ class _Exchange:
     ) -> Reply:
         connector = session.connector
         assert connector is not None  # noqa: S101  (the session is open)
-        written = _written(request, place.name)
         try:
             self._connection = await connector.connect(place, [], connecting(connect))
         except TimeoutError as error:
@@ -151,7 +150,7 @@ class _Exchange:
         if protocol.transport.is_closing():
             raise aiohttp.ClientConnectionResetError("a connection that ends")
         protocol.set_response_params(read_until_eof=True)
-        protocol.transport.write(written)
+        protocol.transport.write(_written(request, place.name))  # no local variable: reports show those
         self._has_left = True
         head, content = await protocol.read()
         while 100 <= head.code < 200 and head.code != 101:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)

@@ -1,6 +1,8 @@
 """Requests of our own session are written straight to its connections, as long as that can be."""
 
 import sys
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -77,6 +79,27 @@ async def test_a_header_cannot_begin_another(splitting: str) -> None:
             await transport_of(client).send(request, connect=5.0, within=5.0)
         assert splitting not in str(caught.value)
         assert server.requests == 1
+
+
+def is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals["__name__"]).startswith("loanasync.")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(aiohttp.TCPConnector, "_create_connection"), (ResponseHandler, "read")]
+)
+async def test_no_frame_shows_what_is_written_whatever_else_breaks(owner: type, name: str) -> None:
+    async with serving(None) as server, server.client() as client:
+        with (
+            mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),
+            pytest.raises(RuntimeError) as caught,
+        ):
+            await approve(client)
+        ours = [frame for frame, _ in walk_tb(caught.value.__traceback__) if is_ours(frame)]
+        assert len(ours) > 3
+        shown = repr([dict(frame.f_locals) for frame in ours])
+        assert "secret-token" not in shown
+        assert FISCAL_CODE not in shown
 
 
 async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None:
