@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Direct", "is_possible"]
 
+# Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
+_AT_ONCE = 1 << 16
 _SPLITS = re.compile("[\r\n\0]")  # what would end a header, and begin another
 
 
@@ -132,7 +134,7 @@ class _Exchange:
         self._connection: Connection | None = None
         self._has_left = False
         self._head: RawResponseMessage | None = None
-        self._is_whole = False
+        self._can_be_kept = False
 
     async def make(
         self, session: aiohttp.ClientSession, place: _Place, request: Request, connect: float
@@ -157,7 +159,7 @@ class _Exchange:
             head, content = await protocol.read()
         self._head = head
         reply = await replies.read(head.code, head.headers, content)
-        self._is_whole = reply.fault is None
+        self._can_be_kept = reply.fault is None and len(request.body) < _AT_ONCE
         return reply
 
     def failed(self, error: Exception) -> Reply | NoAnswer:
@@ -168,10 +170,12 @@ class _Exchange:
     def end(self) -> None:
         if self._connection is None:
             return
-        if self._is_whole:
+        if self._can_be_kept:
             self._connection.release()  # which closes it, if nothing more can come of it
-        else:
-            self._connection.close()
+            return
+        if self._connection.transport is not None:
+            self._connection.transport.abort()  # closing alone would go on sending what was given up
+        self._connection.close()
 
 
 def _path_of(url: str) -> int:

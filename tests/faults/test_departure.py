@@ -1,19 +1,23 @@
 """Whether a request left is known from its own body, not from what broke."""
 
 import asyncio
+import contextlib
+import ssl
 from typing import Any
 
 import aiohttp
 import pytest
 from builders import FISCAL_CODE, approval_request
+from canned import approve
 from faultrow import http
-from rawserver import Play, RawServer, running
+from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running
 
 from loanasync import (
     ConnectionLostError,
     DeadlineExceededError,
     LoanClient,
     Refused,
+    RejectedError,
     RetryPolicy,
     Timeout,
     TransportError,
@@ -48,6 +52,64 @@ async def test_an_answer_before_the_end_of_a_large_upload_is_read() -> None:
     ):
         with pytest.raises(Exception, match="front: too large"):
             await client.upload_documents(FISCAL_CODE, PICTURES)
+
+
+WAITING = 15 << 20  # characters, more than the system takes from who sends for who does not read
+
+
+def tls_of(scheme: str) -> ssl.SSLContext | None:
+    return certificate(Certificate.GOOD) if scheme == "https" else None
+
+
+def client_of(base_url: str) -> LoanClient:
+    trust = ssl.create_default_context()
+    authority().configure_trust(trust)
+    return LoanClient(base_url, shop_id="s", auth_token="t", ssl=trust)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str) -> None:
+    early = http("400 Bad Request", b'{"errors": {"front": ["too large"]}}')
+    server = RawServer(
+        (Play.READ_HALF, early, Play.AFTER_THE_CALL), (Play.READ, REFUSAL), scheme=scheme, tls=tls_of(scheme)
+    )
+    async with running(server), client_of(server.base_url) as client:
+        with pytest.raises(RejectedError):
+            await client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING})
+        async with asyncio.timeout(PATIENCE):
+            assert isinstance(await approve(client), Refused)
+        server.call_over.set()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str) -> None:
+    begun, over, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    came = 0
+
+    async def read_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal came
+        await reader.readexactly(100)
+        begun.set()
+        await over.wait()
+        with contextlib.suppress(ConnectionError):
+            while part := await reader.read(1 << 20):
+                came += len(part)
+        writer.close()
+        all_read.set()
+
+    async with await asyncio.start_server(read_later, "127.0.0.1", 0, ssl=tls_of(scheme)) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with client_of(f"{scheme}://127.0.0.1:{port}") as client:
+            upload = asyncio.create_task(client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING}))
+            async with asyncio.timeout(PATIENCE):
+                await begun.wait()
+            upload.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await upload
+        over.set()
+        async with asyncio.timeout(PATIENCE):
+            await all_read.wait()
+    assert came < WAITING
 
 
 async def test_a_deadline_that_ends_while_connecting_sent_nothing() -> None:
