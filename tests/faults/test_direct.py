@@ -1,5 +1,6 @@
 """Requests of our own session are written straight to its connections, as long as that can be."""
 
+import subprocess
 import sys
 from traceback import walk_tb
 from types import FrameType
@@ -15,7 +16,7 @@ from builders import FISCAL_CODE, approval_request
 from canned import APPROVAL, answer, approve, serving
 from rawserver import Play, RawServer, running
 
-from loanasync import Approved, LoanClient
+from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _calls as calls
 from loanasync import _direct as direct
 from loanasync._calls import Request
@@ -115,6 +116,31 @@ async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None
         assert isinstance(decision, Approved)
         assert decision.redirect_url == "https://example.com/#mocked"
         assert server.requests == 1
+
+
+async def test_a_hand_on_the_public_method_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise aiohttp.ClientOSError
+
+    async with serving(APPROVAL) as server, server.client() as client:
+        monkeypatch.setattr(aiohttp.ClientSession, "request", refuse)
+        with pytest.raises(ConnectionLostError):
+            await approve(client)
+        assert server.requests == 0
+
+
+EARLY_HAND = """
+from aioresponses import aioresponses
+with aioresponses():
+    from loanasync import _direct
+    print(_direct.is_possible())
+"""
+
+
+def test_a_tests_hand_that_was_there_before_us_is_not_passed_by() -> None:
+    command = [sys.executable, "-c", EARLY_HAND]
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+    assert done.stdout == "False\n"
 
 
 def changed(*names: str) -> Any:
