@@ -13,7 +13,10 @@ def tell(level: int, message: str, **fields: object) -> None:
     """Log an event; its fields are in the message by name, and in the record as attributes."""
     said = {name: value for name, value in fields.items() if value is not None}
     try:
-        LOGGER.log(level, message, fields, extra=said)
+        try:
+            LOGGER.log(level, message, fields, extra=said)
+        except KeyError:  # the shop's record factory has an attribute of that name: it keeps its own
+            LOGGER.log(level, message, fields)
     except Exception as error:  # noqa: BLE001  (a handler's or a filter's)
         broken(error)
 

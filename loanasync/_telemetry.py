@@ -88,7 +88,11 @@ class Telemetry:
 def _trace_id(span: Span) -> str | None:
     if span is INVALID_SPAN:
         return None
-    context = span.get_span_context()
+    try:
+        context = span.get_span_context()
+    except Exception as error:  # noqa: BLE001  (another tracer's)
+        broken(error)
+        return None
     return format_trace_id(context.trace_id) if context.is_valid else None
 
 
@@ -115,10 +119,11 @@ class CallRecord:
     def __enter__(self) -> Self:
         self._started = perf_counter()
         operation = self._call.endpoint.operation
-        self._telemetry.metrics.inflight.counts[operation] += 1
         self._span = self._telemetry.span(*_CALLS[operation])
         if self._span is not INVALID_SPAN:
             self._token = otel_context.attach(set_span_in_context(self._span))
+        # Last, since what could not begin will not end.
+        self._telemetry.metrics.inflight.counts[operation] += 1
         return self
 
     @property
@@ -164,9 +169,10 @@ class CallRecord:
             self._tell(error)
         except Exception as own:  # noqa: BLE001  (a span's)
             broken(own)
-        if self._token is not None:
-            otel_context.detach(self._token)
-            _end(self._span)
+        finally:  # also when somebody in there wants the program to end
+            if self._token is not None:
+                otel_context.detach(self._token)
+                _end(self._span)
 
     def _tell(self, error: BaseException | None) -> None:
         # A cancelled call did not fail, it was given up: CancelledError is no Exception.
@@ -269,9 +275,10 @@ class AttemptRecord:
             self._tell(duration, given_up=error is not None)
         except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
             broken(own)
-        if self._token is not None:
-            otel_context.detach(self._token)
-            _end(self._span)
+        finally:  # as above
+            if self._token is not None:
+                otel_context.detach(self._token)
+                _end(self._span)
 
     def _attributes(self) -> Attributes:
         shop, endpoint = self._call.shop, self._call.endpoint

@@ -90,6 +90,7 @@ def is_ours(frame: FrameType) -> bool:
     ("owner", "name"), [(aiohttp.TCPConnector, "_create_connection"), (ResponseHandler, "read")]
 )
 async def test_no_frame_shows_what_is_written_whatever_else_breaks(owner: type, name: str) -> None:
+    assert direct.is_possible()  # asked once, and so before the patch
     async with serving(None) as server, server.client() as client:
         with (
             mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),

@@ -247,6 +247,86 @@ async def test_broken_logging_changes_no_call_and_loses_no_span(
     ]
 
 
+@pytest.fixture
+def _records_with_names_of_ours() -> Iterator[None]:
+    usual = logging.getLogRecordFactory()
+
+    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = usual(*args, **kwargs)
+        record.trace_id = record.duration = record.status = "theirs"
+        return record
+
+    logging.setLogRecordFactory(make)
+    yield
+    logging.setLogRecordFactory(usual)
+
+
+@pytest.mark.usefixtures("_records_with_names_of_ours")
+async def test_a_shop_whose_records_have_our_names_keeps_its_own_and_our_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await calls()
+    told = [record for record in caplog.records if record.name == "loanasync"]
+    assert [record.getMessage().split(",")[0] for record in told if record.levelno != logging.DEBUG] == [
+        "approve: attempt 1: 500",
+        "approve: approved",
+        "approve: refused",
+        "approve: attempt 1: ServerDisconnectedError",
+        "approve: ConnectionLostError",
+    ]
+    assert {vars(record)["duration"] for record in told} == {"theirs"}
+
+
+class SpanWithoutContext(trace.NonRecordingSpan):
+    get_span_context = fail
+
+
+async def test_a_span_that_does_not_know_its_trace_costs_no_answer() -> None:
+    tracing = mock.create_autospec(trace.TracerProvider, instance=True)
+    tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)
+    assert await calls(tracer_provider=tracing) == await calls()
+
+
+class TheEnd(BaseException):
+    """As SystemExit, which pytest would take for its own."""
+
+
+def end(*_: object, **__: object) -> NoReturn:
+    raise TheEnd
+
+
+class EndingSampler(FailingSampler):
+    should_sample = end
+
+
+class EndingHandler(logging.Handler):
+    emit = end
+
+
+async def test_a_call_that_somebodys_end_of_the_program_stops_is_not_in_flight_any_more(
+    metering: MeterProvider,
+) -> None:
+    tracing = TracerProvider(sampler=EndingSampler())
+    client = scripted_client(approved(), tracer_provider=tracing, meter_provider=metering)
+    with pytest.raises(TheEnd):
+        await client.approve(FISCAL_CODE, approval_request())
+    assert set(metrics_of(metering).inflight.counts.values()) == {0}
+
+
+async def test_nor_is_its_span_current_any_more(tracing: TracerProvider, exporter: Any) -> None:
+    logger, handler = logging.getLogger("loanasync"), EndingHandler(logging.WARNING)
+    client = scripted_client(connection_lost(), tracer_provider=tracing)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(TheEnd):
+            await client.approve(FISCAL_CODE, approval_request())
+    finally:
+        logger.removeHandler(handler)
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    assert len(exporter.get_finished_spans()) == 2
+
+
 async def test_what_broke_is_told_once_by_its_type_and_without_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
