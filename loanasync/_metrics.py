@@ -98,6 +98,10 @@ def _global_metrics() -> Metrics:
 
 
 def _metrics(provider: MeterProvider) -> Metrics:
-    if provider not in _made:
-        _made[provider] = Metrics(provider)
-    return _made[provider]
+    try:
+        metrics = _made.get(provider)
+        if metrics is None:
+            metrics = _made[provider] = Metrics(provider)
+        return metrics  # noqa: TRY300  (what is kept is what is returned)
+    except TypeError:  # a provider that cannot be remembered, for want of a hash or of weak references
+        return Metrics(provider)

@@ -354,3 +354,23 @@ def test_counts_of_many_threads_are_all_there() -> None:
     sys.setswitchinterval(interval)
     [seen] = tally.observe(CallbackOptions())
     assert (seen.value, seen.attributes) == (160_000, {"loanasync.operation": "approve"})
+
+
+class Unhashable(MeterProvider):
+    """A provider that has no hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+async def test_a_provider_that_cannot_be_remembered_is_told_all_the_same() -> None:
+    reader = InMemoryMetricReader()
+    provider = Unhashable([reader])
+    await calls(meter_provider=provider)
+    data = reader.get_metrics_data()
+    assert data is not None
+    names = {each.name for each in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert "loanasync.decisions" in names
+    provider.shutdown()
