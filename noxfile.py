@@ -138,7 +138,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def mutants(session: nox.Session) -> None:
-    """Break the code in each of some 1,600 ways and see the tests notice; takes about half an hour."""
+    """Break the code in each of some 2,000 ways and see the tests notice; takes about half an hour."""
     install(session, "mutants", ".[cli,strict]")
     work = Path(session.create_tmp()) / "work"  # the tools write into what they change
     shutil.rmtree(work, ignore_errors=True)

@@ -49,7 +49,8 @@ def answered(status: int, attempts: int = 1) -> Meta:
         # an answer that tells of no decision
         (SystemFaultError("approve", NO_PROBLEMS, answered(500, 3), "attempts"), 3, "unknown"),
         (UnexpectedStatusError("approve", NO_PROBLEMS, answered(504)), 1, "unknown"),
-        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(429)), 1, None),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(500)), 1, "unknown"),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(499)), 1, None),
         (AlreadyEvaluatedError("approve", NO_PROBLEMS, answered(400, 2), True), 2, "unknown"),  # noqa: FBT003  (errors pickle by position)
         (AlreadyEvaluatedError("approve", NO_PROBLEMS, answered(400), False), 1, None),  # noqa: FBT003  (as above)
         # it was turned away

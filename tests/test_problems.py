@@ -68,8 +68,20 @@ def test_the_longest_value_is_hidden_first() -> None:
     assert message("Via Prova", "Via Prova", "Prova") == "***"
 
 
-@pytest.mark.parametrize(("value", "found"), [("abc", set()), ("abcd", {"abcd"})])
-def test_a_value_shorter_than_four_would_be_found_in_innocent_words(value: str, found: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("value", "shown"), [("Abcdefg", "unabcdefgable, ***!"), ("Abcdefgh", "un***able, ***!")]
+)
+def test_within_a_word_only_what_has_eight_characters_is_hidden(value: str, shown: str) -> None:
+    assert message(f"un{value.lower()}able, {value}!", value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("abc", set()), ("abcd", {"abcd"}), (123, set()), (1234, {"1234"}), (12.5, {"12.5"}), (True, set())],
+)
+def test_a_value_shorter_than_four_or_a_yes_would_be_found_in_innocent_words(
+    value: object, found: set[str]
+) -> None:
     assert personal_values({"a": [{"b": value}, 5, None]}, None) == found
 
 

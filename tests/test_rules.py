@@ -32,6 +32,11 @@ OPTIONAL_TEXTS = ("country_calling_code", "iban", "order_token")
 UNSENDABLE = ["a\nb", "a\x00b", "\x7f", "a\u2028b", "a\ud800"]
 
 
+def plainly(value: object) -> str:
+    """A test's name without backslashes: where they stand doubled, pytest does not find it by its name."""
+    return ascii(value).replace("\\", "")
+
+
 def problems(
     request: object, dialect: Dialect = STREET, limits: Limits | None = None, *, needed: bool = False
 ) -> list[Problem]:
@@ -63,13 +68,13 @@ def test_valid_user_data_has_no_problem(data: UserData) -> None:
 
 @pytest.mark.parametrize("dialect", [STREET, CIVIC], ids=["street", "civic"])
 @pytest.mark.parametrize("field", TEXT_FIELDS)
-@pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", *UNSENDABLE], ids=repr)
+@pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", *UNSENDABLE], ids=plainly)
 def test_a_required_text_is_a_text_with_something_in_it(dialect: Dialect, field: str, value: object) -> None:
     assert only(field, value, dialect).message
 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)
-@pytest.mark.parametrize("value", ["", 5, *UNSENDABLE], ids=repr)
+@pytest.mark.parametrize("value", ["", 5, *UNSENDABLE], ids=plainly)
 def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: object) -> None:
     assert only(field, value).message
     assert problems(approval_request(**{field: None})) == []
@@ -282,7 +287,7 @@ def test_user_data_must_have_something_in_it_and_an_expired_document_is_not_ours
         ({"email": "x"}, "must not hold email, which has a field of its own"),
         ({"civicNumber": "x"}, "must not hold civicNumber"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_extra_members_are_json_and_no_second_way_to_a_field(extra: object, hint: str) -> None:
     [problem] = problems(approval_request(extra=extra))
@@ -290,7 +295,7 @@ def test_extra_members_are_json_and_no_second_way_to_a_field(extra: object, hint
     assert hint in problem.message
 
 
-@pytest.mark.parametrize("extra", ["abc", {"a": math.nan}, {"usPerson": True}], ids=repr)
+@pytest.mark.parametrize("extra", ["abc", {"a": math.nan}, {"usPerson": True}], ids=plainly)
 def test_extra_members_of_user_data_are_checked_too(extra: object) -> None:
     assert [each.field for each in rules.check_user_data(user_data(extra=extra))] == ["extra"]
 
@@ -341,14 +346,14 @@ def test_a_deep_payload_is_named() -> None:
         "TSTXYZ00A00A000\u0131",
         "TSTXYZ\u066000A00A000",
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_a_fiscal_code_is_16_letters_and_digits(code: object) -> None:
     [problem] = rules.check_fiscal_code(code)
     assert (problem.field, problem.wire_name) == ("fiscal_code", "fiscalCode")
 
 
-@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"], ids=repr)
+@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"], ids=plainly)
 def test_a_fiscal_code_is_trimmed_and_put_in_upper_case(code: str) -> None:
     assert list(rules.check_fiscal_code(code)) == []
     assert rules.normalize_fiscal_code(code) == FISCAL_CODE

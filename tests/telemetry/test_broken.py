@@ -1,5 +1,6 @@
 """Whatever of a shop's telemetry breaks, its calls do not."""
 
+import asyncio
 import logging
 import sys
 import threading
@@ -26,7 +27,10 @@ from loanasync._metrics import Tally, metrics_of
 from loanasync._propagation import Propagate
 from loanasync.testing import (
     ScriptedTransport,
+    Sent,
+    Step,
     approved,
+    computed,
     connection_lost,
     refused,
     scripted_client,
@@ -68,6 +72,29 @@ class FailingIds(trace.TracerProvider):
         return tracer  # type: ignore[no-any-return]
 
 
+class NoIds(trace.TracerProvider):
+    """As a provider that is switched off, and makes spans of its own for that."""
+
+    def get_tracer(self, *_: object, **__: object) -> Tracer:
+        tracer = mock.create_autospec(Tracer, instance=True)
+        tracer.start_span.return_value = trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
+        return tracer  # type: ignore[no-any-return]
+
+
+class FailingSpan(trace.NonRecordingSpan):
+    set_attributes = fail
+
+    def is_recording(self) -> bool:
+        return True
+
+
+class FailingSpans(trace.TracerProvider):
+    def get_tracer(self, *_: object, **__: object) -> Tracer:
+        tracer = mock.create_autospec(Tracer, instance=True)
+        tracer.start_span.return_value = FailingSpan(trace.INVALID_SPAN_CONTEXT)
+        return tracer  # type: ignore[no-any-return]
+
+
 def with_processor(processor: SpanProcessor) -> TracerProvider:
     provider = TracerProvider()
     provider.add_span_processor(processor)
@@ -80,6 +107,7 @@ PROVIDERS: dict[str, Callable[[], trace.TracerProvider]] = {
     "processor at an end": lambda: with_processor(FailingEnd()),
     "exporter": lambda: with_processor(SimpleSpanProcessor(FailingExporter())),
     "tracer": FailingIds,
+    "span": FailingSpans,
 }
 
 
@@ -129,17 +157,42 @@ async def test_a_sampler_that_fails_leaves_the_callers_own_trace_whole() -> None
     assert trace_id in script.sent[0].headers["traceparent"]
 
 
+async def test_a_span_without_an_id_names_no_trace() -> None:
+    client = scripted_client(approved(), tracer_provider=NoIds())
+    decision = await client.approve(FISCAL_CODE, approval_request())
+    assert decision.meta.trace_id is None
+
+
 @pytest.mark.parametrize("name", ["record", "collect"])
-async def test_a_broken_metric_changes_no_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_metric_changes_no_call(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     provider = MeterProvider([InMemoryMetricReader()])
     expected = await calls()
-    broken = metrics_of(provider)
     if name == "record":
-        monkeypatch.setattr(broken.duration, "record", fail)
-        monkeypatch.setattr(broken.queue, "record", fail)
+        monkeypatch.setattr(metrics_of(provider).duration, "record", fail)
     else:
         monkeypatch.setattr(Tally, "observe", fail)
-    assert await calls(meter_provider=provider, max_concurrency=1) == expected
+    assert await calls(meter_provider=provider) == expected
+    if name == "record":  # the SDK tells of the other
+        assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+    provider.shutdown()
+
+
+async def test_a_broken_metric_of_waits_changes_no_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def one_turn_later(_: Sent) -> Step:
+        await asyncio.sleep(0)
+        return approved()
+
+    provider = MeterProvider([InMemoryMetricReader()])
+    monkeypatch.setattr(metrics_of(provider).queue, "record", fail)
+    script = ScriptedTransport(*[computed(one_turn_later)] * 2)
+    client = script.client(meter_provider=provider, max_concurrency=1)
+    both = await asyncio.gather(*(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)))
+    assert [type(decision) for decision in both] == [Approved, Approved]
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
     provider.shutdown()
 
 
@@ -325,6 +378,18 @@ async def test_nor_is_its_span_current_any_more(tracing: TracerProvider, exporte
         logger.removeHandler(handler)
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert len(exporter.get_finished_spans()) == 2
+
+
+async def test_logging_that_breaks_at_some_events_tells_of_it_in_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_at_decisions(record: logging.LogRecord) -> bool:
+        return fail() if record.levelno == logging.INFO else True
+
+    caplog.set_level(logging.INFO, "loanasync")
+    monkeypatch.setattr(events.LOGGER, "filters", [fail_at_decisions])
+    await calls()
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
 
 
 async def test_what_broke_is_told_once_by_its_type_and_without_its_text(

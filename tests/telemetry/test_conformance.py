@@ -63,16 +63,27 @@ OURS: dict[str, tuple[type, set[object] | None]] = {
     "loanasync.approved": (bool, None),
     "loanasync.stopped_by": (str, {"attempts", "deadline", "quota"}),
 }
-METRICS: dict[str, tuple[str, type, set[str]]] = {
+METRICS: dict[str, tuple[str, type, set[str], str]] = {
     http_metrics.HTTP_CLIENT_REQUEST_DURATION: (
         "s",
         Histogram,
         {*REQUIRED, *CONDITIONAL} - {url_attributes.URL_FULL, http_attributes.HTTP_REQUEST_RESEND_COUNT},
+        "Duration of HTTP client requests.",
     ),
-    "loanasync.queue.duration": ("s", Histogram, {"loanasync.operation", error_attributes.ERROR_TYPE}),
-    "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}),
-    "loanasync.retries": ("{retry}", Sum, {"loanasync.operation"}),
-    "loanasync.inflight": ("{call}", Sum, {"loanasync.operation"}),
+    "loanasync.queue.duration": (
+        "s",
+        Histogram,
+        {"loanasync.operation", error_attributes.ERROR_TYPE},
+        "Time that calls waited for a place among the concurrent ones, of those that had to.",
+    ),
+    "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}, "Approvals by outcome."),
+    "loanasync.retries": ("{retry}", Sum, {"loanasync.operation"}, "Attempts that follow a 500."),
+    "loanasync.inflight": (
+        "{call}",
+        Sum,
+        {"loanasync.operation"},
+        "Calls that have begun and not ended, those that wait for a place included.",
+    ),
 }
 ADVISED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # for request durations
 
@@ -267,20 +278,18 @@ def test_a_calls_span_says_what_became_of_it(recorder: Recorder, name: str) -> N
     assert attributes(first).get("loanasync.outcome") == outcome
 
 
-def test_metrics_have_their_published_names_units_kinds_and_boundaries(recorder: Recorder) -> None:
+def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(recorder: Recorder) -> None:
     found = metrics(recorder)
     assert found.keys() <= METRICS.keys()
     for metric in found.values():
-        unit, kind, names = METRICS[metric.name]
-        assert metric.unit == unit
-        assert metric.description
+        unit, kind, names, description = METRICS[metric.name]
+        assert (metric.unit, metric.description) == (unit, description)
         assert type(metric.data) is kind
         if isinstance(metric.data, Sum):
             assert metric.data.is_monotonic == (metric.name != "loanasync.inflight")
         for point in metric.data.data_points:
             assert (point.attributes or {}).keys() <= names
-            if metric.name == http_metrics.HTTP_CLIENT_REQUEST_DURATION:
-                assert isinstance(point, HistogramDataPoint)
+            if isinstance(point, HistogramDataPoint):
                 assert point.explicit_bounds == ADVISED
 
 

@@ -1,5 +1,6 @@
 """What the logger ``loanasync`` tells of attempts and calls, and what ties it to a trace."""
 
+import asyncio
 import contextlib
 import logging
 import subprocess
@@ -14,8 +15,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from loanasync import LoanError
 from loanasync.testing import (
     ScriptedTransport,
+    Sent,
     Step,
     approved,
+    computed,
     connection_lost,
     refused,
     reply,
@@ -72,6 +75,19 @@ async def test_a_call_says_how_it_ended(
     assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
     assert {"outcome", "stopped_by"} & fields(call).keys() == told_of_it.keys()
     assert fields(call).items() >= told_of_it.items()
+
+
+async def test_a_call_that_is_given_up_is_cancelled_and_a_warning_where_the_service_may_have_decided(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def give_up(_: Sent) -> Step:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await told(caplog, computed(give_up))
+    [call] = caplog.records
+    assert call.getMessage().startswith("approve: cancelled, attempts: 1, ")
+    assert (call.levelname, fields(call)["outcome"]) == ("WARNING", "unknown")
 
 
 async def test_a_call_without_a_decision_is_done(caplog: pytest.LogCaptureFixture) -> None:

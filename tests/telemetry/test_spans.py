@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -12,7 +13,9 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 from scripted import Run, Step
 
@@ -158,14 +161,17 @@ async def test_the_trace_goes_on_from_the_callers_span_to_the_wire_and_into_the_
 
 @pytest.mark.parametrize(("propagate", "sent"), [("off", set()), ("global", {"traceparent", "baggage"})])
 async def test_propagation_can_be_global_or_off(
-    run: Run, tracing: TracerProvider, propagate: Propagate, sent: set[str]
+    run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider, propagate: Propagate, sent: set[str]
 ) -> None:
     run.pipeline._telemetry = Telemetry(tracing, None, propagate)
-    run.play(approved())
     token = context.attach(baggage.set_baggage("a", "b"))
-    await run.approve()
+    attempt, _ = await spans_of(run, exporter, approved())
     context.detach(token)
-    assert {"traceparent", "baggage"} & run.transport.sent[0].headers.keys() == sent
+    headers = run.transport.sent[0].headers
+    assert {"traceparent", "baggage"} & headers.keys() == sent
+    assert attempt.context is not None
+    if "traceparent" in sent:
+        assert f"{attempt.context.span_id:016x}" in headers["traceparent"], "the attempt's, not the call's"
 
 
 def test_another_propagation_is_named() -> None:
@@ -174,7 +180,7 @@ def test_another_propagation_is_named() -> None:
 
 
 async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: InMemoryMetricReader) -> None:
-    run.play(system_error(), approved(), refused(), connection_lost())
+    run.play(system_error(), system_error(), approved(), refused(), connection_lost())
     await run.approve()
     await run.approve()
     with pytest.raises(LoanError):
@@ -198,7 +204,7 @@ async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: I
     }
     assert decisions == {"approved": 1, "refused": 1, "unknown": 1}
     retries = {point.attributes["loanasync.operation"]: point.value for point in metrics["loanasync.retries"]}
-    assert retries == {"create_request": 0, "approve": 1, "upload_documents": 0, "complete": 0}
+    assert retries == {"create_request": 0, "approve": 2, "upload_documents": 0, "complete": 0}
     durations = metrics["http.client.request.duration"]
     ends = {
         point.attributes.get("error.type", point.attributes.get("http.response.status_code"))
@@ -225,9 +231,10 @@ def test_an_attempt_fails_from_400_on_and_with_half_a_body(
     assert (made.status.status_code is StatusCode.ERROR) == (error_type is not None)
 
 
-def test_an_attempt_is_measured_from_its_beginning_to_its_end(
-    run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
+    run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
     with run.pipeline._telemetry.call(call) as span, span.attempt(1):
@@ -236,6 +243,7 @@ def test_an_attempt_is_measured_from_its_beginning_to_its_end(
     assert data is not None
     points: Any = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
     assert [point.sum for point in points] == [0.25]
+    assert [vars(record)["duration"] for record in caplog.records] == [0.25, 2.0]
 
 
 def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
@@ -258,6 +266,28 @@ async def test_nothing_personal_is_in_any_span_or_metric(
     assert FISCAL_CODE not in shown
     for name in ("email", "last_name", "mobile_phone", "address", "city", "first_name"):
         assert getattr(request, name) not in shown
+
+
+class OnlyAttempts(Sampler):
+    """Would leave out the call, and take its attempts."""
+
+    def should_sample(self, *asked: Any, **_: Any) -> SamplingResult:
+        _context, _trace_id, name, *_rest = asked
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if name.startswith("POST") else Decision.DROP)
+
+    def get_description(self) -> str:
+        return "only attempts"
+
+
+async def test_of_a_call_that_a_sampler_leaves_out_no_attempt_is_asked_for(
+    exporter: InMemorySpanExporter,
+) -> None:
+    run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
+    tracing.get_tracer("shop").start_span("POST of its own").end()
+    assert isinstance(await run.approve(), Approved)
+    assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
 
 
 async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
