@@ -186,6 +186,7 @@ def test_each_domain_error_has_its_class(message: str, kind: type[ServiceError])
         assert type(error) is kind
         assert error.problems == (Problem("domain", "domain", message),)
         assert error.operation == call.endpoint.operation
+        assert (error.meta.status, error.meta.attempts) == (400, 1)
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])

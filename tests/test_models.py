@@ -20,7 +20,7 @@ from loanasync import (
     Refused,
     UserData,
 )
-from loanasync._display import Body, mask
+from loanasync._display import Body, mask, masked_unless
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
 MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]
@@ -146,3 +146,9 @@ def test_none_is_no_secret() -> None:
 def test_a_problem_prints_as_a_line() -> None:
     assert str(Problem("amount", "amount", "is required")) == "amount: is required"
     assert str(Problem("", "", "Access denied")) == "Access denied"
+
+
+def test_what_is_of_another_type_than_a_field_may_show_is_masked() -> None:
+    show = masked_unless(bool)
+    assert (show(True), show("zzq"), show(None)) == ("True", mask("zzq"), mask(None))  # noqa: FBT003  (a value)
+    assert mask("zzq") != mask(None), "whether there is one may be seen"
