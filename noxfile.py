@@ -51,8 +51,7 @@ def demo(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Compare our calls with others', and measure all else; or `-- soak.py --requests 1000000`."""
     install(session, "bench-peers", ".")
-    version = session.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", silent=True)
-    figures = f"docs/_static/calls-{str(version).strip()}"
+    figures = f"docs/_static/calls-{session.python}"  # one of each Python
     runs = (
         [session.posargs]
         if session.posargs

@@ -96,7 +96,7 @@ def memory(service: Service, sizes: Sizes) -> Iterator[Row]:
     number = min(sizes.most, 1000)
     yield from rows(
         (f"bytes a call of {number:,} and its connection", f"bytes a call of {number:,} in flight"),
-        turns(lambda client: bytes_each(client, service, number), sizes.rounds),
+        turns(lambda client: bytes_each(client, service, number), 1),
     )
 
 
@@ -117,7 +117,7 @@ def steps(service: Service, sizes: Sizes) -> Iterator[Row]:
             f"ms in the loop's longest step, {sizes.most:,} in flight",
             "ms in the longest step, without collections",
         ),
-        turns(lambda client: longest_steps(client, service, sizes.most), sizes.rounds),
+        turns(lambda client: longest_steps(client, service, sizes.most), 1),
     )
 
 

@@ -4,27 +4,22 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
+from breaking import PROVIDERS, SECRET, FailingSampler, NoIds, calls, fail, quoted
 from builders import FISCAL_CODE, approval_request
-from opentelemetry import propagate, trace
-from opentelemetry.context import Context
+from opentelemetry import trace
 from opentelemetry.metrics import CallbackOptions
-from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import Sampler
-from opentelemetry.trace import Tracer
+from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import Approved, LoanClient, LoanError, Refused
+from loanasync import Approved, Refused
 from loanasync import _events as events
 from loanasync._metrics import Tally, metrics_of
-from loanasync._propagation import Propagate
 from loanasync.testing import (
     ScriptedTransport,
     Sent,
@@ -32,109 +27,13 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
-    refused,
     scripted_client,
-    system_error,
 )
-
-SECRET = "zzq-secret"  # what an error's text may quote
-
-
-def fail(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError(SECRET)
-
-
-class FailingSampler(Sampler):
-    should_sample = fail
-
-    def get_description(self) -> str:
-        return "fails"
-
-
-class FailingStart(SpanProcessor):
-    on_start = fail
-
-
-class FailingEnd(SpanProcessor):
-    on_end = fail
-
-
-class FailingExporter(SpanExporter):
-    export = fail
-
-
-class FailingIds(trace.TracerProvider):
-    """As a provider whose ids come from a broken source."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.side_effect = RuntimeError(SECRET)
-        return tracer  # type: ignore[no-any-return]
-
-
-class NoIds(trace.TracerProvider):
-    """As a provider that is switched off, and makes spans of its own for that."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
-        return tracer  # type: ignore[no-any-return]
-
-
-class FailingSpan(trace.NonRecordingSpan):
-    set_attributes = fail
-
-    def is_recording(self) -> bool:
-        return True
-
-
-class FailingSpans(trace.TracerProvider):
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = FailingSpan(trace.INVALID_SPAN_CONTEXT)
-        return tracer  # type: ignore[no-any-return]
-
-
-def with_processor(processor: SpanProcessor) -> TracerProvider:
-    provider = TracerProvider()
-    provider.add_span_processor(processor)
-    return provider
-
-
-PROVIDERS: dict[str, Callable[[], trace.TracerProvider]] = {
-    "sampler": lambda: TracerProvider(sampler=FailingSampler()),
-    "processor at a start": lambda: with_processor(FailingStart()),
-    "processor at an end": lambda: with_processor(FailingEnd()),
-    "exporter": lambda: with_processor(SimpleSpanProcessor(FailingExporter())),
-    "tracer": FailingIds,
-    "span": FailingSpans,
-}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_told", set())
-
-
-async def approve_all(client: LoanClient) -> list[object]:
-    """An approval after a 500, a refusal, and a failure."""
-    ends: list[object] = []
-    for _ in range(3):
-        try:
-            ends.append(type(await client.approve(FISCAL_CODE, approval_request())))
-        except LoanError as error:
-            ends.append(type(error))
-    return ends
-
-
-async def calls(**options: object) -> list[object]:
-    script = (system_error(), approved(), refused(), connection_lost())
-    return await approve_all(scripted_client(*script, **options))
-
-
-def quoted(caplog: pytest.LogCaptureFixture) -> list[str]:
-    ours = [record for record in caplog.records if record.name == "loanasync"]
-    return [record.getMessage() for record in ours if "telemetry" in record.msg]
 
 
 @pytest.mark.parametrize("part", PROVIDERS)
@@ -194,76 +93,6 @@ async def test_a_broken_metric_of_waits_changes_no_call(
     assert [type(decision) for decision in both] == [Approved, Approved]
     assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
     provider.shutdown()
-
-
-class Injecting(TextMapPropagator):
-    """Puts what it is told into a request's headers."""
-
-    fields: ClassVar[set[str]] = set()
-
-    def __init__(self, headers: Mapping[Any, Any] | None) -> None:
-        self._headers = headers
-
-    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
-        raise NotImplementedError
-
-    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
-        del context, setter
-        if self._headers is None:
-            fail()
-        carrier.update(self._headers)
-
-
-@pytest.fixture
-def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = propagate.get_global_textmap()
-    propagate.set_global_textmap(Injecting(request.param))
-    yield
-    propagate.set_global_textmap(before)
-
-
-@pytest.mark.parametrize("propagator", [None], indirect=True)
-@pytest.mark.usefixtures("propagator")
-async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
-    assert await calls(propagate="global") == await calls()
-    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
-
-
-@pytest.mark.parametrize(
-    "propagator",
-    [
-        {
-            "b3": "1",
-            "X-Auth-Token": "theirs",
-            "x-auth-token": "theirs",
-            "content-length": "7",
-            "host": "evil.example",
-            "two\r\nlines": "1",
-            "value": "two\r\nlines",
-            "": "1",
-            "number": 1,
-            2: "two",
-            b"bytes": "1",
-            "none": None,
-        }
-    ],
-    indirect=True,
-)
-@pytest.mark.usefixtures("propagator")
-async def test_of_what_a_propagator_says_only_what_is_a_header_of_its_own_is_sent() -> None:
-    plain, script = ScriptedTransport(approved()), ScriptedTransport(approved())
-    await plain.client().approve(FISCAL_CODE, approval_request())
-    assert isinstance(
-        await script.client(propagate="global").approve(FISCAL_CODE, approval_request()), Approved
-    )
-    assert script.sent[0].headers == {**plain.sent[0].headers, "b3": "1"}
-
-
-@pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
-async def test_without_an_sdk_no_way_of_propagation_sends_anything(propagated: Propagate) -> None:
-    script = ScriptedTransport(approved())
-    await script.client(propagate=propagated).approve(FISCAL_CODE, approval_request())
-    assert "traceparent" not in script.sent[0].headers
 
 
 class FailingHandler(logging.Handler):

@@ -1,0 +1,94 @@
+"""What a shop's propagators may say on the wire, and what becomes of calls when they break."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+from breaking import calls, fail, quoted
+from builders import FISCAL_CODE, approval_request
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import TextMapPropagator
+
+from loanasync import Approved
+from loanasync import _events as events
+from loanasync._propagation import Propagate
+from loanasync.testing import (
+    ScriptedTransport,
+    approved,
+)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_told", set())
+
+
+class Injecting(TextMapPropagator):
+    """Puts what it is told into a request's headers."""
+
+    fields: ClassVar[set[str]] = set()
+
+    def __init__(self, headers: Mapping[Any, Any] | None) -> None:
+        self._headers = headers
+
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        raise NotImplementedError
+
+    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
+        del context, setter
+        if self._headers is None:
+            fail()
+        carrier.update(self._headers)
+
+
+@pytest.fixture
+def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Injecting(request.param))
+    yield
+    propagate.set_global_textmap(before)
+
+
+@pytest.mark.parametrize("propagator", [None], indirect=True)
+@pytest.mark.usefixtures("propagator")
+async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    assert await calls(propagate="global") == await calls()
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+
+
+@pytest.mark.parametrize(
+    "propagator",
+    [
+        {
+            "b3": "1",
+            "X-Auth-Token": "theirs",
+            "x-auth-token": "theirs",
+            "content-length": "7",
+            "host": "evil.example",
+            "two\r\nlines": "1",
+            "value": "two\r\nlines",
+            "": "1",
+            "number": 1,
+            2: "two",
+            b"bytes": "1",
+            "none": None,
+        }
+    ],
+    indirect=True,
+)
+@pytest.mark.usefixtures("propagator")
+async def test_of_what_a_propagator_says_only_what_is_a_header_of_its_own_is_sent() -> None:
+    plain, script = ScriptedTransport(approved()), ScriptedTransport(approved())
+    await plain.client().approve(FISCAL_CODE, approval_request())
+    assert isinstance(
+        await script.client(propagate="global").approve(FISCAL_CODE, approval_request()), Approved
+    )
+    assert script.sent[0].headers == {**plain.sent[0].headers, "b3": "1"}
+
+
+@pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
+async def test_without_an_sdk_no_way_of_propagation_sends_anything(propagated: Propagate) -> None:
+    script = ScriptedTransport(approved())
+    await script.client(propagate=propagated).approve(FISCAL_CODE, approval_request())
+    assert "traceparent" not in script.sent[0].headers
