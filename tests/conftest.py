@@ -59,6 +59,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in("loanasync/_configuration.py", "release")
             # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
             function.can_block_in("loanasync/testing/_recorder.py", "__init__")
+            function.can_block_in("loanasync/cli/_recorded.py", "__init__")
             # a module is read from its file once, where it is first needed
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
         yield
