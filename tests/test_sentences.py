@@ -34,6 +34,8 @@ ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
         ("last_name", 5, "must be a str, not int"),
         ("last_name", " ", "must not be blank"),
         ("last_name", "a\nb", NOT_SENDABLE),
+        ("email", None, "is required"),
+        ("email", 5, "must be a str, not int"),
         ("email", "anna", "must be an e-mail address: one @ with something on both sides, and no spaces"),
         ("mobile_phone", "+39333", PHONE),
         ("mobile_phone", "0039333", PHONE),
