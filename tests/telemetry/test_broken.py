@@ -21,6 +21,7 @@ from loanasync import Approved, Refused
 from loanasync import _events as events
 from loanasync._metrics import Tally, metrics_of
 from loanasync.testing import (
+    Recorder,
     ScriptedTransport,
     Sent,
     Step,
@@ -268,3 +269,11 @@ async def test_a_provider_that_cannot_be_remembered_is_told_all_the_same() -> No
     names = {each.name for each in data.resource_metrics[0].scope_metrics[0].metrics}
     assert "loanasync.decisions" in names
     provider.shutdown()
+
+
+async def test_clients_of_one_provider_are_counted_together() -> None:
+    recorder = Recorder()
+    for _ in range(2):
+        client = scripted_client(approved(), meter_provider=recorder.meter_provider)
+        await client.approve(FISCAL_CODE, approval_request())
+    assert recorder.metric("loanasync.decisions").sum == 2
