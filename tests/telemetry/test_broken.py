@@ -165,10 +165,11 @@ class SpanWithoutContext(trace.NonRecordingSpan):
     get_span_context = fail
 
 
-async def test_a_span_that_does_not_know_its_trace_costs_no_answer() -> None:
+async def test_a_span_that_does_not_know_its_trace_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     tracing = mock.create_autospec(trace.TracerProvider, instance=True)
     tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)
     assert await calls(tracer_provider=tracing) == await calls()
+    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
 
 
 class TheEnd(BaseException):
