@@ -24,8 +24,8 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400
 # What needs neither loop nor network to be tested is tested whole.
-PURE = "advice calls certificates codec configuration decisions dialect display limits meta models options"
-PURE += " policy prepare problems rules values"
+PURE = "advice calls certificates codec configuration decisions dialect display json limits meta models"
+PURE += " options policy prepare problems rules values"
 
 
 def install(session: nox.Session, group: str, *package: str) -> None:

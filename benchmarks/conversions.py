@@ -22,6 +22,7 @@ from loanasync import _codec as codec
 from loanasync import _prepare as prepare
 from loanasync import _rules as rules
 from loanasync._calls import Call, Reply
+from loanasync._json import decode, encode
 from loanasync._meta import Meta
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
@@ -44,7 +45,7 @@ def ours() -> Steps:
 
     call, request = written(), ApprovalRequest(**FIELDS)
     assert json.loads(call.body) == ORDER
-    wire, members = writer.unstructure(request), codec.decode(BODY)
+    wire, members = writer.unstructure(request), decode(BODY)
     decision = call.read(reply, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
@@ -56,8 +57,8 @@ def ours() -> Steps:
             rules.check_approval(request, additional_data_needed=False, dialect=dialect, limits=limits)
         ),
         "unstructure": lambda: writer.unstructure(request),
-        "dumps": lambda: codec.encode(wire),
-        "loads": lambda: codec.decode(BODY),
+        "dumps": lambda: encode(wire),
+        "loads": lambda: decode(BODY),
         "structure": lambda: codec.read_decision(Approved, members, meta),
     }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
@@ -11,6 +11,7 @@ from loanasync._configuration import Shop
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync._dialect import Dialect
 from loanasync._display import JSON, Body, mask
+from loanasync._json import Malformed, decode, encode, repeated
 from loanasync._meta import Meta, Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import personal_values, read_problems
@@ -121,13 +122,15 @@ def _unexpected(
     return UnexpectedReplyError(call.endpoint.operation, reasons, outcome, meta)
 
 
-def _object(reply: Reply) -> codec.Members:
+def _object(reply: Reply) -> dict[str, Any]:
     if reply.fault is not None:
-        raise codec.Malformed(f"body: {reply.fault}")
-    return codec.decode(reply.body)
+        raise Malformed(f"body: {reply.fault}")
+    return decode(reply.body)
 
 
 def _is_another(echoed: object, fiscal_code: str | None) -> bool:
+    if echoed == fiscal_code:
+        return False
     # An echo that is masked or empty says nothing.
     if not isinstance(echoed, str) or any(check_fiscal_code(echoed)):
         return False
@@ -142,12 +145,12 @@ def _decision(
     by_status: ReplyOutcome = "approved" if approved else "refused"
     try:
         members = _object(reply)
-    except codec.Malformed as malformed:
+        twice = repeated(reply.body, ("approved", "redirectUrl"))
+    except Malformed as malformed:
         return _unexpected(call, malformed.args, meta, by_status)
-    twice = members.repeated & {"approved", "redirectUrl"}
     said = members.get("approved")
     if twice:
-        reasons = [f"{name}: given more than once" for name in sorted(twice)]
+        reasons = [f"{name}: given more than once" for name in twice]
     elif "approved" not in members:
         reasons = ["approved: missing"]
     elif type(said) is not bool:
@@ -168,8 +171,8 @@ def _decision(
 
 def _problems(call: Call, reply: Reply) -> tuple[tuple[Problem, ...], type[RejectedError]]:
     if reply.fault is not None:
-        raise codec.Malformed(f"body: {reply.fault}")
-    sent = codec.decode(call.body)
+        raise Malformed(f"body: {reply.fault}")
+    sent = decode(call.body)
     personal = personal_values(sent, call.fiscal_code, call.shop.headers["X-Auth-Token"])
     problems, domain_error = read_problems(reply.body, personal)
     return problems, domain_error or RejectedError
@@ -178,7 +181,7 @@ def _problems(call: Call, reply: Reply) -> tuple[tuple[Problem, ...], type[Rejec
 def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
     try:
         problems, error = _problems(call, reply)
-    except codec.Malformed as malformed:
+    except Malformed as malformed:
         return _unexpected(call, malformed.args, meta)
     if issubclass(error, AlreadyEvaluatedError):
         # Only a 500 is ever retried, so a second attempt means that the first was answered with one.
@@ -195,7 +198,7 @@ def _failed(
     """A status that says all by itself; a proxy's HTML in its body takes nothing from that."""
     try:
         problems = _problems(call, reply)[0]
-    except codec.Malformed:
+    except Malformed:
         problems = ()
     return error(call.endpoint.operation, problems, meta)
 
@@ -206,7 +209,7 @@ _unexpected_status = partial(_failed, UnexpectedStatusError)
 def _saved(call: Call, reply: Reply, meta: Meta) -> UserData | LoanError:
     try:
         return codec.read_user_data(_object(reply))
-    except codec.Malformed as malformed:
+    except Malformed as malformed:
         return _unexpected(call, malformed.args, meta)
 
 
@@ -216,7 +219,7 @@ def _open_shape(call: Call, reply: Reply, meta: Meta) -> Mapping[str, JSON] | Lo
         return Body()
     try:
         return Body(_object(reply))
-    except codec.Malformed as malformed:
+    except Malformed as malformed:
         return _unexpected(call, malformed.args, meta)
 
 
@@ -268,10 +271,10 @@ def complete(shop: Shop, dialect: Dialect, fiscal_code: str, data: UserData) -> 
 
 def create_request(shop: Shop, payload: Mapping[str, JSON]) -> Call:
     """Spec §4.3: the shape is open, a JSON object."""
-    return Call(endpoint=CREATE_REQUEST, shop=shop, fiscal_code=None, body=codec.encode(payload))
+    return Call(endpoint=CREATE_REQUEST, shop=shop, fiscal_code=None, body=encode(payload))
 
 
 def upload_documents(shop: Shop, fiscal_code: str, payload: Mapping[str, JSON]) -> Call:
     """Spec §4.3: the shape is open, a JSON object."""
-    body = codec.encode(payload)
+    body = encode(payload)
     return Call(endpoint=UPLOAD_DOCUMENTS, shop=shop, fiscal_code=fiscal_code, body=body)

@@ -1,8 +1,6 @@
 """Models to the bytes that are sent, and received bytes to models, one cattrs converter per dialect."""
 
-import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import date
 from enum import StrEnum
@@ -17,10 +15,11 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._display import JSON, Body
+from loanasync._json import Malformed, encode, encode_checked
 from loanasync._meta import Meta
 from loanasync._models import AdditionalData, ApprovalRequest, Citizenship, DocumentType, UserData
 
-__all__ = ["Malformed", "Members", "decode", "encode", "read_decision", "read_user_data", "write"]
+__all__ = ["read_decision", "read_user_data", "write"]
 
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
 
@@ -29,86 +28,30 @@ Write = Callable[[Any], Any]
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
-    """A body that is not what the specification says; its arguments are paths and reasons, no values."""
-
-
-class Members(dict[str, Any]):
-    """A JSON object that remembers which of its members came more than once."""
-
-    repeated: frozenset[str] = frozenset()
-
-
-def _members(pairs: list[tuple[str, Any]]) -> Members:
-    members = Members(pairs)
-    if len(members) != len(pairs):  # JSON parsers keep the last one, silently
-        times = Counter(name for name, _ in pairs)
-        members.repeated = frozenset(name for name, count in times.items() if count > 1)
-    return members
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_constant)
-
-
-def encode(members: Mapping[str, JSON]) -> bytes:
-    """A JSON object as UTF-8, without spaces."""
-    return _ENCODER.encode(dict(members)).encode()
-
-
-def decode(body: bytes) -> Members:
-    """The JSON object in a body, whatever charset its header claims (JSON is UTF-8).
-
-    Raises:
-        Malformed: The body is empty, not UTF-8, not JSON, or not an object.
-    """
-    if not body.strip():
-        raise Malformed("body: empty")
-    try:
-        members = _DECODER.decode(body.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        reason = "body: not UTF-8"
-    except RecursionError:
-        reason = "body: nested too deeply"
-    except ValueError:  # JSON errors, NaN, integers of thousands of digits
-        reason = "body: not JSON"
-    else:
-        if isinstance(members, Members):
-            return members
-        reason = "body: not a JSON object"
-    raise Malformed(reason)
-
-
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """A checked model as the bytes to send; None is left out, `extra` goes in as it is."""
-    return encode(_writer(dialect).unstructure(model))
+    members = _writer(dialect).unstructure(model)
+    return encode(members) if model.extra else encode_checked(members)
 
 
-def read_decision(kind: type[DecisionType], members: Members, meta: Meta) -> DecisionType:
+def read_decision(kind: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
     """A decision's members under our names; one of a wrong type becomes None and is named in meta.
 
     The decision itself (`approved`, `redirectUrl`) is checked before; a net amount that comes as a string
     must not cost the shop its one answer.
     """
-    known = _canonical(members)
+    # `raw` and `meta` are ours: a wire member of that name stays in raw only.
+    known = {**members, "raw": Body(members), "meta": meta}
+    for alias, name in READ_ALIASES.items():
+        if alias in members and members.get(name) is None:
+            known[name] = members[alias]
     try:
-        return _decision(kind, known, members, meta)
+        return _READER.structure(known, kind)
     except (TypeError, ValueError):
         pass
     unread = tuple(wire for wire in _ECHO.values() if _wrong_type(kind, wire, known.get(wire)))
     readable = {wire: value for wire, value in known.items() if wire not in unread}
-    return _decision(kind, readable, members, attrs.evolve(meta, unread=unread))
-
-
-def _decision(
-    kind: type[DecisionType], known: Mapping[str, Any], members: Members, meta: Meta
-) -> DecisionType:
-    # `raw` and `meta` are ours: a wire member of that name stays in raw only.
-    return _READER.structure({**known, "raw": Body(members), "meta": meta}, kind)
+    return _READER.structure({**readable, "meta": attrs.evolve(meta, unread=unread)}, kind)
 
 
 def _wrong_type(kind: type[DecisionType], wire: str, value: object) -> bool:
@@ -119,7 +62,7 @@ def _wrong_type(kind: type[DecisionType], wire: str, value: object) -> bool:
     return False
 
 
-def read_user_data(members: Members) -> UserData:
+def read_user_data(members: Mapping[str, Any]) -> UserData:
     """The answer of a completion; members that we do not know end up in `extra`.
 
     Raises:
@@ -138,19 +81,11 @@ def read_user_data(members: Members) -> UserData:
     return attrs.evolve(_READER.structure(members, UserData), extra=extra)
 
 
-def _canonical(members: Members) -> dict[str, Any]:
-    known: dict[str, Any] = dict(members)
-    for alias, name in READ_ALIASES.items():
-        if known.get(name) is None and alias in known:
-            known[name] = known[alias]
-    return known
-
-
 def _exactly(kind: type) -> Callable[[Any, Any], Any]:
     """A hook that converts nothing: cattrs itself would read "false" as True and 1.9 as 1."""
 
     def hook(value: object, _: object) -> object:
-        if type(value) is not kind:
+        if type(value) is not kind and value is not None:
             raise TypeError(kind.__name__)
         return value
 
@@ -161,24 +96,18 @@ def _as_it_is(value: object, _: object) -> object:
     return value
 
 
-def _open(choices: type[StrEnum]) -> Callable[[Any, Any], Any]:
+def _open(choices: type[StrEnum], **also: str) -> Callable[[Any, Any], Any]:
     """A hook that keeps a value which a later version of the service may have added."""
+    known: dict[str, str] = {each.value: each for each in choices} | also
 
     def hook(value: object, _: object) -> object:
         if value is None:
             return None
         if not isinstance(value, str):
             raise TypeError("str")
-        try:
-            return choices(value)
-        except ValueError:
-            return value
+        return known.get(value, value)
 
     return hook
-
-
-def _citizenship(value: object, kind: object) -> object:
-    return Citizenship.ITALIAN if value == "Italian" else _open(Citizenship)(value, kind)
 
 
 def _day_of_month(value: object, _: object) -> object:
@@ -213,12 +142,12 @@ _ECHO = {
 def _make_reader() -> Converter:
     converter = Converter(detailed_validation=False)
     for kind in (bool, int, str):
-        converter.register_structure_hook(kind, _exactly(kind))
+        converter.register_structure_hook(kind | None, _exactly(kind))
     converter.register_structure_hook(date, _read_day)
     converter.register_structure_hook(Meta, _as_it_is)
     converter.register_structure_hook_func(is_mapping, _as_it_is)  # `raw`
     special = {
-        "citizenship": _citizenship,
+        "citizenship": _open(Citizenship, Italian=Citizenship.ITALIAN),
         "payment_day_of_month": _day_of_month,
         "document_type": _open(DocumentType),
     }
@@ -263,8 +192,12 @@ def _make_writer(dialect: Dialect) -> Converter:
     user_data = members_of(UserData, USER_DATA_NAMES)
 
     def approval(request: ApprovalRequest) -> dict[str, JSON]:
-        more = additional(request.additional) if request.additional is not None else {}
-        return {**own(request), **more, **request.extra}
+        members: dict[str, JSON] = own(request)
+        if request.additional is not None:
+            members.update(additional(request.additional))
+        if request.extra:
+            members.update(request.extra)
+        return members
 
     converter.register_unstructure_hook(ApprovalRequest, approval)
     converter.register_unstructure_hook(UserData, lambda data: {**user_data(data), **data.extra})

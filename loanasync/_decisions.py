@@ -5,7 +5,7 @@ from typing import Literal, NoReturn, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display import JSON, Body, mask
+from loanasync._display import JSON, NO_MEMBERS, mask
 from loanasync._meta import Meta
 from loanasync._models import Citizenship
 
@@ -34,7 +34,7 @@ class _Echo:
     zero_interest_rate: bool | None = None
     order_token: str | None = field(default=None, repr=mask)
     payment_day_of_month: int | None = None
-    raw: Mapping[str, JSON] = field(factory=Body, hash=False)
+    raw: Mapping[str, JSON] = field(default=NO_MEMBERS, hash=False)
     meta: Meta
 
     def __bool__(self) -> NoReturn:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-__all__ = ["JSON", "Body", "mask", "masked_unless", "read_only"]
+__all__ = ["JSON", "NO_MEMBERS", "Body", "mask", "masked_unless", "read_only"]
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -52,4 +52,9 @@ class Body(Mapping[str, JSON]):
 
 def read_only(value: object) -> object:
     """Copy a mapping into a `Body`; anything else stays as it is, for the rules to name."""
+    if isinstance(value, Body):
+        return value
     return Body(value) if isinstance(value, Mapping) else value
+
+
+NO_MEMBERS = Body()

@@ -10,7 +10,7 @@ from typing import TypeVar
 import attrs
 from attrs import field, frozen
 
-from loanasync._display import JSON, Body, mask, masked_unless, read_only
+from loanasync._display import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
 from loanasync._meta import Problem
 from loanasync.errors import InvalidRequestError
 
@@ -80,13 +80,16 @@ def names_its_fields(model: Model) -> Model:
 
     @wraps(written_by_attrs)
     def __init__(self: object, **values: object) -> None:  # noqa: N807  (it becomes the model's own)
-        given = values.keys()
-        if not required <= given <= known:
+        try:
+            return written_by_attrs(self, **values)
+        except TypeError:
+            given = values.keys()
             missing = [Problem(name, name, "is required") for name in fields if name in required - given]
             unknown = [Problem(name, name, _unknown(name, known)) for name in sorted(given - known)]
-            del self, given, values  # half made, and personal: must not stand in the traceback
-            raise InvalidRequestError((*missing, *unknown))
-        written_by_attrs(self, **values)
+            if not missing and not unknown:
+                raise
+        del self, given, values  # half made, and personal: must not stand in the traceback
+        raise InvalidRequestError((*missing, *unknown))
 
     type.__setattr__(model, "__init__", __init__)
     return model
@@ -199,7 +202,9 @@ class ApprovalRequest:
     order_token: str | None = field(default=None, repr=mask)
     payment_day_of_month: int | None = None
     additional: AdditionalData | None = field(default=None, repr=masked_unless(AdditionalData))
-    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False, repr=masked_unless(Body))
+    extra: Mapping[str, JSON] = field(
+        default=NO_MEMBERS, converter=read_only, hash=False, repr=masked_unless(Body)
+    )
 
 
 @names_its_fields
@@ -243,7 +248,7 @@ class UserData:
     marketing: bool | None = None
     payment_day_of_month: int | None = None
     profession: str | None = None
-    extra: Mapping[str, JSON] = field(factory=Body, converter=read_only, hash=False)
+    extra: Mapping[str, JSON] = field(default=NO_MEMBERS, converter=read_only, hash=False)
 
     def __repr__(self) -> str:
         return "UserData(***)"

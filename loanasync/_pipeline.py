@@ -1,6 +1,7 @@
 """The way of one call: span, place, attempts, answer; deadlines and retries are kept here."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -45,6 +46,7 @@ class _Lane:
 
     def __init__(self, transport: Sender, places: int | None) -> None:
         self.transport = transport
+        self._most = math.inf if places is None else places
         self._places = None if places is None else asyncio.Semaphore(places)
         self._calls = 0
         self._idle: asyncio.Event | None = None  # who closes waits for it
@@ -59,14 +61,14 @@ class _Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next call has to wait for another to end."""
-        return self._places is not None and self._places.locked()
+        """Whether a call that has just begun has to wait for another to end."""
+        return self._calls > self._most
 
     async def take_place(self, within: float) -> bool:
         """Wait for a place, at most so many seconds."""
         if self._places is None:
             return True
-        if not self._places.locked():
+        if not self.is_full:
             return await self._places.acquire()  # at once
         try:
             async with asyncio.timeout(within):

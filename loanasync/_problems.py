@@ -1,11 +1,12 @@
 """What the service complains about (spec §7), in its five shapes, as problems under our field names."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
+from typing import Any
 
-from loanasync._codec import Malformed, Members, decode
 from loanasync._dialect import field_of
+from loanasync._json import Malformed, decode
 from loanasync._meta import Problem
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -65,7 +66,7 @@ def _domain_error(messages: list[str]) -> type[DomainError] | None:
     return DomainError if messages else None
 
 
-def _messages(members: Members) -> Iterator[tuple[str, str]]:
+def _messages(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     errors = members.get("errors", members.get("error"))  # spec §7: a 403 says "error", singular
     if isinstance(errors, str):  # spec §7: so do a 403 and a 409
         yield "", errors

@@ -36,7 +36,7 @@ def text(value: object) -> str | None:
         return f"must be a str, not {kind(value)}"
     if not value.strip():
         return "must not be blank"
-    if _UNSENDABLE.search(value):
+    if not value.isprintable() and _UNSENDABLE.search(value):  # what is printable is soon looked through
         return "must not hold line breaks or other control characters"
     return None
 

@@ -30,6 +30,7 @@ ORDER = [
         "_rules",
         "_configuration",
         "_certificates",
+        "_json",
         "_codec",
         "_problems",
         "_calls",

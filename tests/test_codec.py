@@ -5,13 +5,15 @@ import json
 from datetime import date
 from typing import Any
 
+import orjson
 import pytest
 from builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync import ApprovalRequest, Approved, Citizenship, Dialect, DocumentType, Meta, Refused, UserData
-from loanasync._codec import Malformed, Members, decode, encode, read_decision, read_user_data, write
+from loanasync._codec import read_decision, read_user_data, write
+from loanasync._json import Malformed, decode, encode, repeated
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
@@ -256,17 +258,59 @@ def test_a_byte_order_mark_does_no_harm() -> None:
     assert decode(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
 
 
-def test_members_given_more_than_once_are_remembered() -> None:
-    members = decode(b'{"a":1,"b":{"c":1,"c":2},"a":2}')
-    assert dict(members) == {"a": 2, "b": {"c": 2}}
-    assert members.repeated == frozenset({"a"})
-    assert decode(b'{"a":1}').repeated == frozenset()
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"a":1,"c":2}', []),
+        (b'{"a":1,"b":{"c":1,"c":2},"a":2}', ["a"]),
+        (b'{"c":1,"a":1,"c":2,"a":1}', ["a", "c"]),
+        (b'{"a":1,"b":{"a":1},"c":"a"}', []),
+        (b'{"a":1,"\\u0061":2}', ["a"]),
+        (b'{"a":1,"\\u0062":2}', []),
+        (b'\xef\xbb\xbf{"a":1,"a":2}', ["a"]),
+    ],
+)
+def test_members_given_more_than_once_are_found(body: bytes, found: list[str]) -> None:
+    assert repeated(body, ("c", "a")) == found
+    assert decode(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":"\\ud800"}',  # half of a surrogate pair
+        b'\xef\xbb\xbf{"a":"\\ud800"}',
+        b'{"a":-1e999}',
+    ],
+)
+def test_what_the_fast_library_does_not_read_the_standard_one_does(body: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (its own, of a class that is not ours to name)
+        orjson.loads(body)
+    assert decode(body) == json.loads(body.decode("utf-8-sig"))
+
+
+@pytest.mark.parametrize("value", [2**70, {1: "a"}, "\x7f\u2028"])
+def test_open_members_are_written_as_the_standard_library_does(value: Any) -> None:
+    written = write(approval_request(extra={"a": value}), STREET)
+    assert json.loads(written)["a"] == json.loads(json.dumps(value))
+
+
+@given(APPROVAL_REQUESTS)
+def test_what_is_written_does_not_depend_on_the_library(request: ApprovalRequest) -> None:
+    written = write(request, STREET)
+    assert written == encode(json.loads(written))
+
+
+def test_names_that_are_looked_for_too_deep_in_a_body_are_malformed() -> None:
+    deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
+    with pytest.raises(Malformed, match="nested too deeply"):
+        repeated(deep, ["a"])
 
 
 @given(st.binary())
 def test_any_bytes_are_members_or_malformed(body: bytes) -> None:
     with contextlib.suppress(Malformed):
-        assert isinstance(decode(body), Members)
+        assert isinstance(decode(body), dict)
 
 
 JSON_VALUES = st.recursive(

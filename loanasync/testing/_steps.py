@@ -7,8 +7,8 @@ from typing import TypeAlias
 from attrs import frozen
 
 from loanasync._calls import NoAnswer, Reply
-from loanasync._codec import encode
 from loanasync._display import JSON
+from loanasync._json import encode
 from loanasync.testing._sent import Headers, Sent
 
 __all__ = [

@@ -1,0 +1,84 @@
+"""JSON as bytes: by a library that is fast and strict, and by the standard one where that says no."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+
+from loanasync._display import JSON
+
+__all__ = ["Malformed", "decode", "encode", "encode_checked", "repeated"]
+
+
+class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
+    """A body that is not what the specification says; its arguments are paths and reasons, no values."""
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_PAIRS = json.JSONDecoder(object_pairs_hook=list)
+
+
+def encode(members: Mapping[str, JSON]) -> bytes:
+    """A JSON object as UTF-8, without spaces.
+
+    Raises:
+        ValueError: A number that JSON does not have.
+    """
+    return _ENCODER.encode(dict(members)).encode()
+
+
+def encode_checked(members: dict[str, JSON]) -> bytes:
+    """`encode` for members of checked types: a number that JSON does not have would become null."""
+    return orjson.dumps(members)
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body, whatever charset its header claims (JSON is UTF-8).
+
+    Raises:
+        Malformed: The body is empty, not UTF-8, not JSON, or not an object.
+    """
+    members = None
+    try:  # noqa: SIM105  (each call comes here, and `suppress` costs more than the reading)
+        members = orjson.loads(body)
+    except ValueError:
+        pass  # nothing is raised where that error, which quotes the body, would be its context
+    if members is None:  # half of a surrogate pair, a byte order mark: no reason to lose an answer
+        members = _decoded(_DECODER, body)
+    if not isinstance(members, dict):
+        raise Malformed("body: not a JSON object")
+    return members
+
+
+def repeated(body: bytes, names: Collection[str]) -> list[str]:
+    """Those of some names that a JSON object has more than once: parsers keep the last, silently.
+
+    Raises:
+        Malformed: As for `decode`.
+    """
+    is_plain = b"\\u" not in body  # as which a name may come, too
+    if is_plain and all(body.count(name.encode()) <= 1 for name in names):
+        return []
+    times = Counter(name for name, _ in _decoded(_PAIRS, body))
+    return sorted(name for name in names if times[name] > 1)
+
+
+def _decoded(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401  (any JSON)
+    if not body.strip():
+        raise Malformed("body: empty")
+    try:
+        return decoder.decode(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        reason = "body: not UTF-8"
+    except RecursionError:
+        reason = "body: nested too deeply"
+    except ValueError:  # JSON errors, NaN, integers of thousands of digits
+        reason = "body: not JSON"
+    raise Malformed(reason)
