@@ -3,13 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from enum import StrEnum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import attrs
 from cattrs import Converter
-from cattrs.cols import is_mapping
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from loanasync._decisions import Approved, Refused
@@ -26,6 +24,7 @@ DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
 Write = Callable[[Any], Any]
 
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
@@ -37,29 +36,28 @@ def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
 def read_decision(kind: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
     """A decision's members under our names; one of a wrong type becomes None and is named in meta.
 
-    The decision itself (`approved`, `redirectUrl`) is checked before; a net amount that comes as a string
-    must not cost the shop its one answer.
+    Member by member and not by cattrs, which reads all or nothing: a net amount that comes as a string must
+    not cost the shop its one answer. The decision itself (`approved`, `redirectUrl`) is checked before.
     """
-    # `raw` and `meta` are ours: a wire member of that name stays in raw only.
-    known = {**members, "raw": Body(members), "meta": meta}
-    for alias, name in READ_ALIASES.items():
-        if alias in members and members.get(name) is None:
-            known[name] = members[alias]
-    try:
-        return _READER.structure(known, kind)
-    except (TypeError, ValueError):
-        pass
-    unread = tuple(wire for wire in _ECHO.values() if _wrong_type(kind, wire, known.get(wire)))
-    readable = {wire: value for wire, value in known.items() if wire not in unread}
-    return _READER.structure({**readable, "meta": attrs.evolve(meta, unread=unread)}, kind)
-
-
-def _wrong_type(kind: type[DecisionType], wire: str, value: object) -> bool:
-    try:
-        _READER.structure({wire: value, "meta": _NO_META}, kind)
-    except (TypeError, ValueError):
-        return True
-    return False
+    echo: dict[str, Any] = {}
+    unread = []
+    for name, wire, expected in _ECHO[kind]:
+        value = members.get(wire)
+        if value is None and wire in _OTHER_SPELLINGS:
+            value = members.get(_OTHER_SPELLINGS[wire])
+        if type(value) is expected:
+            echo[name] = value
+        elif name == "payment_day_of_month" and isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
+            echo[name] = int(
+                value
+            )  # spec §2.1: a string in the input and an integer in the response; read either
+        elif value is not None:
+            unread.append(wire)
+    if "citizenship" in echo:
+        echo["citizenship"] = _CITIZENSHIPS.get(echo["citizenship"], echo["citizenship"])
+    if unread:
+        meta = attrs.evolve(meta, unread=tuple(unread))
+    return kind(**echo, raw=Body(members), meta=meta)
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -96,23 +94,16 @@ def _as_it_is(value: object, _: object) -> object:
     return value
 
 
-def _open(choices: type[StrEnum], **also: str) -> Callable[[Any, Any], Any]:
-    """A hook that keeps a value which a later version of the service may have added."""
-    known: dict[str, str] = {each.value: each for each in choices} | also
-
-    def hook(value: object, _: object) -> object:
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise TypeError("str")
-        return known.get(value, value)
-
-    return hook
+def _document_type(value: object, _: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError("str")
+    return _DOCUMENT_TYPES.get(value, value)
 
 
 def _day_of_month(value: object, _: object) -> object:
-    # spec §2.1: a string in the approval's input and an integer in its response; read either.
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,2}", value):
+    if isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
         return int(value)
     if value is not None and type(value) is not int:
         raise TypeError("int")
@@ -133,10 +124,25 @@ def _write_month(value: date) -> str:
     return f"{value.month:02}/{value.year:04}"
 
 
-_NO_META = Meta(status=0, attempts=0, elapsed=0.0)
-_ECHO = {
-    each.name: APPROVAL_NAMES[each.name] for each in attrs.fields(Approved) if each.name in APPROVAL_NAMES
-}
+# Open enumerations: a value which a later version of the service may have added stays what it is.
+_CITIZENSHIPS = {**{each.value: each for each in Citizenship}, "Italian": Citizenship.ITALIAN}
+_DOCUMENT_TYPES = {each.value: each for each in DocumentType}
+
+_OTHER_SPELLINGS = {name: alias for alias, name in READ_ALIASES.items()}
+
+
+def _echo_of(kind: type) -> list[tuple[str, str, type]]:
+    """The echoed members: our name, the wire's, and the type that spec §2.1 says."""
+    types: dict[type, type] = {Citizenship: str}
+    hints = {name: get_args(hint)[0] for name, hint in get_type_hints(kind).items() if get_args(hint)}
+    return [
+        (each.name, APPROVAL_NAMES[each.name], types.get(hints[each.name], hints[each.name]))
+        for each in attrs.fields(kind)
+        if each.name in APPROVAL_NAMES
+    ]
+
+
+_ECHO: dict[type, list[tuple[str, str, type]]] = {kind: _echo_of(kind) for kind in (Approved, Refused)}
 
 
 def _make_reader() -> Converter:
@@ -144,22 +150,12 @@ def _make_reader() -> Converter:
     for kind in (bool, int, str):
         converter.register_structure_hook(kind | None, _exactly(kind))
     converter.register_structure_hook(date, _read_day)
-    converter.register_structure_hook(Meta, _as_it_is)
-    converter.register_structure_hook_func(is_mapping, _as_it_is)  # `raw`
-    special = {
-        "citizenship": _open(Citizenship, Italian=Citizenship.ITALIAN),
-        "payment_day_of_month": _day_of_month,
-        "document_type": _open(DocumentType),
+    special = {"payment_day_of_month": _day_of_month, "document_type": _document_type}
+    overrides: dict[str, Any] = {
+        name: override(rename=wire, struct_hook=special.get(name)) for name, wire in USER_DATA_NAMES.items()
     }
-    for model, names in ((Approved, _ECHO), (Refused, _ECHO), (UserData, USER_DATA_NAMES)):
-        fields = {each.name for each in attrs.fields(model)}
-        overrides: dict[str, Any] = {
-            name: override(rename=wire, struct_hook=special.get(name))
-            for name, wire in names.items()
-            if name in fields
-        }
-        hook = make_dict_structure_fn(model, converter, extra=override(omit=True), **overrides)
-        converter.register_structure_hook(model, hook)
+    hook = make_dict_structure_fn(UserData, converter, extra=override(omit=True), **overrides)
+    converter.register_structure_hook(UserData, hook)
     return converter
 
 
