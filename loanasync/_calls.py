@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from loanasync import _codec as codec
 from loanasync._configuration import Shop
@@ -38,7 +38,10 @@ SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeate
 Outcome: TypeAlias = Decision | UserData | Mapping[str, JSON]
 
 
-@frozen(kw_only=True)
+# What each call makes anew is not frozen: a frozen object takes three times as long to make.
+
+
+@define(kw_only=True)
 class Request:
     """One HTTP request as the transport gets it; all of it is personal or secret but the method."""
 
@@ -48,7 +51,7 @@ class Request:
     body: bytes = field(repr=mask)
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Reply:
     """An answer as the transport hands it over; `fault` says why its body is not whole, if it is not."""
 
@@ -77,7 +80,7 @@ class Endpoint:
     statuses: Mapping[int, "Reader"] = field(repr=False)
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Call:
     """One call, ready to be sent as often as its retries need it."""
 
@@ -145,7 +148,7 @@ def _decision(
     by_status: ReplyOutcome = "approved" if approved else "refused"
     try:
         members = _object(reply)
-        twice = repeated(reply.body, ("approved", "redirectUrl"))
+        twice = repeated(reply.body, (b"approved", b"redirectUrl"))
     except Malformed as malformed:
         return _unexpected(call, malformed.args, meta, by_status)
     said = members.get("approved")

@@ -39,25 +39,30 @@ def read_decision(kind: type[DecisionType], members: Mapping[str, Any], meta: Me
     Member by member and not by cattrs, which reads all or nothing: a net amount that comes as a string must
     not cost the shop its one answer. The decision itself (`approved`, `redirectUrl`) is checked before.
     """
-    echo: dict[str, Any] = {}
-    unread = []
-    for name, wire, expected in _ECHO[kind]:
-        value = members.get(wire)
-        if value is None and wire in _OTHER_SPELLINGS:
-            value = members.get(_OTHER_SPELLINGS[wire])
-        if type(value) is expected:
-            echo[name] = value
-        elif name == "payment_day_of_month" and isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
-            echo[name] = int(
-                value
-            )  # spec §2.1: a string in the input and an integer in the response; read either
-        elif value is not None:
-            unread.append(wire)
+    known = _canonical(members)
+    names, types = _ECHO[kind]
+    echo: dict[str, Any] = {
+        names[wire]: value for wire, value in known.items() if types.get(wire) is type(value)
+    }
+    if len(echo) < len(names.keys() & known.keys()):
+        unread = [name for name in names if known.get(name) is not None and names[name] not in echo]
+        meta = attrs.evolve(meta, unread=tuple(unread))
     if "citizenship" in echo:
         echo["citizenship"] = _CITIZENSHIPS.get(echo["citizenship"], echo["citizenship"])
-    if unread:
-        meta = attrs.evolve(meta, unread=tuple(unread))
     return kind(**echo, raw=Body(members), meta=meta)
+
+
+def _canonical(members: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The members in the one form that our names have; most are in it already."""
+    known = dict(members)
+    for alias, name in READ_ALIASES.items():
+        if alias in known and known.get(name) is None:
+            known[name] = known[alias]
+    # spec §2.1: a string in the approval's input and an integer in its response; read either.
+    day = known.get("paymentDayOfMonth")
+    if isinstance(day, str) and _DAY_OF_MONTH.fullmatch(day):
+        known["paymentDayOfMonth"] = int(day)
+    return known
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -128,21 +133,20 @@ def _write_month(value: date) -> str:
 _CITIZENSHIPS = {**{each.value: each for each in Citizenship}, "Italian": Citizenship.ITALIAN}
 _DOCUMENT_TYPES = {each.value: each for each in DocumentType}
 
-_OTHER_SPELLINGS = {name: alias for alias, name in READ_ALIASES.items()}
+
+def _echo_of(kind: type) -> tuple[dict[str, str], dict[str, type]]:
+    """The members that a decision echoes (spec §2.1): our names for them, and their types."""
+    hints = get_type_hints(kind)
+    names = {
+        APPROVAL_NAMES[each.name]: each.name for each in attrs.fields(kind) if each.name in APPROVAL_NAMES
+    }
+    types = {wire: get_args(hints[name])[0] for wire, name in names.items()}
+    return names, types | {"citizenship": str}
 
 
-def _echo_of(kind: type) -> list[tuple[str, str, type]]:
-    """The echoed members: our name, the wire's, and the type that spec §2.1 says."""
-    types: dict[type, type] = {Citizenship: str}
-    hints = {name: get_args(hint)[0] for name, hint in get_type_hints(kind).items() if get_args(hint)}
-    return [
-        (each.name, APPROVAL_NAMES[each.name], types.get(hints[each.name], hints[each.name]))
-        for each in attrs.fields(kind)
-        if each.name in APPROVAL_NAMES
-    ]
-
-
-_ECHO: dict[type, list[tuple[str, str, type]]] = {kind: _echo_of(kind) for kind in (Approved, Refused)}
+_ECHO: dict[type, tuple[dict[str, str], dict[str, type]]] = {
+    kind: _echo_of(kind) for kind in (Approved, Refused)
+}
 
 
 def _make_reader() -> Converter:

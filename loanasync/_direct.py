@@ -191,11 +191,9 @@ def _written(request: Request, host: str) -> bytes:
     """A request as it goes over the wire."""
     if not "".join(request.headers.values()).isprintable():
         raise ValueError("a header must not hold line breaks")  # one would begin another header
-    lines = [
-        f"{request.method} {request.url[_path_of(request.url) :]} HTTP/1.1",
-        f"Host: {host}",
-        f"Content-Length: {len(request.body)}",
-        *[f"{name}: {value}" for name, value in request.headers.items()],
-        "\r\n",
-    ]
-    return "\r\n".join(lines).encode() + request.body
+    headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
+    head = (
+        f"{request.method} {request.url[_path_of(request.url) :]} HTTP/1.1\r\n"
+        f"Host: {host}\r\nContent-Length: {len(request.body)}\r\n{headers}\r\n"
+    )
+    return head.encode() + request.body

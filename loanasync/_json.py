@@ -57,17 +57,20 @@ def decode(body: bytes) -> dict[str, Any]:
     return members
 
 
-def repeated(body: bytes, names: Collection[str]) -> list[str]:
+def repeated(body: bytes, names: Collection[bytes]) -> list[str]:
     """Those of some names that a JSON object has more than once: parsers keep the last, silently.
 
     Raises:
         Malformed: As for `decode`.
     """
-    is_plain = b"\\u" not in body  # as which a name may come, too
-    if is_plain and all(body.count(name.encode()) <= 1 for name in names):
-        return []
+    if b"\\u" not in body:  # as which a name may come, too
+        for name in names:
+            if body.count(name) > 1:
+                break
+        else:
+            return []
     times = Counter(name for name, _ in _decoded(_PAIRS, body))
-    return sorted(name for name in names if times[name] > 1)
+    return sorted(name.decode() for name in names if times[name.decode()] > 1)
 
 
 def _decoded(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401  (any JSON)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from attrs import evolve, frozen
+from attrs import define, evolve
 
 from loanasync._calls import Call, NoAnswer, Outcome, Reply, Request
 from loanasync._decisions import Approved, Refused
@@ -94,7 +94,7 @@ class _Lane:
             await self.transport.aclose()
 
 
-@frozen
+@define
 class _Answer:
     """What the attempts of a call came to."""
 

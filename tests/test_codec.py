@@ -271,7 +271,7 @@ def test_a_byte_order_mark_does_no_harm() -> None:
     ],
 )
 def test_members_given_more_than_once_are_found(body: bytes, found: list[str]) -> None:
-    assert repeated(body, ("c", "a")) == found
+    assert repeated(body, (b"c", b"a")) == found
     assert decode(body)
 
 
@@ -304,7 +304,7 @@ def test_what_is_written_does_not_depend_on_the_library(request: ApprovalRequest
 def test_names_that_are_looked_for_too_deep_in_a_body_are_malformed() -> None:
     deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
     with pytest.raises(Malformed, match="nested too deeply"):
-        repeated(deep, ["a"])
+        repeated(deep, [b"a"])
 
 
 @given(st.binary())
