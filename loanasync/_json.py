@@ -63,7 +63,7 @@ def repeated(body: bytes, names: Collection[bytes]) -> list[str]:
     Raises:
         Malformed: As for `decode`.
     """
-    if b"\\u" not in body:  # as which a name may come, too
+    if b"\\" not in body or b"\\u" not in body:  # as which a name may come, too; one byte is found faster
         for name in names:
             if body.count(name) > 1:
                 break

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from operator import attrgetter
 
 from loanasync import _values as values
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
@@ -19,7 +20,7 @@ from loanasync._models import (
     SalaryType,
     UserData,
 )
-from loanasync._values import Rule, matching, text
+from loanasync._values import Rule, Text, matching, text
 
 __all__ = [
     "check_approval",
@@ -62,7 +63,7 @@ def check_approval(
         yield _not_a(ApprovalRequest, request)
         return
     names = dialect.approval_names
-    yield from _broken(_approval_rules(limits), names, request)
+    yield from _broken(_approval_rules(limits).left_for(request), names, request)
     if dialect.order_token_required and request.order_token is None:
         yield Problem("order_token", names["order_token"], "is required in this dialect")
     for field, sent in (
@@ -136,7 +137,9 @@ def _not_a(model: type, value: object) -> Problem:
 
 
 def _broken(
-    rules: Mapping[str, Rule], names: Mapping[str, str], model: ApprovalRequest | AdditionalData | UserData
+    rules: Mapping[str, Callable[..., str | None]],
+    names: Mapping[str, str],
+    model: ApprovalRequest | AdditionalData | UserData,
 ) -> Iterator[Problem]:
     for field, rule in rules.items():
         wrong = rule(getattr(model, field))
@@ -154,74 +157,78 @@ def _optional(rule: Rule) -> Rule:
     return lambda value: None if value is None else rule(value)
 
 
-def _address(value: object) -> str | None:
-    wrong = text(value)
-    if wrong is None and "," in str(value):
-        wrong = "must be the street's name without commas; its number goes into street_number"
-    return wrong
+def _address(value: str) -> str | None:
+    if "," in value:
+        return "must be the street's name without commas; its number goes into street_number"
+    return None
 
 
-def _mobile_phone(value: object) -> str | None:
-    wrong = text(value)
-    if wrong is None:
-        digits = str(value)
-        if digits.startswith(("+", "00")):
-            wrong = "must come without the international prefix: that goes into country_calling_code"
-        elif not _DIGITS.fullmatch(digits):
-            wrong = "must be digits only, without spaces or dashes"
-    return wrong
+def _mobile_phone(value: str) -> str | None:
+    if value.startswith(("+", "00")):
+        return "must come without the international prefix: that goes into country_calling_code"
+    return None if _DIGITS.fullmatch(value) else "must be digits only, without spaces or dashes"
 
 
-def _province(pattern: str) -> Rule:
-    rule = matching(pattern, "two upper-case letters, such as RM")
-
-    def province(value: object) -> str | None:
-        wrong = rule(value)
-        if wrong and (value is None or isinstance(value, float)):
-            wrong += '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
-        elif wrong and isinstance(value, bool):
-            wrong += "; if it was NO (Novara), YAML took it for false: put it in quotes"
-        return wrong
-
-    return province
+def _misread_province(value: object) -> str:
+    if value is None or isinstance(value, float):
+        return '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
+    return (
+        "; if it was NO (Novara), YAML took it for false: put it in quotes" if isinstance(value, bool) else ""
+    )
 
 
-def _postal_code(pattern: str) -> Rule:
-    rule = matching(pattern, "five digits; a shorter one may have lost leading zeros")
-
-    def postal_code(value: object) -> str | None:
-        wrong = rule(value)
-        if wrong and isinstance(value, int | float):
-            wrong += " of five digits: a number loses its leading zeros (00100 is Roma)"
-        return wrong
-
-    return postal_code
+def _misread_postal_code(value: object) -> str:
+    if isinstance(value, int | float):
+        return " of five digits: a number loses its leading zeros (00100 is Roma)"
+    return ""
 
 
-def _make_approval_rules(limits: Limits) -> Mapping[str, Rule]:
+class _Rules(dict[str, Rule]):
+    """Rules by field, of a model some of whose fields must be texts."""
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        super().__init__(rules)
+        self._texts = attrgetter(*(field for field, rule in rules.items() if isinstance(rule, Text)))
+        own = {field: rule.own if isinstance(rule, Text) else rule for field, rule in rules.items()}
+        self._own = {field: rule for field, rule in own.items() if rule is not None}
+
+    def left_for(self, model: object) -> "Mapping[str, Callable[..., str | None]]":
+        """The rules that one look at all texts leaves to be asked."""
+        return self._own if values.are_texts(self._texts(model)) else self
+
+
+def _make_approval_rules(limits: Limits) -> _Rules:
     cents = "euro cents"
-    return {
-        "amount": values.number(limits.amount_min, limits.amount_max, cents, "; 125.50 euro are 12550 cents"),
-        "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
-        "loan_finality": text,
-        "email": values.email,
-        "last_name": text,
-        "first_name": text,
-        "mobile_phone": _mobile_phone,
-        "country_calling_code": _optional(matching(r"\+[0-9]{1,4}", "a + and digits, such as +39")),
-        "city": text,
-        "address": _address,
-        "province": _province(limits.province),
-        "postal_code": _postal_code(limits.postal_code),
-        "street_number": text
-        if limits.street_number is None
-        else matching(limits.street_number, "a street number of the form that your Limits ask for"),
-        "citizenship": values.choice((*Citizenship, "Italian")),
-        "iban": _optional(text),
-        "zero_interest_rate": _optional(values.boolean),
-        "order_token": _optional(text),
-        "payment_day_of_month": _optional(values.day_of_month),
-    }
+    return _Rules(
+        {
+            "amount": values.number(
+                limits.amount_min, limits.amount_max, cents, "; 125.50 euro are 12550 cents"
+            ),
+            "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
+            "loan_finality": text,
+            "email": values.email,
+            "last_name": text,
+            "first_name": text,
+            "mobile_phone": Text(_mobile_phone),
+            "country_calling_code": _optional(matching(r"\+[0-9]{1,4}", "a + and digits, such as +39")),
+            "city": text,
+            "address": Text(_address),
+            "province": matching(limits.province, "two upper-case letters, such as RM", _misread_province),
+            "postal_code": matching(
+                limits.postal_code,
+                "five digits; a shorter one may have lost leading zeros",
+                _misread_postal_code,
+            ),
+            "street_number": text
+            if limits.street_number is None
+            else matching(limits.street_number, "a street number of the form that your Limits ask for"),
+            "citizenship": values.choice((*Citizenship, "Italian")),
+            "iban": _optional(text),
+            "zero_interest_rate": _optional(values.boolean),
+            "order_token": _optional(text),
+            "payment_day_of_month": _optional(values.day_of_month),
+        }
+    )
 
 
 # No decorator: mutation testing leaves decorated functions out, and these are the rules.

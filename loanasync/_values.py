@@ -4,8 +4,12 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
 
+from attrs import frozen
+
 __all__ = [
     "Rule",
+    "Text",
+    "are_texts",
     "boolean",
     "choice",
     "day",
@@ -20,7 +24,6 @@ Rule = Callable[[object], str | None]
 
 # Line breaks, other control characters, and halves of surrogate pairs, which UTF-8 cannot carry.
 _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 def kind(value: object) -> str:
@@ -28,38 +31,54 @@ def kind(value: object) -> str:
     return type(value).__name__
 
 
-def text(value: object) -> str | None:
-    """A string with something in it and nothing that cannot be sent."""
+def are_texts(found: Iterable[object]) -> bool:
+    """Whether all are right texts, which they nearly always are: one look at all costs as much as at one."""
+    try:
+        return "".join(found).isprintable() and all(map(str.strip, found))  # type: ignore[arg-type]
+    except TypeError:
+        return False
+
+
+@frozen
+class Text:
+    """The rule for a text: something in it, nothing that cannot be sent, and what else is asked of it.
+
+    Args:
+        own: What else is wrong with a right text, if anything.
+        hint: What to add when something is wrong with a value.
+    """
+
+    own: Callable[[str], str | None] | None = None
+    hint: Callable[[object], str] = lambda _: ""
+
+    def __call__(self, value: object) -> str | None:
+        wrong = _no_text(value)
+        if wrong is None and self.own is not None:
+            wrong = self.own(str(value))
+        return None if wrong is None else wrong + self.hint(value)
+
+
+def _no_text(value: object) -> str | None:
     if value is None:
         return "is required"
     if not isinstance(value, str):
         return f"must be a str, not {kind(value)}"
     if not value.strip():
         return "must not be blank"
-    if not value.isprintable() and _UNSENDABLE.search(value):  # what is printable is soon looked through
+    if _UNSENDABLE.search(value):
         return "must not hold line breaks or other control characters"
     return None
 
 
-def matching(pattern: str, meaning: str) -> Rule:
+def matching(pattern: str, meaning: str, hint: Callable[[object], str] = lambda _: "") -> Text:
     """A text that a pattern matches as a whole."""
-    whole = re.compile(pattern)
-
-    def rule(value: object) -> str | None:
-        wrong = text(value)
-        if wrong is None and not whole.fullmatch(str(value)):
-            wrong = f"must be {meaning}"
-        return wrong
-
-    return rule
+    matches = re.compile(pattern).fullmatch
+    return Text(lambda value: None if matches(value) else f"must be {meaning}", hint)
 
 
-def email(value: object) -> str | None:
-    """Spec §2.1: a valid e-mail address; whether it exists is the service's to know."""
-    wrong = text(value)
-    if wrong is None and not _EMAIL.fullmatch(str(value)):
-        wrong = "must be an e-mail address: one @ with something on both sides, and no spaces"
-    return wrong
+text = Text()
+# Spec §2.1: a valid e-mail address; whether it exists is the service's to know.
+email = matching(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with something on both sides, and no spaces")
 
 
 def choice(allowed: Iterable[str], hint: str = "") -> Rule:
