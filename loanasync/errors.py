@@ -65,6 +65,8 @@ RequestSent = Literal["no", "maybe"]
 StoppedBy = Literal["attempts", "deadline", "quota"]
 ReplyOutcome = Literal["approved", "refused", "unknown"]
 
+_SERVER_ERROR = 500
+
 
 class LoanError(Exception):
     """Any failure of this package. Catch it to catch them all.
@@ -261,13 +263,15 @@ class SystemFaultError(ServiceError):
 class UnexpectedStatusError(ServiceError):
     """A status that spec §4 does not name for this call; redirects are among them, never followed.
 
-    Check `base_url`, and what stands between this machine and the service.
+    Check `base_url`, and what stands between this machine and the service. From 500 on, a gateway may have
+    given up while the service went on: settle the outcome before the call is repeated.
     """
 
     def __str__(self) -> str:
-        return self._says(
-            "the specification does not name this status here; check base_url and what stands in between"
-        )
+        advice = "the specification does not name this status here; check base_url and what stands in between"
+        if self.status >= _SERVER_ERROR:
+            advice += "; it may have been carried out all the same: settle its outcome before repeating it"
+        return self._says(advice)
 
 
 @define(slots=False, repr=False)
