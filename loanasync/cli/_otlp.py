@@ -17,6 +17,7 @@ __all__ = ["Collector", "ExportError"]
 
 _PATIENCE = 5  # seconds for each of the two requests, the exporter's own retries included
 _OK = range(200, 300)
+_PATHS = ("/v1/traces", "/v1/metrics")
 
 # It tells of its retries; what they come to is said in our own sentence.
 logging.getLogger("opentelemetry.exporter.otlp").addHandler(logging.NullHandler())
@@ -47,6 +48,8 @@ class Collector:
             raise ValueError("must be an address such as http://localhost:4318")
         if base.user is not None or base.password is not None or base.query_string or base.fragment:
             raise ValueError("must be an address alone; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+        if base.path.rstrip("/").endswith(_PATHS):
+            raise ValueError("must be the base address: /v1/traces and /v1/metrics are appended to it")
         return cls(base)
 
     def take(self, recorded: Recorded, console: Console) -> None:
@@ -77,8 +80,9 @@ class Collector:
             session.hooks["response"].append(lambda answer, **_: answered.append(answer.status_code))
             export(str(address), session)
         if not answered:
-            silent = f"could not be reached, or did not answer in {_PATIENCE} seconds"
-            raise ExportError(f"{signal} were not exported: {address} {silent}")
+            silent = f"gave no answer over {address.scheme} in {_PATIENCE} seconds"
+            advice = "does a collector listen there, for OTLP over HTTP (as a rule 4318, not gRPC's 4317)?"
+            raise ExportError(f"{signal} were not exported: {address} {silent}; {advice}")
         if answered[-1] not in _OK:
             raise ExportError(f"{signal} were not exported: {address} answered {answered[-1]}")
         return address

@@ -237,7 +237,8 @@ def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
         done = run_demo(url)
     assert done.returncode == 1
     assert done.stderr == (
-        f"traces were not exported: {url}/v1/traces could not be reached, or did not answer in 5 seconds\n"
+        f"traces were not exported: {url}/v1/traces gave no answer over http in 5 seconds; does a collector"
+        " listen there, for OTLP over HTTP (as a rule 4318, not gRPC's 4317)?\n"
     )
     assert "the shop receives" in done.stdout, "the story is told all the same"
     assert "exported to" not in done.stdout
@@ -263,7 +264,7 @@ def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
     recorded.tracer_provider.get_tracer("test").start_span("call").end()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         collector = _otlp.Collector.at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(_otlp.ExportError, match=r"did not answer in 0\.2 seconds$"):
+        with pytest.raises(_otlp.ExportError, match=r"gave no answer over http in 0\.2 seconds; does a"):
             collector.take(recorded, Console(quiet=True))
 
 
@@ -275,6 +276,8 @@ def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
         ("http://anna:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("http://localhost:4318?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("http://localhost:port", "--otlp"),
+        ("http://localhost:4318/v1/traces", "/v1/traces and /v1/metrics are appended"),
+        ("http://localhost:4318/v1/metrics/", "/v1/traces and /v1/metrics are appended"),
     ],
 )
 def test_what_is_no_collectors_address_is_said_before_anything_begins(url: str, said: str) -> None:
