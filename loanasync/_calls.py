@@ -16,6 +16,7 @@ from loanasync._meta import Meta, Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import personal_values, read_problems
 from loanasync._rules import check_fiscal_code, normalize_fiscal_code
+from loanasync._transport_errors import RequestSent
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -23,7 +24,6 @@ from loanasync.errors import (
     LoanError,
     RejectedError,
     ReplyOutcome,
-    RequestSent,
     SystemFaultError,
     TransportError,
     UnexpectedReplyError,

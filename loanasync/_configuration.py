@@ -43,6 +43,16 @@ def require(kind: type, setting: str, value: object) -> None:
         raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.kind(value)}")
 
 
+def require_provider(of: str, setting: str, value: object) -> None:
+    """Refuse what is no provider of OpenTelemetry's: another object of it is easily given in its place.
+
+    Raises:
+        ConfigurationError: The value does not give out tracers, or meters.
+    """
+    if value is not None and not callable(getattr(value, f"get_{of.lower()}", None)):
+        raise ConfigurationError(setting, f"must be OpenTelemetry's {of}Provider, not {values.kind(value)}")
+
+
 def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:
     """Check what identifies a shop (spec §5).
 

@@ -18,6 +18,7 @@ from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._events import warn_once
 from loanasync._transport import Transport, connecting
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _sends() -> tuple[object, object]:
 
 
 _SENDS = _sends()
+_SEEN = "something has taken the place of aiohttp's ClientSession._request: it sees fiscal codes and tokens"
 
 
 @cache
@@ -93,6 +95,8 @@ class Direct:
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
         if self._session.closed or _sends() != _SENDS:
+            if not self._session.closed:
+                warn_once(_SEEN)
             return await self._through_session.send(request, connect=connect, within=within)
         exchange = _Exchange()
         try:

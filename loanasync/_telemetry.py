@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._calls import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
-from loanasync._configuration import release
+from loanasync._configuration import release, require_provider
 from loanasync._events import LOGGER, broken, tell
 from loanasync._metrics import SCHEMA, metrics_of
 from loanasync._outcome import outcome_of
@@ -57,6 +57,8 @@ class Telemetry:
         meter_provider: MeterProvider | None,
         propagate: Propagate,
     ) -> None:
+        require_provider("Tracer", "tracer_provider", tracer_provider)
+        require_provider("Meter", "meter_provider", meter_provider)
         self._inject = injector(propagate)
         self._only_traces = propagate != "global"  # what is global may send baggage without a trace, too
         self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
@@ -313,5 +315,6 @@ class AttemptRecord:
                 attempt=self._number,
                 duration=duration,
                 status=self._status,
+                error_type=self._error_type,
                 trace_id=_trace_id(self._span),
             )

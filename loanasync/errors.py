@@ -33,8 +33,16 @@ from typing import Literal
 
 from attrs import define
 
-from loanasync._advice import NO_TLS
+from loanasync._failure import LoanError
 from loanasync._meta import Meta, Problem
+from loanasync._transport_errors import (
+    ConnectError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    TransportError,
+)
 
 __all__ = [
     "AccessDeniedError",
@@ -61,25 +69,10 @@ __all__ = [
     "UserNotFoundError",
 ]
 
-RequestSent = Literal["no", "maybe"]
 StoppedBy = Literal["attempts", "deadline", "quota"]
 ReplyOutcome = Literal["approved", "refused", "unknown"]
 
 _SERVER_ERROR = 500
-
-
-class LoanError(Exception):
-    """Any failure of this package. Catch it to catch them all.
-
-    Two errors are equal when their type and all they say are equal, so that one that crossed a process
-    boundary still compares.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.args == self.args
-
-    def __hash__(self) -> int:
-        return hash((type(self), str(self)))
 
 
 def _listed(problems: tuple[Problem, ...]) -> str:
@@ -128,6 +121,12 @@ class ClientClosedError(LoanError):
         )
 
 
+_AFTER_FAULT = (
+    "an earlier attempt of this call was answered with a 500 and may have been carried out: "
+    "settle its outcome with the service before repeating it"
+)
+
+
 @define(slots=False, repr=False)
 class ServiceError(LoanError):
     """The service answered with a status that is neither a decision nor a success (spec §7).
@@ -155,9 +154,11 @@ class ServiceError(LoanError):
         """How many requests were sent for this call."""
         return self.meta.attempts
 
-    def _says(self, advice: str) -> str:
+    def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
         said = f" ({_listed(self.problems)})" if self.problems else ""
-        return f"{self.operation} was answered with {self.status}{said}: {advice}"
+        # Only a 500 is ever followed by another attempt.
+        what = after_fault if self.attempts > 1 else advice
+        return f"{self.operation} was answered with {self.status}{said}: {what}"
 
     def __str__(self) -> str:
         return self._says("see its problems")
@@ -219,12 +220,13 @@ class AlreadyEvaluatedError(DomainError):
     after_retry: bool = False
 
     def __str__(self) -> str:
+        advice = "this customer was evaluated before; do not ask again"
         if self.after_retry:
-            return self._says(
+            advice = (
                 "an earlier attempt of this call, answered with a 500, may be the evaluation; "
                 "its decision did not arrive: ask the service for it, do not ask for approval again"
             )
-        return self._says("this customer was evaluated before; do not ask again")
+        return self._says(advice, after_fault=advice)
 
 
 class AccessDeniedError(ServiceError):
@@ -254,10 +256,12 @@ class SystemFaultError(ServiceError):
     stopped_by: StoppedBy = "attempts"
 
     def __str__(self) -> str:
-        return self._says(
-            f"gave up after {self.attempts} attempt(s), stopped by {self.stopped_by}; "
+        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        advice = (
+            f"gave up after {times}, stopped by {self.stopped_by}; "
             "the service may have carried it out all the same, so repeat it only knowingly"
         )
+        return self._says(advice, after_fault=advice)
 
 
 class UnexpectedStatusError(ServiceError):
@@ -308,88 +312,3 @@ class UnexpectedReplyError(LoanError):
         return (
             f"{self.operation} was answered with {self.status} outside the specification ({reasons}): {known}"
         )
-
-
-@define(slots=False, repr=False)
-class TransportError(LoanError):
-    """No answer came.
-
-    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
-
-    Args:
-        operation: The call.
-        cause_type: Name of the underlying error's class, with its errno or the certificate's flaw where
-            it has one.
-        request_sent: ``no`` when the service provably got nothing of this call, so that it may be
-            repeated; else ``maybe``, also when an earlier attempt of the call was answered with a 500.
-        attempts: How many attempts were begun.
-    """
-
-    operation: str
-    cause_type: str
-    request_sent: RequestSent
-    attempts: int
-
-    def _says(self, what: str) -> str:
-        advice = (
-            "nothing was sent, the call may be repeated"
-            if self.request_sent == "no"
-            else "the request may have reached the service; settle its outcome before repeating it"
-        )
-        return f"{self.operation}: {what} ({self.cause_type}): {advice}"
-
-    def __str__(self) -> str:
-        return self._says("no answer came")
-
-
-class ConnectError(TransportError):
-    """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
-
-    Or the connection that was kept open turned out unusable before the request was written to it.
-    Check `base_url` and the network; repeat the call when `request_sent` is ``no``.
-    """
-
-    def __str__(self) -> str:
-        cause = self.cause_type.partition(" errno ")[0]
-        return self._says(NO_TLS.get(cause, "no connection; check base_url and the network"))
-
-
-class PoolTimeoutError(TransportError):
-    """No free place among ``max_concurrency`` calls before the deadline.
-
-    With a session of yours also: no free connection of its pool within ``Timeout.connect`` seconds. Raise
-    the limit, or call less at once; repeat the call when `request_sent` is ``no``.
-    """
-
-    def __str__(self) -> str:
-        return self._says("no free place among the concurrent calls in time")
-
-
-class ReadTimeoutError(TransportError):
-    """Connected, and no answer within ``Timeout.attempt`` seconds.
-
-    Settle with the service what became of the request before it is repeated.
-    """
-
-    def __str__(self) -> str:
-        return self._says("no answer within the time of one attempt")
-
-
-class ConnectionLostError(TransportError):
-    """Connected, and the connection broke before an answer came, or what came is no HTTP.
-
-    Settle with the service what became of the request before it is repeated.
-    """
-
-    def __str__(self) -> str:
-        return self._says("the connection broke before an answer came, or what came is no HTTP")
-
-
-class DeadlineExceededError(TransportError):
-    """``Timeout.total`` seconds ran out before an answer came.
-
-    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
-    """
-
-    def __str__(self) -> str:
-        return self._says("the call's total time ran out")

@@ -1,5 +1,6 @@
 """Parts of a shop's telemetry that break, and calls that are made with them."""
 
+import re
 from collections.abc import Callable
 from typing import NoReturn
 from unittest import mock
@@ -109,6 +110,10 @@ async def approve_all(client: LoanClient) -> list[object]:
 async def calls(**options: object) -> list[object]:
     script = (system_error(), approved(), refused(), connection_lost())
     return await approve_all(scripted_client(*script, **options))
+
+
+BROKEN = "telemetry failed with RuntimeError; calls go on all the same"
+PLACE = re.compile(r" \([a-z_]+\.py:[0-9]+\)")  # of what failed
 
 
 def quoted(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -228,7 +228,7 @@ STATUSES = [
         comes=LOST,
         advice=SETTLE,
     ),
-    status("429 Too Many Requests", "429", SETTLE),
+    status("429 Too Many Requests", "429", BETWEEN),
     status("502 Bad Gateway", "502 with the HTML of a proxy", SETTLE),
     status("503 Service Unavailable", "503", SETTLE),
     status("504 Gateway Timeout", "504", SETTLE),

@@ -18,6 +18,8 @@ ORDER = [
         "_meta",
         "_advice",
         "_display",
+        "_failure",
+        "_transport_errors",
         "errors",
         "_policy",
         "_limits",

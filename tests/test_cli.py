@@ -48,6 +48,18 @@ def test_the_demo_tells_the_whole_story() -> None:
         assert re.search(told, done.stdout), f"{told}\n{done.stdout}"
 
 
+def test_where_the_sdk_is_disabled_the_demo_says_why_there_are_no_spans() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loanasync", "demo"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "OTEL_SDK_DISABLED": "true"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("spans: none, OTEL_SDK_DISABLED is set\n")
+
+
 def test_help_names_the_commands_and_an_example_each() -> None:
     runner = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"})
     told = runner.invoke(app, [])

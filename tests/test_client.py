@@ -6,6 +6,8 @@ import threading
 
 import pytest
 from builders import FISCAL_CODE, approval_request, user_data
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
 
 import loanasync
 from loanasync import (
@@ -59,6 +61,9 @@ def test_a_client_is_made_without_a_loop_and_shows_no_token() -> None:
         ("max_concurrency", "5"),
         ("strict", 1),
         ("propagate", "b3"),
+        ("tracer_provider", MeterProvider()),  # the two are easily taken for each other
+        ("meter_provider", TracerProvider()),
+        ("tracer_provider", "console"),
     ],
 )
 def test_a_wrong_setting_is_named_when_the_client_is_made(setting: str, value: object) -> None:

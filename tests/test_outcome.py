@@ -57,6 +57,11 @@ def answered(status: int, attempts: int = 1) -> Meta:
         (RejectedError("approve", NO_PROBLEMS, answered(400)), 1, None),
         (AccessDeniedError("approve", NO_PROBLEMS, answered(403)), 1, None),
         (CannotCompleteError("approve", NO_PROBLEMS, answered(409)), 1, None),
+        # it was turned away, after an attempt that may have been evaluated
+        (RejectedError("approve", NO_PROBLEMS, answered(400, 2)), 2, "unknown"),
+        (AccessDeniedError("approve", NO_PROBLEMS, answered(403, 2)), 2, "unknown"),
+        (CannotCompleteError("approve", NO_PROBLEMS, answered(409, 2)), 2, "unknown"),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(429, 3)), 3, "unknown"),
         # it was never asked
         (InvalidRequestError(NO_PROBLEMS), 0, None),
         (ClientClosedError(), 0, None),

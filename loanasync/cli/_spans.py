@@ -19,7 +19,7 @@ _SHOWN = {
 
 def tree_of(spans: Sequence[ReadableSpan]) -> Tree:
     """Calls with their attempts below them, in the order in which they began."""
-    root = Tree("[bold]spans[/]")
+    root = Tree("[bold]spans[/]" if spans else "[bold]spans[/]: none, OTEL_SDK_DISABLED is set")
     branches: dict[int, Tree] = {}
     for span in sorted(spans, key=lambda each: each.start_time or 0):
         above = root if span.parent is None else branches[span.parent.span_id]

@@ -19,6 +19,7 @@ from rawserver import Play, RawServer, running
 from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _calls as calls
 from loanasync import _direct as direct
+from loanasync import _events as events
 from loanasync._calls import Request
 from loanasync._direct import Direct
 from loanasync._transport import Transport
@@ -117,6 +118,40 @@ async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None
         assert isinstance(decision, Approved)
         assert decision.redirect_url == "https://example.com/#mocked"
         assert server.requests == 1
+
+
+async def test_whatever_took_the_place_of_the_session_sees_fiscal_codes_and_that_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(events, "_told", set())
+    asked = aiohttp.ClientSession._request
+
+    async def agent(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:
+        return await asked(self, *args, **kwargs)
+
+    async with serving(APPROVAL) as server, server.client() as client:
+        await approve(client)
+        assert not caplog.records
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", agent)
+        for _ in range(3):
+            assert isinstance(await approve(client), Approved)
+    assert [(record.name, record.levelname) for record in caplog.records] == [("loanasync", "WARNING")]
+    assert "ClientSession._request: it sees fiscal codes" in caplog.text
+
+
+async def test_hooks_that_instrumentation_puts_into_each_session_are_not_in_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hooks = aiohttp.TraceConfig()
+    made = aiohttp.ClientSession.__init__
+    monkeypatch.setattr(
+        aiohttp.ClientSession,
+        "__init__",
+        lambda self, **options: made(self, trace_configs=[hooks], **options),
+    )
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")
+    assert transport_of(client)._session.trace_configs == []
+    await client.aclose()
 
 
 async def test_a_hand_on_the_public_method_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:

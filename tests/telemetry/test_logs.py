@@ -54,6 +54,15 @@ async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest
     assert call.getMessage().startswith("approve: approved, attempts: 2, ")
 
 
+async def test_an_attempt_that_failed_says_with_what(caplog: pytest.LogCaptureFixture) -> None:
+    *_, unanswered, _ = await told(caplog, connection_lost())
+    refusal, _ = await told(caplog, refused())
+    well, _ = await told(caplog, approved())
+    assert fields(unanswered)["error_type"] == "ServerDisconnectedError"
+    assert fields(refusal)["error_type"] == "422"
+    assert "error_type" not in fields(well)
+
+
 @pytest.mark.parametrize(
     ("steps", "level", "end", "told_of_it"),
     [

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
-from breaking import calls, fail, quoted
+from breaking import BROKEN, PLACE, calls, fail, quoted
 from builders import FISCAL_CODE, approval_request
 from opentelemetry import propagate
 from opentelemetry.context import Context
@@ -54,7 +54,7 @@ def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("propagator")
 async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
     assert await calls(propagate="global") == await calls()
-    assert quoted(caplog) == ["telemetry failed with RuntimeError; calls go on without it"]
+    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
 
 
 @pytest.mark.parametrize(

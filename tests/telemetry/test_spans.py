@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 from scripted import Run, Step
 
-from loanasync import Approved, ConfigurationError, LoanError
+from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanError
 from loanasync import _calls as calls
 from loanasync._configuration import configure
 from loanasync._propagation import Propagate
@@ -123,6 +123,13 @@ async def test_an_unanswered_attempt_names_its_cause(run: Run, exporter: InMemor
     assert attributes(attempt)["error.type"] == "ServerDisconnectedError"
     assert "http.response.status_code" not in attributes(attempt)
     assert attributes(call)["error.type"] == "ConnectionLostError"
+
+
+async def test_who_got_no_answer_gets_the_trace_to_look_for(run: Run, exporter: InMemorySpanExporter) -> None:
+    run.play(connection_lost())
+    with pytest.raises(ConnectionLostError) as caught:
+        await run.approve()
+    assert caught.value.trace_id == trace.format_trace_id(exporter.get_finished_spans()[-1].context.trace_id)
 
 
 async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExporter) -> None:

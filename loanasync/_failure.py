@@ -1,0 +1,17 @@
+"""What every exception of this package is."""
+
+__all__ = ["LoanError"]
+
+
+class LoanError(Exception):
+    """Any failure of this package. Catch it to catch them all.
+
+    Two errors are equal when their type and all they say are equal, so that one that crossed a process
+    boundary still compares.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.args == self.args
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
