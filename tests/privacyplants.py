@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from enum import StrEnum
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -89,6 +90,7 @@ def _chosen(model: type, name: str) -> Any:
     return True if bool in kinds else next(iter(choices[0])) if choices else None
 
 
+@cache
 def _kinds(model: type, name: str) -> tuple[Any, ...]:
     hint = get_type_hints(model)[name]
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (get_origin(hint) or hint,)
