@@ -1,6 +1,7 @@
 """Every check of the project, each in an environment of its own: `nox -l` lists them."""
 
 import json
+import os
 import re
 import shutil
 from itertools import chain
@@ -23,6 +24,9 @@ ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versio
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400
+# Tests wait half of their time, for a socket, a process or a clock: two of them share a processor.
+# Who is through takes over what others have left; more than 16 would only wait for the longest test.
+AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 # What needs neither loop nor network to be tested is tested whole.
 PURE = "advice calls certificates codec configuration decisions dialect display json limits meta models"
 PURE += " options policy prepare problems rules values"
@@ -90,7 +94,7 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
-    session.run("coverage", "run", "-m", "pytest", "tests", "-n", "auto", env=env)
+    session.run("coverage", "run", "-m", "pytest", "tests", *AT_ONCE, env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors.py"
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
@@ -111,7 +115,7 @@ def floors(session: nox.Session) -> None:
     # A browser, the benchmarks and what a dashboard reads have no version of ours to find out about.
     rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "test_benchmarks.py"]
     left_out = [f"--ignore=tests/{ring}" for ring in rings]
-    session.run("pytest", "tests", "-n", "auto", *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
+    session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
 
 @nox.session(python=ONE_PYTHON)
