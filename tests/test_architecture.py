@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -205,6 +206,13 @@ def test_the_pytest_plugin_imports_ours_only_once_a_test_asks_for_it() -> None:
 def test_nothing_of_ours_imports_the_pytest_plugin() -> None:
     for file in modules().values():
         assert not {each for each in imports(file) if within(each, "loanasync.pytest_plugin")}
+
+
+def test_no_line_is_for_one_python_alone() -> None:
+    """So what tests reach on one Python, where coverage is measured, they reach on all."""
+    for file in modules().values():
+        asked = re.findall(r"sys\.version|version_info|hexversion", file.read_text("utf-8"))
+        assert not asked, file
 
 
 @cache
