@@ -21,6 +21,7 @@ nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
 PYTHONS = ["3.11", "3.12", "3.13"]
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
+EVERYTHING = ".[cli,notebook,strict]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400
@@ -87,7 +88,7 @@ def pages(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run every ring of tests against the built wheel, and README and docs with them."""
-    install(session, "tests", ".[cli,strict]")
+    install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
@@ -109,7 +110,7 @@ def tests(session: nox.Session) -> None:
 def floors(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency that pyproject.toml allows."""
     allowed = lowest()
-    install(session, "tests", ".[cli,strict]", *(f"{name}=={floor}" for name, floor in allowed.items()))
+    install(session, "tests", EVERYTHING, *(f"{name}=={floor}" for name, floor in allowed.items()))
     ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     found = str(session.run("python", "-c", ask, *allowed, silent=True)).split()
     for (name, floor), version in zip(allowed.items(), found, strict=True):
@@ -127,7 +128,7 @@ def audit(session: nox.Session) -> None:
     """Ask for known vulnerabilities of all that comes with the package; needs the network."""
     install(session, "audit")
     report, resolved = (Path(session.create_tmp()) / name for name in ("report.json", "resolved.txt"))
-    wanted = ["--ignore-installed", "--report", str(report), ".[cli,strict]"]
+    wanted = ["--ignore-installed", "--report", str(report), EVERYTHING]
     session.run("python", "-m", "pip", "install", "-q", "--dry-run", *wanted)
     brought = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
     others = [each for each in brought if each["name"] != PYPROJECT["project"]["name"]]
@@ -139,14 +140,14 @@ def audit(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def soak(session: nox.Session) -> None:
     """Make a hundred thousand calls, good and bad, and see that nothing of them is left."""
-    install(session, "tests", ".[cli,strict]")
+    install(session, "tests", EVERYTHING)
     session.run("pytest", "tests/steady/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
 
 
 @nox.session(python=ONE_PYTHON)
 def mutants(session: nox.Session) -> None:
     """Break the code in each of some 2,000 ways and see the tests notice; takes about half an hour."""
-    install(session, "mutants", ".[cli,strict]")
+    install(session, "mutants", EVERYTHING)
     work = Path(session.create_tmp()) / "work"  # the tools write into what they change
     shutil.rmtree(work, ignore_errors=True)
     for folder in ("loanasync", "tests"):
@@ -179,7 +180,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def types(session: nox.Session) -> None:
     """Check all types, and that the public surface has them all."""
-    install(session, "types", ".[cli,strict]")
+    install(session, "types", EVERYTHING)
     session.run("mypy")
     report = session.run("basedpyright", "--verifytypes", "loanasync", "--ignoreexternal", silent=True)
     session.log(str(report))

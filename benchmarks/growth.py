@@ -20,17 +20,17 @@ from service import Service, more_files, serving
 from strain import Client, bytes_each, cost, latencies, longest_steps
 from volume import (
     Bulk,
+    approve_many,
     import_time,
     in_bulk,
     memory_in_bulk,
     orchestration,
     stretches,
     task_each,
-    window_of_workers,
 )
 
 CLIENTS: dict[str, Client] = {"ours": ours, "plain": plain}
-BULK: dict[Client, Bulk] = {ours: window_of_workers, plain: task_each}
+BULK: dict[Client, Bulk] = {ours: approve_many, plain: task_each}
 LATENCY_IN_FLIGHT = 100
 Row = dict[str, Any]
 Figures = dict[str, list[float]]
@@ -122,7 +122,7 @@ def steps(service: Service, sizes: Sizes) -> Iterator[Row]:
 
 
 def bulk(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Many items: ours by a window of workers, plain aiohttp by a task each behind a semaphore."""
+    """Many items: ours by approve_many, plain aiohttp by a task each behind a semaphore."""
     costs = turns(lambda client: in_bulk(client, BULK[client], service, sizes.items), sizes.rounds)
     yield row(f"µs of CPU an item of {sizes.items:,}", costs)
     most = turns(lambda client: memory_in_bulk(client, BULK[client], service, sizes.items), 1)

@@ -8,26 +8,31 @@ import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import repeat
 
 import psutil
-from order import APPROVED, Answer, Call
+from order import APPROVED, CODE, FIELDS, Answer, Call
 from rounds import calling
 from service import Service
 from strain import Client
 
+from loanasync import ApprovalRequest, Approved, Decision, Meta
+from loanasync.bulk import Approvals, Row
+
 __all__ = [
     "WINDOW",
     "Bulk",
+    "approve_many",
     "import_time",
     "in_bulk",
     "orchestration",
     "stretches",
     "task_each",
-    "window_of_workers",
 ]
 
 WINDOW = 64  # at once
 STRETCHES = 10
+DECISION = Approved(amount=45_000, net_amount=43_650, meta=Meta(status=201, attempts=1, elapsed=0.1))
 Bulk = Callable[[Call, int], Awaitable[None]]
 
 
@@ -60,9 +65,17 @@ async def stretches(
     return figures
 
 
-async def window_of_workers(call: Call, items: int) -> None:
-    """A few tasks that share one row of items: flat memory, however long the row."""
-    await calling(call, items, WINDOW)
+async def approve_many(call: Call, items: int) -> None:
+    """Ours: a few tasks that share one row of items, a result for each, a reader; flat memory."""
+
+    async def approve(*_: object, **__: object) -> Decision:
+        assert await call() == APPROVED
+        return DECISION
+
+    row = Row(CODE, ApprovalRequest(**FIELDS))
+    async with Approvals(approve, repeat(row, items), concurrency=WINDOW) as results:
+        async for result in results:
+            assert result.is_decided
 
 
 async def task_each(call: Call, items: int) -> None:

@@ -16,6 +16,7 @@ from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
 from loanasync._display import JSON
 from loanasync._limits import Limits
+from loanasync._many import AsksMany
 from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._options import Options, places
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["LoanClient"]
 
 
-class LoanClient:
+class LoanClient(AsksMany):
     """A shop's access to the service (spec §4), for as many calls at once as it likes.
 
     It can be made anywhere, also before a loop runs; sessions are opened on first use, one for each event

@@ -48,7 +48,8 @@ ORDER = [
         "_propagation",
         "_telemetry",
     ),
-    *("_loops", "_replies", "_transport", "_direct", "_sessions", "_pipeline", "_client", "__init__"),
+    *("_loops", "_replies", "_transport", "_direct", "_sessions", "_pipeline"),
+    *("_pace", "_window", "_rows", "_summary", "bulk", "_many", "_client", "__init__"),
 ]
 
 # And so within the sandbox.
@@ -130,7 +131,8 @@ def test_only_the_ways_to_the_service_speak_aiohttp() -> None:
 
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if "async def " in file.read_text(encoding="utf-8")}
-    assert waiting == {"_retry", "_loops", "_replies", "_transport", "_direct", "_pipeline", "_client"}
+    calling = {"_retry", "_loops", "_replies", "_transport", "_direct", "_pipeline", "_client"}
+    assert waiting == calling | {"_pace", "_window", "bulk", "_many"}
 
 
 def test_the_sandbox_and_the_core_share_no_code() -> None:
@@ -179,6 +181,7 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     [
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
+        *("loanasync.bulk", "loanasync._window", "tqdm"),
     ],
 )
 def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:

@@ -122,7 +122,8 @@ def test_a_public_class_says_what_it_is_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["approve", "check", "complete", "create_request", "upload_documents", "with_options"]
+    "method",
+    ["approve", "approve_many", "check", "complete", "create_request", "upload_documents", "with_options"],
 )
 def test_a_method_shows_how_it_is_called(method: str) -> None:
     told = getattr(LoanClient, method).__doc__ or ""

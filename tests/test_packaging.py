@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import loanasync
+import loanasync.bulk
 import loanasync.errors
 import loanasync.sandbox
 import loanasync.testing
@@ -40,7 +41,9 @@ def test_the_version_is_told_in_one_place() -> None:
         loanasync.nothing  # noqa: B018  (reading it is the point)
 
 
-@pytest.mark.parametrize("module", [loanasync, loanasync.errors, loanasync.sandbox, loanasync.testing])
+@pytest.mark.parametrize(
+    "module", [loanasync, loanasync.bulk, loanasync.errors, loanasync.sandbox, loanasync.testing]
+)
 def test_what_is_exported_is_sorted_and_there(module: object) -> None:
     names: list[str] = module.__all__  # type: ignore[attr-defined]
     assert names == sorted(names)
@@ -55,7 +58,11 @@ def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
     required = distribution("loanasync").requires or []
     core = {re.split("[<>=]", line)[0] for line in required if "extra ==" not in line}
     assert core == {"aiohttp", "attrs", "cattrs", "jinja2", "opentelemetry-api", "tenacity", "yarl"}
-    assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {"cli", "strict"}
+    assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {
+        "cli",
+        "notebook",
+        "strict",
+    }
 
 
 def test_the_command_is_installed() -> None:

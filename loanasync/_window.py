@@ -1,0 +1,261 @@
+"""A few workers that share one row of items: so much under way, and no more held back than that again."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar, cast
+
+from loanasync._pace import Pace
+
+__all__ = ["Window"]
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+
+_END: Any = object()
+
+
+class Window(Generic[Item, Answer, Result]):
+    """Makes a result of each item, at most `places` at once, for one reader.
+
+    At most twice as many items are taken and not yet read: those under way, and as many results that wait
+    for the reader. A worker takes an item when it can begin with it, and so none is taken in vain; each
+    that is taken becomes a result, also when its worker is cancelled.
+
+    Args:
+        items: An iterable, or an asynchronous one, asked by one worker at a time.
+        call: What is done with an item.
+        settle: Makes the result of an item's place in the row, the item, and its answer or exception.
+        came: Told of each result as soon as it is there.
+        places: So many at once.
+        pace: How many begin in a second.
+        ordered: Hand results out in the order of their items.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item] | AsyncIterable[Item],
+        call: Callable[[Item], Coroutine[Any, Any, Answer]],
+        settle: Callable[[int, Item, Answer | BaseException], Result],
+        came: Callable[[Result], object],
+        *,
+        places: int,
+        pace: Pace | None,
+        ordered: bool,
+    ) -> None:
+        # An iterable that is both is asked the way that does not stop the loop.
+        self._later: AsyncIterator[Item] | None = aiter(items) if isinstance(items, AsyncIterable) else None
+        self._at_once: Iterator[Item] = iter(()) if isinstance(items, AsyncIterable) else iter(items)
+        self._call = call
+        self._settle = settle
+        self._tell = came
+        self._places = places
+        self._most = 2 * places
+        self._pace = pace
+        self._early: dict[int, Result] | None = {} if ordered else None
+        self._done: deque[Result] = deque()
+        self._taken = 0
+        self._read = 0
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._parked: deque[asyncio.Future[None]] = deque()
+        self._coming = False  # a worker was called and has not begun
+        self._asking: set[asyncio.Task[None]] = set()  # for an item: these may be stopped
+        self._turn = asyncio.Lock()
+        self._context: Context | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._left_alone: Callable[[int], object] | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many items were taken."""
+        return self._taken
+
+    @property
+    def unread(self) -> tuple[Result, ...]:
+        """The results that nobody has read yet."""
+        return (*self._done, *(self._early or {}).values())
+
+    async def read(self) -> Result:
+        """The next result. Who is cancelled here, or gives up waiting, loses none.
+
+        Raises:
+            StopAsyncIteration: All were read.
+            RuntimeError: Somebody else is waiting already.
+            Exception: Whatever the items raised, once all results were read.
+        """
+        if self._context is None:
+            self._loop = asyncio.get_running_loop()
+            self._context = copy_context()  # whoever asks later may stand in a span of their own
+            self._invite()
+        while not self._done:
+            if not self._workers:
+                if self._ended:
+                    raise self._end()
+                self._invite()  # each was cancelled by somebody else
+            await self._wait()
+        self._read += 1
+        if not self._coming and self._taken - self._read <= self._places:
+            self._invite()
+        return self._done.popleft()
+
+    def _end(self) -> BaseException:
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return StopAsyncIteration()
+        failure.add_note(f"{self._taken} rows were taken before; all of their results were read")
+        return failure
+
+    def leave(self, told: Callable[[int], object]) -> None:
+        """Nobody will read any more: `stop`, and tell how many results are left when all have come."""
+        if self._loop is None or (self._ended and not self._workers and not self._done):
+            return
+        self._left_alone = told
+        try:
+            self._loop.call_soon_threadsafe(self._be_left)  # where objects are collected is not known
+        except RuntimeError:  # it is closed: nothing more comes
+            self._be_left()
+
+    def _be_left(self) -> None:
+        self.stop()
+        if not self._workers and self._left_alone is not None and self.unread:
+            self._left_alone(len(self.unread))
+
+    async def drained(self) -> None:
+        """Wait until nothing is under way any more; `stop` it first."""
+        while self._workers:
+            await asyncio.wait(self._workers)
+
+    def stop(self) -> None:
+        """Take no more items; what is under way goes on."""
+        self._ended = True
+        while self._parked:
+            self._wake_worker()
+        for task in self._asking:
+            task.cancel()
+
+    def abort(self) -> None:
+        """Take no more items, and cancel what is under way."""
+        self.stop()
+        for task in self._workers:
+            task.cancel()
+
+    async def _wait(self) -> None:
+        if self._reader is not None:
+            raise RuntimeError("somebody else is waiting for the next result already")
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _invite(self) -> None:
+        """Let one more worker begin, if there is room; it invites the next before it begins its own call."""
+        if self._ended or self._taken - self._read >= self._most:
+            return
+        if self._parked:
+            self._wake_worker()
+        elif len(self._workers) < self._places and self._context is not None:
+            self._coming = True
+            task = asyncio.create_task(self._work(), context=self._context.copy())
+            self._workers.add(task)
+            task.add_done_callback(self._left)
+
+    def _wake_worker(self) -> None:
+        worker = self._parked.popleft()
+        if not worker.done():  # it may have been cancelled
+            self._coming = True
+            worker.set_result(None)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        if self._workers:
+            return
+        if self._left_alone is not None:
+            self._be_left()
+        elif self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self.stop()
+
+    async def _work(self) -> None:
+        self._coming = False
+        in_turn = self._pace is not None or self._later is not None
+        while not self._ended:
+            if in_turn:
+                item = await self._in_turn()
+            elif self._is_full:
+                await self._park()
+                continue
+            else:
+                item = next(self._at_once, _END)
+            if item is _END:
+                self.stop()
+                return
+            place = self._taken
+            self._taken += 1
+            if not self._coming:
+                self._invite()
+            try:
+                answer: Answer | BaseException = await self._call(item)
+            except Exception as error:  # noqa: BLE001  (the result says what it was)
+                answer = error
+            except BaseException as error:  # cancelled: what was taken becomes a result all the same
+                self._came(self._settle(place, item, error), place)
+                raise
+            self._came(self._settle(place, item, answer), place)
+            del item, answer  # personal, and not needed while waiting for the next
+
+    @property
+    def _is_full(self) -> bool:
+        return self._taken - self._read >= self._most
+
+    async def _in_turn(self) -> Any:  # noqa: ANN401  (an item, or the end of them)
+        """The next item, when it is this worker's turn; a wait that `stop` ends."""
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._asking.add(task)
+        try:
+            async with self._turn:
+                while self._is_full and not self._ended:
+                    await self._park()
+                if self._pace is not None:
+                    await self._pace.turn()
+                if self._ended:
+                    return _END
+                return next(self._at_once, _END) if self._later is None else await anext(self._later, _END)
+        except asyncio.CancelledError:
+            if not task.cancelling():  # or the row would end here, and nobody would know that it was cut
+                raise RuntimeError("the items were cancelled while the next one was waited for") from None
+            raise
+        finally:
+            self._asking.discard(task)
+
+    async def _park(self) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._parked.append(place)
+        try:
+            await place
+        finally:
+            self._coming = False
+
+    def _came(self, result: Result, place: int) -> None:
+        if self._early is None:
+            self._done.append(result)
+        else:
+            self._early[place] = result
+            while (following := self._read + len(self._done)) in self._early:
+                self._done.append(self._early.pop(following))
+        if self._reader is not None and self._done and not self._reader.done():
+            self._reader.set_result(None)
+        try:
+            self._tell(result)
+        except Exception as error:  # noqa: BLE001  (raised once all results were read)
+            self._fail(error)

@@ -1,0 +1,85 @@
+"""A bulk in a few numbers, and while it goes on, as a bar."""
+
+import random
+import sys
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, approval_request
+from bulking import DECISION, at_once, bulk, rows
+
+from loanasync import ConfigurationError, Meta
+from loanasync._summary import Tally
+from loanasync.bulk import Row, RowResult, Summary
+
+
+def test_latencies_are_known_to_three_per_cent_whatever_their_size() -> None:
+    source = random.Random(7)  # noqa: S311  (no secret)
+    taken = sorted(source.lognormvariate(-2, 1.5) for _ in range(10_000))
+    tally = Tally()
+    for elapsed in taken:
+        decision = attrs.evolve(DECISION, meta=Meta(201, 1, elapsed))
+        tally.add(RowResult(0, Row(FISCAL_CODE, approval_request()), "approved", decision))
+    summary = tally.summary()
+    for found, place in ((summary.latency_50, 4999), (summary.latency_99, 9899), (summary.latency_max, 9999)):
+        assert taken[place] * 0.999 <= found <= taken[place] * 1.03
+    assert len(tally._latencies) < 600
+
+
+def test_a_summary_is_one_line_and_nothing_personal() -> None:
+    assert repr(Tally().summary()) == (
+        "<Summary of 0 rows: 0 approved; 0.00 euro approved;"
+        " half of the decisions within 0 s, 99 % within 0 s>"
+    )
+    summary = Summary(approved=3, unknown=1, amount_approved=123_456, latency_50=0.12345, latency_99=1.5)
+    assert repr(summary) == (
+        "<Summary of 4 rows: 3 approved, 1 unknown; 1234.56 euro approved;"
+        " half of the decisions within 0.123 s, 99 % within 1.5 s>"
+    )
+
+
+async def test_a_decision_without_an_amount_counts_with_what_was_asked() -> None:
+    tally = Tally()
+    decision = attrs.evolve(DECISION, amount=None, net_amount=None, meta=Meta(201, 1, 0.0))
+    tally.add(RowResult(0, Row(FISCAL_CODE, approval_request()), "approved", decision))
+    assert (tally.summary().amount_approved, tally.summary().net_amount) == (45_000, 0)
+
+
+async def test_time_runs_from_the_first_read() -> None:
+    now = [10.0]
+    tally = Tally(lambda: now[0])
+    assert tally.summary().elapsed == 0
+    tally.begin()
+    now[0] = 12.5
+    tally.begin()
+    assert tally.summary().elapsed == 2.5
+
+
+async def test_a_bar_shows_how_far_it_is_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    async for _ in bulk(at_once, list(rows(7)), progress=True):
+        pass
+    told = capsys.readouterr().err
+    assert "7/7 [" in told
+    assert told.endswith("\n")
+    async with bulk(at_once, rows(7), progress=True) as results:
+        await anext(results)
+    told = capsys.readouterr().err
+    assert " rows [" in told, "how many there are is not known"
+    assert told.endswith("\n")
+
+
+def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.delitem(sys.modules, "tqdm")
+    monkeypatch.setattr("loanasync.bulk.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'loanasync\[notebook\]'"):
+        bulk(at_once, rows(1), progress=True)
+
+
+async def test_a_bulk_says_how_far_it_is() -> None:
+    approvals = bulk(at_once, rows(3))
+    assert repr(approvals) == "<Approvals: 0 rows taken, 0 results to be read>"
+    await anext(approvals)
+    assert repr(approvals) == "<Approvals: 3 rows taken, 2 results to be read>"
+    await approvals.aclose()
