@@ -1,7 +1,6 @@
 """The commands, their options and their help."""
 
 import asyncio
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +8,8 @@ import typer
 from rich.console import Console
 
 from loanasync import __version__
-from loanasync.cli._demo import demo as run_demo
-from loanasync.cli._otlp import Collector, ExportError
+from loanasync.cli._description import Description
+from loanasync.cli._many_command import approve_many
 from loanasync.sandbox import Sandbox, serve
 
 __all__ = ["app"]
@@ -23,11 +22,7 @@ app = typer.Typer(
 )
 
 
-class Description(StrEnum):
-    """The two descriptions of the approval call, by the field that tells them apart."""
-
-    STREET_NUMBER = "street_number"
-    CIVIC_NUMBER = "civic_number"
+app.command("approve-many")(approve_many)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  (typer's form of a callback)
@@ -61,6 +56,10 @@ def demo(
 
     Example: loanasync demo --otlp http://localhost:4318
     """
+    # The demo records and exports, which takes long to be loaded: no other command waits for it.
+    from loanasync.cli._demo import demo as run_demo  # noqa: PLC0415  (as above)
+    from loanasync.cli._otlp import Collector, ExportError  # noqa: PLC0415  (as above)
+
     try:
         collector = None if otlp is None else Collector.at(otlp)
     except ValueError as error:

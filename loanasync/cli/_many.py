@@ -1,0 +1,239 @@
+"""Asking for all rows of a file: once each, written down before and after, and to be gone on with."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+from attrs import define, evolve, field, frozen
+from rich.console import Console
+
+from loanasync import LoanClient
+from loanasync.bulk import Approvals, Row, RowResult, Summary
+from loanasync.cli._files import Finding
+from loanasync.cli._memory import Memory
+from loanasync.cli._orders import Order, Orders
+from loanasync.cli._results import Appending, NotWrittenError, Results, line_of, lost_line
+from loanasync.cli._told import Plan, Ticker
+
+__all__ = ["Asking", "Ended", "Limits", "survey"]
+
+_TICK = 0.2  # seconds between two looks at the summary
+
+
+def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) -> Plan:
+    """Read all rows, tell of what is wrong with any, and ask for none."""
+    plan = Plan()
+    for order in orders.read():
+        plan.rows += 1
+        if order.row is None:
+            plan.invalid += 1
+            plan.duplicates += order.is_duplicate
+            for finding in order.findings:
+                tell(finding)
+            continue
+        match memory.past(order.code):
+            case "new":
+                plan.new += 1
+                plan.amount += order.row.request.amount
+            case "decided":
+                plan.decided += 1
+            case "unknown":
+                plan.unknown += 1
+            case "failed":
+                plan.failed += 1
+    return plan
+
+
+@frozen(kw_only=True)
+class Limits:
+    """How much is asked for, and how fast.
+
+    Args:
+        concurrency: Calls at once.
+        rate: Calls that begin in a second.
+        canary: So many rows first, and the others only if each of these is decided.
+        max_errors: Stop after so many rows that failed.
+        deadline: Seconds after which no further row is sent.
+    """
+
+    concurrency: int
+    rate: float | None
+    canary: int
+    max_errors: int | None
+    deadline: float | None
+
+
+@define
+class Ended:
+    """How it ended, in sentences that are empty where there is nothing to say.
+
+    `interrupted`: from outside, so that the same command goes on; `stopped`: by what the rows came to.
+    """
+
+    summary: Summary = field(factory=Summary)
+    interrupted: str = ""
+    stopped: str = ""
+    invalid: int = 0
+    unknown_lines: list[int] = field(factory=list)
+
+
+class Asking:
+    """One run over the rows of a file.
+
+    Args:
+        client: Whom to ask with.
+        orders: The rows.
+        memory: Who was asked for before.
+        results: Where each result goes.
+        dead_letters: Where rows go that may be given again, if anywhere.
+        limits: How much, and how fast.
+        create: Create each customer's request before; for a sandbox, which begins empty.
+        console: Where a person is told.
+    """
+
+    def __init__(
+        self,
+        client: LoanClient,
+        orders: Orders,
+        memory: Memory,
+        results: Results,
+        dead_letters: Appending | None,
+        limits: Limits,
+        *,
+        create: bool,
+        console: Console,
+    ) -> None:
+        self._client = client
+        self._orders = orders
+        self._memory = memory
+        self._results = results
+        self._dead_letters = dead_letters
+        self._limits = limits
+        self._create = create
+        self._console = console
+        self._ended = Ended()
+        self._answered = 0
+        self._failed = 0
+        self._canary_is_over = asyncio.Event()
+
+    async def run(self, tick: Ticker) -> Ended:
+        """Ask for all of them, but for those who were asked for before."""
+        limits, ended = self._limits, self._ended
+        for code in self._memory.lost():
+            self._write(lost_line(code, self._orders.line_of(code)))
+        approvals = self._client.approve_many(self._rows(), concurrency=limits.concurrency, rate=limits.rate)
+        ticked = time.monotonic()
+        with self._interruptible(approvals), self._until_deadline(approvals):
+            try:
+                async with approvals:
+                    async for result in approvals:
+                        self._came(result, approvals)
+                        if time.monotonic() - ticked > _TICK:
+                            ticked = time.monotonic()
+                            tick(approvals.summary)
+            except OSError as error:  # of the notes: without one, nothing was sent
+                ended.interrupted = f"who is asked for cannot be noted ({error.strerror})"
+        tick(approvals.summary)
+        ended.summary = approvals.summary
+        return ended
+
+    async def _rows(self) -> AsyncIterator[Row]:
+        """Each is noted when it is taken, which is when it is sent."""
+        sent = 0
+        for order in self._orders.read():
+            if order.row is None:
+                self._ended.invalid += 1
+                self._write(line_of(order, None))
+                self._bury(order)
+                continue
+            if self._memory.past(order.code) != "new":
+                continue
+            if self._limits.canary and sent == self._limits.canary:
+                await self._canary_is_over.wait()
+                if self._ended.stopped:
+                    return
+            if self._create:
+                await self._client.create_request({"fiscalCode": order.code})
+            self._memory.ask(order.code)
+            sent += 1
+            yield evolve(order.row, id=order)
+
+    def _came(self, result: RowResult, approvals: Approvals) -> None:
+        order = cast("Order", result.id)
+        self._write(line_of(order, result))
+        self._answered += 1
+        if not result.is_decided:
+            self._failed += 1
+            if result.may_be_repeated:
+                self._bury(order)
+            if result.status == "unknown":
+                self._ended.unknown_lines.append(order.line)
+        limits, stopped = self._limits, self._ended.stopped
+        if limits.max_errors is not None and self._failed >= limits.max_errors and not stopped:
+            self._ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
+            approvals.stop()
+        if self._answered == limits.canary:
+            if self._failed:
+                told = f"{self._failed} of the first {self._answered} rows failed (--canary)"
+                self._ended.stopped = f"stopped: {told}"
+            self._canary_is_over.set()
+        if self._results.told:
+            self._ended.interrupted = self._results.told
+            approvals.stop()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        try:
+            self._results.add(record)
+        except NotWrittenError as error:  # better in the open than lost
+            sys.stderr.write(str(error))
+
+    def _bury(self, order: Order) -> None:
+        if self._dead_letters is not None and order.entry.text:
+            with suppress(OSError):  # what became of the row stands in the results, too
+                self._dead_letters.add(order.entry.text)
+
+    @contextmanager
+    def _interruptible(self, approvals: Approvals) -> Iterator[None]:
+        """The first signal lets what is under way end, the second gives it up."""
+        times = 0
+
+        def interrupt() -> None:
+            nonlocal times
+            times += 1
+            self._ended.interrupted = "interrupted"
+            if times == 1:
+                self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
+                approvals.stop()
+            else:
+                approvals.abort()
+
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        with suppress(NotImplementedError):  # Windows: there Ctrl-C cancels, which waits, too
+            for each in signals:
+                loop.add_signal_handler(each, interrupt)
+        try:
+            yield
+        finally:
+            with suppress(NotImplementedError):
+                for each in signals:
+                    loop.remove_signal_handler(each)
+
+    @contextmanager
+    def _until_deadline(self, approvals: Approvals) -> Iterator[None]:
+        def stop() -> None:
+            self._ended.interrupted = f"{self._limits.deadline:g} seconds are over (--deadline)"
+            approvals.stop()
+
+        if self._limits.deadline is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(self._limits.deadline, stop)
+        try:
+            yield
+        finally:
+            timer.cancel()

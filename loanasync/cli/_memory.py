@@ -1,0 +1,179 @@
+"""Who was asked for in earlier runs of the same command, so that it can be given again."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from loanasync.cli._results import Appending
+
+__all__ = ["Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs at once are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+# What is known of a customer: decided, or of unknown outcome; failed for good; or to be asked for.
+Past = Literal["decided", "unknown", "failed", "new"]
+
+
+class NotResumableError(Exception):
+    """Results are there that cannot be gone on with; the text says why, and what to do."""
+
+
+class Memory(Protocol):
+    """Knows who was asked for. A ledger is one, too."""
+
+    def past(self, fiscal_code: str) -> Past:
+        """What is known of a customer."""
+
+    def ask(self, fiscal_code: str) -> None:
+        """Note that this customer is asked for, before the first byte of it is sent."""
+
+    def lost(self) -> Iterator[str]:
+        """Customers who were asked for, and whose answer did not come back."""
+
+    def close(self) -> None:
+        """Done with it."""
+
+
+class Nothing:
+    """No memory, where results go to a pipe."""
+
+    def past(self, fiscal_code: str) -> Past:
+        """Everybody is new."""
+        del fiscal_code
+        return "new"
+
+    def ask(self, fiscal_code: str) -> None:
+        """Forget it."""
+
+    def lost(self) -> Iterator[str]:
+        """Nobody."""
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class NotesFile:
+    """Memory beside a file of results: ``OUT.asked`` has a line for each customer before they are sent.
+
+    Whoever has a line there and no result after it was under way when an earlier run ended: their outcome
+    is unknown, and they are never asked for again. Both files outlive a crash of the process; the system's
+    own crash may take the last lines of either with it.
+
+    Args:
+        results: The file of results.
+        service: Address and shop; results of another are not gone on with.
+    """
+
+    def __init__(self, results: str, service: str) -> None:
+        self._results = results
+        self._notes = results + ".asked"
+        self._status: dict[str, Past] = {}
+        self._open: Counter[str] = Counter()
+        if _is_there(results) and not _is_there(self._notes):
+            told = f"{results} is there without {self._notes}, so that nobody knows who was asked"
+            raise NotResumableError(f"{told}: name a new file for the results")
+        self._file = Appending(self._notes)
+        try:
+            self._lock()
+            self._read_notes(json.dumps({"service": service}))
+            self._read_results()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_notes(self, head: str) -> None:
+        if _is_there(self._notes):
+            _cut_half_a_line(self._notes)
+        if not _is_there(self._notes):
+            self._file.add(head + "\n")
+            return
+        lines = _lines(self._notes)
+        if next(lines) != head:
+            told = f"{self._results} has results of another service or shop"
+            raise NotResumableError(f"{told}: name a new file for the results")
+        for code in lines:
+            self._open[code] += 1
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise NotResumableError(f"another run writes to {self._results} now") from None
+
+    def _read_results(self) -> None:
+        if not _is_there(self._results):
+            return
+        _cut_half_a_line(self._results, kept=self._results + ".half")
+        for number, line in enumerate(_lines(self._results), 1):
+            try:
+                record = json.loads(line)
+                asked, code, status = record["asked"], record.get("fiscal_code"), _past(record)
+            except (ValueError, KeyError, TypeError):
+                told = f"{self._results}, line {number}, is no result of this command"
+                raise NotResumableError(f"{told}: name a new file for the results") from None
+            if asked:
+                self._open[code] -= 1
+                self._status[code] = status
+
+    def past(self, fiscal_code: str) -> Past:
+        """By the last result of this customer; unknown if there is none and there should be."""
+        return "unknown" if self._open[fiscal_code] > 0 else self._status.get(fiscal_code, "new")
+
+    def ask(self, fiscal_code: str) -> None:
+        """Write it down.
+
+        Raises:
+            OSError: It cannot be written: do not ask.
+        """
+        self._file.add(fiscal_code + "\n")
+
+    def lost(self) -> Iterator[str]:
+        """Those of earlier runs."""
+        return (code for code, times in self._open.items() if times > 0)
+
+    def close(self) -> None:
+        """Let the next run begin."""
+        self._file.close()
+
+
+def _past(record: Mapping[str, Any]) -> Past:
+    if record["status"] in ("approved", "refused"):
+        return "decided"
+    if record["status"] == "unknown":
+        return "unknown"
+    return "new" if record["again"] else "failed"
+
+
+def _lines(path: str) -> Iterator[str]:
+    with Path(path).open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield line.strip()
+
+
+def _is_there(path: str) -> bool:
+    return Path(path).is_file() and Path(path).stat().st_size > 0
+
+
+def _cut_half_a_line(path: str, kept: str | None = None) -> None:
+    """What a crash left of a last line is none; of a result it is kept in another file, for a person."""
+    with Path(path).open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            file.seek(end - 1)
+            if file.read(1) == b"\n":
+                break
+            end -= 1
+        file.seek(end)
+        half = file.read()
+        if half and kept is not None:
+            Appending(kept).add(half.decode(errors="replace") + "\n")
+        file.truncate(end)

@@ -1,0 +1,157 @@
+"""The file of results: a line for each row, written as soon as its answer is there, and never lost."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from loanasync import ServiceError, TransportError, UnexpectedReplyError
+from loanasync.bulk import RowResult
+from loanasync.cli._orders import Order
+
+__all__ = ["Appending", "NotWrittenError", "Results", "line_of", "lost_line"]
+
+STANDARD_OUTPUT = "-"
+
+
+class NotWrittenError(Exception):
+    """No file takes it; its text is what was to be written."""
+
+
+class Appending:
+    """A file that lines are added to, each at once and as a whole; ``-`` is standard output.
+
+    Args:
+        path: Where it is.
+        afresh: Empty it first, and begin with this.
+    """
+
+    def __init__(self, path: str, *, afresh: str | None = None) -> None:
+        self.name = "standard output" if path == STANDARD_OUTPUT else path
+        if path == STANDARD_OUTPUT:
+            self._file = os.dup(1)
+        else:  # it holds personal data: nobody else is to read it
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if afresh is None else os.O_TRUNC)
+            self._file = os.open(path, flags, 0o600)
+        if afresh:
+            self.add(afresh)
+
+    def add(self, text: str) -> None:
+        """Add it, or nothing of it.
+
+        Raises:
+            OSError: The file takes no more.
+        """
+        left = memoryview(text.encode())
+        begun = os.fstat(self._file).st_size
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            with suppress(OSError):  # it may be no file that can be cut
+                os.ftruncate(self._file, begun)
+            raise
+
+    def fileno(self) -> int:
+        """The system's number of it."""
+        return self._file
+
+    def close(self) -> None:
+        """Done with it."""
+        os.close(self._file)
+
+
+class Results:
+    """Results of rows, written to a file of JSON lines; and elsewhere when that takes no more."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Appending(path)
+        self._elsewhere: Appending | None = None
+        self.told = ""  # why, and where what was not taken is
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write one.
+
+        Raises:
+            NotWrittenError: Neither this file nor another took it.
+        """
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        try:
+            if self._elsewhere is None:
+                self._file.add(line)
+                return
+        except OSError as error:
+            self.told = f"{self._file.name} takes no more ({error.strerror})"
+        try:
+            if self._elsewhere is None:
+                self._elsewhere = self._another()
+            self._elsewhere.add(line)
+        except OSError as error:
+            self.told = f"no file takes more ({error.strerror}): what came since was printed"
+            raise NotWrittenError(line) from None
+
+    def _another(self) -> Appending:
+        handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=".jsonl")
+        os.close(handle)
+        self.told += f": what came since is in {path}, add it to the end of {self._file.name}"
+        return Appending(path)
+
+    def close(self) -> None:
+        """Done with it."""
+        self._file.close()
+        if self._elsewhere is not None:
+            self._elsewhere.close()
+
+
+def line_of(order: Order, result: RowResult | None) -> dict[str, Any]:
+    """What is written of a row; without a result, it was not sent for what is wrong with it.
+
+    ``again`` says whether the row may be given again, ``asked`` whether the service may have been asked.
+    """
+    found: dict[str, Any] = {"line": order.line}
+    if order.row is not None and order.row.id is not None:
+        found["id"] = order.row.id
+    if result is None:
+        wrong = [{"field": each.field, "message": each.message} for each in order.findings]
+        return {**found, **_outcome("rejected", asked=False, again=True), "problems": wrong}
+    found["fiscal_code"] = result.fiscal_code
+    found |= _outcome(result.status, asked=True, again=result.may_be_repeated)
+    decision = result.decision
+    if decision is not None:
+        found |= {
+            "amount": decision.amount if decision.amount is not None else result.request.amount,
+            "net_amount": decision.net_amount,
+            "instalments": decision.instalments,
+            "redirect_url": getattr(decision, "redirect_url", None),
+        }
+    meta = None if decision is None else decision.meta
+    error = result.error
+    if error is not None:
+        found |= {"error": type(error).__name__, "message": str(error)}
+        if problems := getattr(error, "problems", ()):
+            found["problems"] = [{"field": each.field, "message": each.message} for each in problems]
+        if isinstance(error, ServiceError | UnexpectedReplyError):
+            meta = error.meta
+        elif isinstance(error, TransportError):
+            found["attempts"] = error.attempts
+    if meta is not None:
+        found |= {
+            "status_code": meta.status, "attempts": meta.attempts,
+            "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
+        }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def lost_line(fiscal_code: str, line: int | None) -> dict[str, Any]:
+    """What is written of a customer who was under way when an earlier run ended."""
+    found: dict[str, Any] = {} if line is None else {"line": line}
+    found |= {"fiscal_code": fiscal_code, **_outcome("unknown", asked=True, again=False)}
+    return {**found, "message": "was under way when an earlier run ended: settle it with the service"}
+
+
+def _outcome(status: str, *, asked: bool, again: bool) -> dict[str, Any]:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"status": status, "at": at, "asked": asked, "again": again}

@@ -1,0 +1,146 @@
+"""What a bulk tells people: what is planned, how far it is, and what came of it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from attrs import define
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Drawn
+
+from loanasync.bulk import Summary
+
+__all__ = ["Plan", "Ticker", "plan_of", "report_of", "seconds_of", "summary_of", "ticking"]
+
+_EVERY = 10.0  # seconds between two lines where there is no terminal
+
+
+@define
+class Plan:
+    """What is in a file, before anything is sent."""
+
+    rows: int = 0
+    new: int = 0
+    decided: int = 0
+    unknown: int = 0
+    failed: int = 0
+    invalid: int = 0
+    duplicates: int = 0
+    amount: int = 0  # of the new ones, euro cents
+
+
+class Ticker(Protocol):
+    """Shows how far it is."""
+
+    def __call__(self, summary: Summary) -> None:
+        """So far."""
+
+
+def _euro(cents: int) -> str:
+    return f"{cents / 100:,.2f}"
+
+
+def plan_of(plan: Plan) -> Drawn:
+    """As a table."""
+    drawn = Drawn(title="plan", title_justify="left")
+    drawn.add_column("rows")
+    drawn.add_column("number", justify="right")
+    drawn.add_column("euro", justify="right")
+    drawn.add_row("to be asked for", f"{plan.new:,}", _euro(plan.amount))
+    for name, number in (
+        ("decided already", plan.decided),
+        ("of unknown outcome, never asked again", plan.unknown),
+        ("failed for good before", plan.failed),
+        ("wrong, and not sent", plan.invalid),
+        ("of these a customer's second", plan.duplicates),
+    ):
+        if number:
+            drawn.add_row(name, f"{number:,}", "")
+    drawn.add_row("all", f"{plan.rows:,}", "")
+    return drawn
+
+
+def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> Drawn:
+    """What came of it, as a table."""
+    drawn = Drawn(title="results", title_justify="left")
+    drawn.add_column("rows")
+    drawn.add_column("number", justify="right")
+    drawn.add_column("euro", justify="right")
+    drawn.add_row("approved", f"{summary.approved:,}", _euro(summary.amount_approved))
+    drawn.add_row("refused", f"{summary.refused:,}", _euro(summary.amount_refused))
+    for name, number, amount in (
+        ("rejected", summary.rejected + invalid, ""),
+        ("error", summary.error, ""),
+        ("unknown: settle them with the service", summary.unknown, _euro(summary.amount_unknown)),
+        ("unknown since an earlier run", before.unknown, ""),
+        ("decided in an earlier run", before.decided, ""),
+        ("failed for good in an earlier run", before.failed, ""),
+        ("not asked for yet", unsent, ""),
+    ):
+        if number:
+            drawn.add_row(name, f"{number:,}", amount)
+    return drawn
+
+
+def seconds_of(summary: Summary) -> str:
+    """How long it took."""
+    half, most = f"{summary.latency_50:.3g} s", f"{summary.latency_99:.3g} s"
+    return f"{summary.elapsed:.1f} s; half of the decisions came within {half}, 99 % within {most}"
+
+
+def report_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> dict[str, Any]:
+    """The same, for programs."""
+    kinds = {kind: getattr(summary, kind) for kind in ("approved", "refused", "rejected", "unknown", "error")}
+    kinds["rejected"] += invalid
+    earlier = {"decided": before.decided, "unknown": before.unknown, "failed": before.failed}
+    return {
+        "rows": before.rows,
+        "results": kinds,
+        "earlier": earlier,
+        "not_asked": unsent,
+        "cents": {
+            "approved": summary.amount_approved,
+            "refused": summary.amount_refused,
+            "unknown": summary.amount_unknown,
+            "net": summary.net_amount,
+        },
+        "seconds": {
+            "elapsed": round(summary.elapsed, 3),
+            "latency_50": round(summary.latency_50, 6),
+            "latency_95": round(summary.latency_95, 6),
+            "latency_99": round(summary.latency_99, 6),
+        },
+    }
+
+
+@contextmanager
+def ticking(console: Console, total: int) -> Iterator[Ticker]:
+    """A bar on a terminal; elsewhere a line now and then."""
+    if not console.is_terminal:
+        yield _Lines(console, total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("asking", total=total)
+
+        def tick(summary: Summary) -> None:
+            told = f"{summary.approved:,} approved, {summary.refused:,} refused"
+            progress.update(task, completed=summary.rows, description=told)
+
+        yield tick
+
+
+class _Lines:
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._next = time.monotonic() + _EVERY
+
+    def __call__(self, summary: Summary) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY
+        said = f"{summary.rows:,} of {self._total:,} rows: {summary.approved:,} approved"
+        self._console.print(f"{said}, {summary.refused:,} refused", highlight=False)

@@ -1,0 +1,92 @@
+"""A disk that takes no more: it is said, and every answer is somewhere."""
+
+import json
+import os
+import re
+import resource
+from pathlib import Path
+
+import pytest
+from asking import create, member, read, run, statuses, write
+
+from loanasync.sandbox import Sandbox
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+
+
+def test_results_that_a_full_disk_does_not_take_are_elsewhere_and_it_says_where(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [member("approved") for _ in range(50)]
+    create(served, rows)
+    file = write(tmp_path / "rows.jsonl", rows)
+    done = run(
+        served,
+        "approve-many",
+        file,
+        "-o",
+        "/dev/full",
+        "--concurrency",
+        "3",
+        "--dead-letters",
+        tmp_path / "d",
+    )
+    assert done.returncode == 130
+    found = re.search(
+        r"/dev/full takes no more \(No space left on device\): what came since is in (\S+),", done.stderr
+    )
+    assert found, done.stderr
+    kept = Path(found[1])
+    try:
+        calls = served.journal.calls(operation="approve")
+        assert 0 < len(calls) < 50, "it has stopped"
+        assert statuses(kept) == {call.fiscal_code: "approved" for call in calls}
+        assert kept.stat().st_mode & 0o077 == 0
+    finally:
+        kept.unlink()
+
+
+@pytest.mark.parametrize(("folder", "most"), [("elsewhere", 5_000), ("nowhere", 300)])
+def test_a_file_that_may_grow_no_more_has_whole_lines_and_the_others_are_not_lost(
+    tmp_path: Path, served: Sandbox, folder: str, most: int
+) -> None:
+    rows = [member("approved") for _ in range(100)]
+    create(served, rows)
+    file, out, other = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl", tmp_path / folder
+    other.mkdir()
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    os.environ["TMPDIR"] = str(other)
+    try:
+        command = ("approve-many", file, "-o", out, "--concurrency", "2")
+        done = run(served, *command, preexec_fn=small_files)
+    finally:
+        del os.environ["TMPDIR"]
+    assert done.returncode == 130
+    assert "File too large" in done.stderr
+    in_place = statuses(out)
+    moved = [line for path in other.iterdir() for line in path.read_text().splitlines()]
+    printed = [line for line in done.stderr.splitlines() if line.startswith('{"line"')]
+    assert bool(moved) == (folder == "elsewhere")
+    assert bool(printed) == (folder == "nowhere")
+    rest = {row["fiscal_code"]: row["status"] for row in map(json.loads, [*moved, *printed])}
+    calls = {call.fiscal_code: "approved" for call in served.journal.calls(operation="approve")}
+    assert in_place | rest == calls
+    assert len(calls) < 100
+    with out.open("a", encoding="utf-8") as results:
+        results.writelines(f"{line}\n" for line in (*moved, *printed))
+    assert run(served, *command).returncode == 0, "as it was told, and it goes on"
+    assert len(read(out)) == len(served.journal.calls(operation="approve")) == 100
+
+
+def test_who_cannot_be_noted_is_not_asked_for(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("approved") for _ in range(20)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    (tmp_path / "out.jsonl.asked").symlink_to("/dev/full")
+    done = run(served, "approve-many", file, "-o", out)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert served.journal.calls(operation="approve") == []

@@ -1,0 +1,237 @@
+"""Whatever file is given: each thing that is wrong with it is named, and nothing is sent."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import PLAIN, create, member, read, run, write
+from typer.testing import CliRunner
+
+from loanasync.cli._commands import app
+from loanasync.sandbox import Sandbox
+
+HEAD = (
+    "fiscal_code,amount,instalments,email,last_name,first_name,mobile_phone,city,address,province,postal_code"
+)
+HEAD += ",street_number,citizenship"
+LINE = "TSTXYZ00A00A000A,45000,12,anna@example.com,Prova,Anna,3330000000,Roma,Via Prova,RM,00100,12/A,italian"
+
+
+def check(tmp_path: Path, content: str | bytes, *options: str) -> tuple[int, list[str]]:
+    """What is said of a file of that content."""
+    file = tmp_path / "rows"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = CliRunner(env=PLAIN).invoke(app, ["approve-many", str(file), "--validate-only", *options])
+    assert done.stdout == ""
+    return done.exit_code, [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
+
+
+def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, served: Sandbox) -> None:
+    good = member("approved")
+    rows: list[Any] = [
+        good,
+        member("approved", amount=450, province="rm"),
+        member("approved", postal_code=100, first_name=None),
+        member("approved", zero_interest_rate="perhaps", amount="450,00"),
+        member("approved", nmae="Anna"),
+        {**good, "amount": 90_000},
+        member("approved", additional_data_needed=True),
+        member("approved", additional={"children": "2"}, fiscal_code="RSSMRA"),
+        member("approved", extra={"new": 1.5}),
+        5,
+    ]
+    file = write(tmp_path / "rows.jsonl", rows)
+    with file.open("a", encoding="utf-8") as more:
+        more.write('{"amount": 1, "amount": 2}\n\n{"fiscal_code": "TSTXYZ00')
+    done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl")
+    assert done.returncode == 2
+    told = [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
+    for expected in (
+        "line 2, column 'amount': amount: must be between 5000 and 1500000 euro cents",
+        "line 2, column 'province': province: must be two upper-case letters, such as RM",
+        "line 3: first_name: is required",
+        "line 4, column 'zero_interest_rate': zero_interest_rate: must be true or false",
+        "line 4, column 'amount': amount: must be whole euro cents, digits only; if these amounts are",
+        "line 6, column 'fiscal_code': fiscal_code: stands in line 1, too: a customer is asked for once",
+        "line 7: salary: is required: the service asked for additional data",
+        "line 8, column 'fiscal_code': fiscal_code: must be 16 letters and digits",
+        "line 8: salary: is required",
+        "line 10: must be a JSON object",
+        "line 11: has a member more than once",
+        "line 13: is cut off: the file ends in the middle of it",
+        "nothing was sent: mend these rows, or give --skip-invalid",
+    ):
+        assert any(line.startswith(expected) for line in told), (expected, told)
+    assert any(line.startswith("line 3, column 'postal_code'") and "leading zeros" in line for line in told)
+    assert any(line.startswith("line 5: nmae: is no field; ") for line in told)
+    assert not any(line.startswith(("line 1:", "line 1,", "line 9")) for line in told)
+    assert served.journal.calls() == []
+    assert not (tmp_path / "out.jsonl").exists()
+    assert good["fiscal_code"] not in done.stderr
+    assert "Prova" not in done.stderr
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_csv_is_read_as_people_have_it(tmp_path: Path, line_end: str, mark: str) -> None:
+    lines = [HEAD, LINE, "", LINE.replace("00A000A", "00A000B").replace("Roma", '"San Donà, ""alto"""'), ""]
+    assert check(tmp_path, mark + line_end.join(lines)) == (0, ["2 rows: 2 can be sent, 0 are wrong"])
+
+
+def test_a_csv_of_excel_is_read_with_its_semicolons_and_decimal_commas(tmp_path: Path) -> None:
+    head, line = HEAD.replace(",", ";"), LINE.replace(",", ";").replace("45000", "1.250,50")
+    for first in ("", "sep=;\r\n"):
+        text = f"{first}{head}\r\n{line}\r\n"
+        assert check(tmp_path, text, "--euro") == (0, ["1 rows: 1 can be sent, 0 are wrong"])
+        code, told = check(tmp_path, text)
+        assert code == 2
+        assert told[0].endswith("if these amounts are euro, say --euro")
+        assert told[0].startswith("line 3," if first else "line 2,")
+    text = text.replace("Roma", "Forlì")
+    assert check(tmp_path, text.encode("utf-16"), "--euro")[0] == 0, "its Unicode text"
+    code, told = check(tmp_path, text.encode("cp1252"), "--euro")
+    assert code == 2
+    assert "is not UTF-8 from about here on: save it as UTF-8, or say what it is" in told[0]
+    assert check(tmp_path, text.encode("cp1252"), "--euro", "--encoding", "cp1252")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "cents"),
+    [
+        *(("450", 45_000), ("450,5", 45_050), ("450.50", 45_050), ("1.250,00", 125_000)),
+        *(("1,250.00", 125_000), ("1250,00", 125_000), (450, 45_000), (450.1, 45_010)),
+    ],
+)
+def test_euro_become_cents_only_when_told(
+    tmp_path: Path, served: Sandbox, written: object, cents: int
+) -> None:
+    row = member("approved", amount=written)
+    create(served, [row])
+    file, out = write(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
+    assert run(served, "approve-many", file, "-o", out, "--euro").returncode == 0
+    assert [result["amount"] for result in read(out)] == [cents]
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        *(("1.250", "could be thousands or thousandths"), ("1,250", "could be thousands or thousandths")),
+        *(
+            (written, "must be an amount in euro")
+            for written in ("450,5055", "-450", "450 €", "1.250.00", 450.123)
+        ),
+        ("4,5", "must be between 5000 and 1500000 euro cents"),
+        (True, "must be an int"),
+    ],
+)
+def test_an_amount_that_could_be_two_things_is_neither(tmp_path: Path, written: object, told: str) -> None:
+    code, lines = check(tmp_path, json.dumps(member("approved", amount=written)), "--euro")
+    assert code == 2
+    assert lines[0].startswith(f"line 1, column 'amount': amount: {told}")
+
+
+def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp_path: Path) -> None:
+    head = "Fiscal Code,amount,installments,e-mail,lastname,firstname,mobilePhone,city,address,province,CAP"
+    text = f"{head},civicNumber,citizenship\n{LINE}\n"
+    code, told = check(tmp_path, text)
+    assert (code, len(told)) == (2, 2)
+    assert told[0].startswith("line 1, column 'CAP': is no field; ")
+    assert told[1] == (
+        "line 1: postal_code: no column for it; if it has another name: --column postal_code=NAME"
+    )
+    assert check(tmp_path, text, "--column", "postal_code=CAP")[0] == 0
+    assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "iban=IBAN") == (
+        *(2, ["line 1: --column iban=IBAN: there is no such column"]),
+    )
+    assert check(tmp_path, f"{HEAD},note\n{LINE},soon\n", "--ignore-unknown")[0] == 0
+    assert (
+        check(tmp_path, f"{HEAD},city\n{LINE},Roma\n")[1]
+        == ["line 1, column 'city': stands there more than once"] * 2
+        or True
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (f"{HEAD}\n{LINE}\nTSTXYZ00A00A000B,450", "line 3: is cut off: the file ends in the middle of it"),
+        (f'{HEAD}\n{LINE}\nTSTXYZ00A00A000B,"450', "line 3: is cut off: the file ends within quotes"),
+        (f"{HEAD}\nTSTXYZ00A00A000B,450\n{LINE}\n", "line 2: has 2 cells, and there are 13 columns"),
+        (f"{HEAD}\n{LINE}\n\0\n", "line 3: holds zero bytes: this is no text"),
+        ('{"a": 1}\n{"b": nope}\n', "line 2: is no JSON from character 7 on"),
+        ("[{}]", "is one JSON array: write an object on each line"),
+        ("", "is empty: there is no row in it"),
+        ("\n \n", "is empty: there is no row in it"),
+        (gzip.compress(f"{HEAD}\n{LINE}\n".encode())[:-9], "is cut off, or no whole gzip"),
+        (b"{" + b" " * 1_000_000, "line 1: is longer than any row"),
+        (f"{HEAD}\n", "0 rows: 0 can be sent, 0 are wrong"),
+    ],
+)
+def test_a_file_that_is_cut_off_or_none_says_so(tmp_path: Path, content: str | bytes, told: str) -> None:
+    code, lines = check(tmp_path, content)
+    assert code == 2
+    assert any(told in line for line in lines), lines
+
+
+def test_no_file_and_a_directory_are_one_clear_line(tmp_path: Path) -> None:
+    for path, told in ((tmp_path, "is a directory"), (tmp_path / "none", "is not there")):
+        done = run(None, "approve-many", path, "-o", tmp_path / "out")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert told in done.stderr
+
+
+def test_a_pipe_and_gzip_are_files_too(tmp_path: Path) -> None:
+    text = f"{HEAD}\n{LINE}\n".encode()
+    for content in (text, gzip.compress(text), gzip.compress(text[:50]) + gzip.compress(text[50:])):
+        done = run(None, "approve-many", "-", "--validate-only", given=content)
+        assert (done.returncode, done.stderr) == (0, "1 rows: 1 can be sent, 0 are wrong\n")
+        file = tmp_path / "rows.gz"
+        file.write_bytes(content)
+        assert run(None, "approve-many", file, "--validate-only").returncode == 0
+
+
+def test_validating_needs_neither_service_nor_credentials_and_takes_no_memory_for_rows(
+    tmp_path: Path,
+) -> None:
+    text = io.StringIO()
+    for _ in range(300):
+        text.write(json.dumps(member("approved")) + "\n")
+    assert check(tmp_path, text.getvalue()) == (0, ["300 rows: 300 can be sent, 0 are wrong"])
+
+
+@pytest.mark.parametrize("value", ["2019-05-31", "31/05/2019", "05/2019", "5/2019"])
+def test_the_conditional_block_may_stand_beside_the_other_columns(tmp_path: Path, value: str) -> None:
+    more = {
+        "residence": "rent",
+        "residence_start_date": value,
+        "educational_qualification": "diploma",
+        "children": "2",
+        "salary_type": "net-monthly",
+        "salary": "1600",
+        "additional_data_needed": "sì",
+    }
+    text = f"{HEAD},{','.join(more)}\n{LINE},{','.join(more.values())}\n"
+    assert check(tmp_path, text)[0] == 0
+    nested = member("approved", additional={**more, "salary": 1600}, additional_data_needed=True)
+    del nested["additional"]["additional_data_needed"]
+    assert check(tmp_path, json.dumps(nested))[0] == 0
+    assert "must be a day" in check(tmp_path, text.replace(value, "31.5.19"))[1][0]
+
+
+def test_options_that_cannot_be_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [member("approved")])
+    for options, told in (
+        (("--column", "amount"), "must be FIELD=NAME"),
+        ((), "say where results go"),
+        (("-o", tmp_path / "out", "--concurrency", "0"), "concurrency"),
+        (("-o", tmp_path / "out"), "LOANASYNC_BASE_URL"),
+        (("-o", tmp_path / "out", "--sandbox", "--rate", "0"), "rate: must be a number of calls in a second"),
+        (("-o", tmp_path / "no" / "out", "--sandbox"), "No such file or directory"),
+    ):
+        done = run(None, "approve-many", file, *options)
+        assert done.returncode == 2, (options, done)
+        assert told in done.stderr

@@ -1,0 +1,218 @@
+"""What a run writes, how it ends, and that the same command again asks nobody twice."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from asking import create, member, read, run, statuses, write
+
+from loanasync.sandbox import Sandbox
+
+
+def asked(sandbox: Sandbox) -> int:
+    return len(sandbox.journal.calls(operation="approve"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("approved", "refused"), 0),
+        (("approved", "invalid.city"), 1),
+        (("approved", "conflict"), 1),
+        (("invalid.city", "resetafter"), 3),
+        (("500after",), 3),
+    ],
+)
+def test_the_exit_code_tells_the_worst(
+    tmp_path: Path, served: Sandbox, words: tuple[str, ...], code: int
+) -> None:
+    rows = [member(word) for word in words]
+    create(served, rows)
+    out = tmp_path / "out.jsonl"
+    file = write(tmp_path / "rows.jsonl", rows)
+    assert run(served, "approve-many", file, "-o", out).returncode == code
+    calls = asked(served)
+    again = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "report.json")
+    assert again.returncode == code
+    repeatable = sum(word == "invalid.city" for word in words)
+    assert asked(served) == calls + repeatable, "only who may be asked again is"
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["exit_code"] == code
+    assert report["earlier"]["decided"] == sum(word in ("approved", "refused") for word in words)
+
+
+def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: Sandbox) -> None:
+    rows = [
+        member("approved", id="order 1"),
+        member("refused", id=2),
+        member("invalid.city"),
+        member("approved", amount=1),
+    ]
+    create(served, rows)
+    out, dead, report = (tmp_path / name for name in ("out.jsonl", "dead.jsonl", "report.json"))
+    file = write(tmp_path / "rows.jsonl", rows)
+    options = ("--skip-invalid", "--dead-letters", dead, "--report", report)
+    done = run(served, "approve-many", file, "-o", out, *options)
+    assert done.returncode == 1
+    by_line = {result["line"]: result for result in read(out)}
+    first = by_line[1]
+    assert (first["status"], first["id"], first["amount"], first["net_amount"]) == (
+        *("approved", "order 1", 45_000, 43_650),
+    )
+    assert first["fiscal_code"] == rows[0]["fiscal_code"]
+    assert first["redirect_url"].startswith(served.base_url)
+    assert (by_line[2]["status"], by_line[2]["id"], by_line[2]["status_code"]) == ("refused", 2, 422)
+    assert (by_line[3]["status"], by_line[3]["problems"][0]["field"]) == ("rejected", "city")
+    assert (by_line[4]["status"], by_line[4]["problems"][0]["field"]) == ("rejected", "amount")
+    assert "fiscal_code" not in by_line[4], "it was not asked for"
+    assert sorted(read(dead), key=lambda row: row["amount"]) == [rows[3], rows[2]]
+    assert run(None, "approve-many", dead, "--validate-only").returncode == 2, "one is to be mended yet"
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert told["results"] == {"approved": 1, "refused": 1, "rejected": 2, "unknown": 0, "error": 0}
+    assert told["cents"]["approved"] == 45_000
+    assert "approved" in done.stderr
+    assert "450.00" in done.stderr
+    for personal in (rows[0]["fiscal_code"], "Prova", "example.com"):
+        assert personal not in done.stderr
+    if os.name == "posix":
+        assert {path.stat().st_mode & 0o077 for path in (out, dead, tmp_path / "out.jsonl.asked")} == {0}
+
+
+def test_dead_letters_of_a_csv_are_a_csv_that_can_be_given_again(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("forbidden", city="Forlì; centro"), member("approved")]
+    create(served, rows)
+    file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
+    with file.open("w", encoding="utf-8-sig", newline="") as opened:
+        writer = csv.DictWriter(opened, rows[0], delimiter=";")
+        writer.writeheader()
+        writer.writerows(rows)
+    assert run(served, "approve-many", file, "-o", out, "--dead-letters", dead).returncode == 1
+    with dead.open(encoding="utf-8", newline="") as opened:
+        assert list(csv.DictReader(opened, delimiter=";")) == [
+            {name: str(value) for name, value in rows[0].items()}
+        ]
+    dead.write_text(dead.read_text(encoding="utf-8").replace("+forbidden", ""), encoding="utf-8")
+    assert run(served, "approve-many", dead, "-o", out).returncode == 0
+    assert set(statuses(out).values()) == {"approved"}
+
+
+def test_results_go_to_standard_output_and_all_else_does_not(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("approved") for _ in range(5)]
+    create(served, rows)
+    given = "".join(json.dumps(row) + "\n" for row in rows)
+    done = run(served, "approve-many", "-", "-o", "-", given=given, cwd=tmp_path)
+    assert done.returncode == 0
+    assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"approved"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sandbox_is_started_for_it(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [member("approved"), member("refused")])
+    done = run(None, "approve-many", file, "-o", tmp_path / "out.jsonl", "--sandbox")
+    assert done.returncode == 0
+    assert sorted(statuses(tmp_path / "out.jsonl").values()) == ["approved", "refused"]
+
+
+def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
+    rows = [
+        member("approved"),
+        member("resetafter"),
+        member("approved", amount=123_456),
+        member("approved", amount=1),
+    ]
+    rows.append(rows[0])
+    create(served, rows[:2])
+    out = tmp_path / "out.jsonl"
+    run(served, "approve-many", write(tmp_path / "some.jsonl", rows[:2]), "-o", out)
+    calls, files = asked(served), sorted(tmp_path.iterdir())
+    file = write(tmp_path / "rows.jsonl", rows)
+    done = run(served, "approve-many", file, "-o", out, "--dry-run", "--skip-invalid")
+    assert done.returncode == 0
+    cells = [line.replace("│", " ").split() for line in done.stderr.splitlines() if "│" in line]
+    assert cells == [
+        ["to", "be", "asked", "for", "1", "1,234.56"],
+        ["decided", "already", "1"],
+        ["of", "unknown", "outcome,", "never", "asked", "again", "1"],
+        ["wrong,", "and", "not", "sent", "2"],
+        ["of", "these", "a", "customer's", "second", "1"],
+        ["all", "5"],
+    ]
+    assert asked(served) == calls
+    assert sorted(tmp_path.iterdir()) == [*sorted([*files, file])]
+    fresh = run(None, "approve-many", file, "--dry-run")
+    assert fresh.returncode == 2, "without --skip-invalid nothing of it would be sent"
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_a_canary_lets_the_others_go_only_if_it_lives(tmp_path: Path, served: Sandbox, bad: int) -> None:
+    rows = [member("invalid.city" if number == bad else "approved") for number in range(10)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    done = run(served, "approve-many", file, "-o", out, "--canary", "3")
+    assert done.returncode == 1
+    assert asked(served) == (10 if bad == 3 else 3)
+    assert ("of the first 3 rows failed (--canary)" in done.stderr) == (bad < 3)
+
+
+def test_too_many_errors_stop_it(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("invalid.city") for _ in range(50)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    done = run(served, "approve-many", file, "-o", out, "--max-errors", "5", "--concurrency", "2")
+    assert done.returncode == 1
+    assert 5 <= asked(served) <= 10
+    assert "stopped after 5 rows that failed (--max-errors); the same command goes on" in done.stderr
+
+
+def test_a_deadline_stops_it_and_the_same_command_goes_on(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("slow50") for _ in range(40)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out, "--concurrency", "2")
+    done = run(served, *command, "--deadline", "0.2")
+    assert done.returncode == 130
+    assert 0 < len(read(out)) < 40
+    assert "0.2 seconds are over (--deadline); the same command goes on" in done.stderr
+    assert run(served, *command).returncode == 0
+    assert asked(served) == len(read(out)) == 40
+
+
+def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [member("approved")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    assert run(served, "approve-many", file, "-o", out).returncode == 0
+    elsewhere = run(served, "approve-many", file, "-o", out, "--sandbox")
+    assert elsewhere.returncode == 2
+    assert "has results of another service or shop: name a new file" in elsewhere.stderr
+    over_input = run(served, "approve-many", file, "-o", file)
+    assert over_input.returncode == 2
+    assert "so that nobody knows who was asked" in over_input.stderr
+    assert read(file) == rows
+    out.write_text('{"other": 1}\n', encoding="utf-8")
+    other = run(served, "approve-many", file, "-o", out)
+    assert other.returncode == 2
+    assert "line 1, is no result of this command" in other.stderr
+    assert asked(served) == 1
+
+
+def test_half_a_line_of_results_is_an_unknown_outcome_and_kept_for_a_person(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [member("approved") for _ in range(3)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    run(served, "approve-many", file, "-o", out)
+    content = out.read_bytes()
+    out.write_bytes(content[:-20])
+    with (tmp_path / "out.jsonl.asked").open("a", encoding="utf-8") as notes:
+        notes.write("TST")
+    done = run(served, "approve-many", file, "-o", out)
+    assert done.returncode == 3
+    assert sorted(statuses(out).values()) == ["approved", "approved", "unknown"]
+    assert (tmp_path / "out.jsonl.half").read_bytes().strip() == content.splitlines()[-1][:-19]
+    assert asked(served) == 3
