@@ -65,7 +65,7 @@ def test_help_names_the_commands_and_an_example_each() -> None:
     told = runner.invoke(app, [])
     assert "demo" in told.output
     assert "sandbox" in told.output
-    for command in ("demo", "sandbox"):
+    for command in ("demo", "sandbox", "check", "approve", "complete", "approve-many"):
         assert f"Example: loanasync {command}" in runner.invoke(app, [command, "--help"]).output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from loanasync import __version__
 from loanasync.cli._description import Description
 from loanasync.cli._many_command import approve_many
+from loanasync.cli._one import approve, check, complete
 from loanasync.sandbox import Sandbox, serve
 
 __all__ = ["app"]
@@ -22,6 +23,9 @@ app = typer.Typer(
 )
 
 
+app.command()(check)
+app.command()(approve)
+app.command()(complete)
 app.command("approve-many")(approve_many)
 
 

@@ -2,7 +2,9 @@
 
 from enum import StrEnum
 
-__all__ = ["Description"]
+from loanasync import Dialect
+
+__all__ = ["Description", "dialect_of"]
 
 
 class Description(StrEnum):
@@ -10,3 +12,9 @@ class Description(StrEnum):
 
     STREET_NUMBER = "street_number"
     CIVIC_NUMBER = "civic_number"
+
+
+def dialect_of(description: Description) -> Dialect:
+    """How it is written."""
+    street = description is Description.STREET_NUMBER
+    return Dialect.street_number() if street else Dialect.civic_number()

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,27 +13,18 @@ from attrs import frozen
 from rich.console import Console
 
 from loanasync import ConfigurationError, Dialect, LoanClient
-from loanasync.cli._description import Description
+from loanasync.cli._description import Description, dialect_of
+from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
 from loanasync.cli._many import Asking, Ended, Limits, survey
 from loanasync.cli._memory import Memory, NotesFile, Nothing, NotResumableError
-from loanasync.cli._orders import Orders
+from loanasync.cli._orders import FIELDS, Orders, checking_client
 from loanasync.cli._results import STANDARD_OUTPUT, Appending, Results
 from loanasync.cli._tables import Table
 from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.sandbox import Sandbox
 
-__all__ = ["Exit", "approve_many"]
-
-
-class Exit(IntEnum):
-    """How it ended, for the shell."""
-
-    DECIDED = 0
-    FAILED = 1
-    NOTHING_SENT = 2
-    UNKNOWN = 3
-    INTERRUPTED = 130
+__all__ = ["approve_many"]
 
 
 @frozen(kw_only=True)
@@ -123,7 +113,7 @@ def approve_many(
         limits=Limits(
             concurrency=concurrency, rate=rate, canary=canary, max_errors=max_errors, deadline=deadline
         ),
-        dialect=Dialect.street_number() if dialect is Description.STREET_NUMBER else Dialect.civic_number(),
+        dialect=dialect_of(dialect),
         skip_invalid=skip_invalid,
         validate_only=validate_only,
         dry_run=dry_run,
@@ -133,7 +123,7 @@ def approve_many(
         named = _named(column or ())
         with closing(Source(rows, encoding)) as source:
             table = Table(source)
-            orders = Orders(table, _checking(wanted.dialect), named, euro, ignore_unknown)
+            orders = Orders(table, checking_client(wanted.dialect), named, euro, ignore_unknown)
             code = _run(wanted, orders, console)
     except Unreadable as error:
         _say(console, f"{rows if rows != '-' else 'standard input'}{error.where} {error}")
@@ -147,11 +137,6 @@ def approve_many(
     raise typer.Exit(code)
 
 
-def _checking(dialect: Dialect) -> LoanClient:
-    """A client of nowhere: it checks, and sends nothing."""
-    return LoanClient("http://localhost", shop_id="none", auth_token="none", dialect=dialect)  # noqa: S106  (made up)
-
-
 def _say(console: Console, sentence: str) -> None:
     console.print(sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
 
@@ -162,6 +147,9 @@ def _named(columns: Sequence[str]) -> dict[str, str]:
         name, found, column = each.partition("=")
         if not found or not column:
             raise typer.BadParameter(f"{each}: must be FIELD=NAME", param_hint="--column")
+        if name not in FIELDS:
+            told = f"{name} is no field; these are: {', '.join(sorted(FIELDS))}"
+            raise typer.BadParameter(told, param_hint="--column")
         named[name] = column
     return named
 

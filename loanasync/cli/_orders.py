@@ -8,7 +8,7 @@ from typing import Any, cast
 import attrs
 from attrs import define, field, frozen
 
-from loanasync import AdditionalData, ApprovalRequest, LoanClient
+from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._rules import normalize_fiscal_code
 from loanasync.bulk import Row
@@ -16,7 +16,7 @@ from loanasync.cli._cells import CENTS, EURO, READERS, BadCell, Reader
 from loanasync.cli._files import Finding, Unreadable
 from loanasync.cli._tables import Entry, Table
 
-__all__ = ["Order", "Orders"]
+__all__ = ["FIELDS", "Order", "Orders", "checking_client", "plain"]
 
 _REQUEST = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 _ADDITIONAL = tuple(attrs.fields_dict(AdditionalData))
@@ -27,24 +27,31 @@ _NEEDED = (
 )
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name however it is written: ``fiscalCode``, ``fiscal_code`` or ``Fiscal Code``."""
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
 _FIELDS = {
     **{
-        _plain(wire): name
-        for name, wire in APPROVAL_NAMES.items()
-        if name in (*_REQUEST, *_ADDITIONAL, *_OWN)
+        plain(wire): name for name, wire in APPROVAL_NAMES.items() if name in (*_REQUEST, *_ADDITIONAL, *_OWN)
     },
     **{
-        _plain(alias): name
+        plain(alias): name
         for alias, wire in READ_ALIASES.items()
         for name, own in APPROVAL_NAMES.items()
         if own == wire
     },
-    **{_plain(name): name for name in (*_REQUEST, *_ADDITIONAL, *_OWN)},
+    **{plain(name): name for name in (*_REQUEST, *_ADDITIONAL, *_OWN)},
 }
+
+
+FIELDS = frozenset(_FIELDS.values())
+
+
+def checking_client(dialect: Dialect) -> LoanClient:
+    """A client of nowhere: it checks, and sends nothing."""
+    return LoanClient("http://localhost", shop_id="none", auth_token="none", dialect=dialect)  # noqa: S106  (made up)
 
 
 @frozen
@@ -116,7 +123,7 @@ class Orders:
         self._seen = {}
         try:
             for entry in self.table.entries():
-                yield self._order(entry)
+                yield self.order(entry)
         except Unreadable as unreadable:
             line = unreadable.line
             yield Order(Entry(line, {}, ""), None, (self.table.finding(str(unreadable), line),))
@@ -129,16 +136,17 @@ class Orders:
         for name, given in self.named.items():
             if given == column:
                 return name
-        found = _FIELDS.get(_plain(column))
+        found = _FIELDS.get(plain(column))
         return None if found in self.named else found
 
     def _unknown(self, column: str) -> str:
-        near = get_close_matches(_plain(column), _FIELDS, n=1)
+        near = get_close_matches(plain(column), _FIELDS, n=1)
         meant = f"did you mean {_FIELDS[near[0]]}? " if near else ""
         mend = f"name it with --column FIELD={column}, or pass over such with --ignore-unknown"
         return f"is no field; {meant}{mend}"
 
-    def _order(self, entry: Entry) -> Order:
+    def order(self, entry: Entry) -> Order:
+        """One row."""
         if entry.wrong:
             return Order(entry, None, (self.table.finding(entry.wrong, entry.line),))
         values, columns, wrong = self._values(entry)

@@ -111,7 +111,7 @@ def line_of(order: Order, result: RowResult | None) -> dict[str, Any]:
 
     ``again`` says whether the row may be given again, ``asked`` whether the service may have been asked.
     """
-    found: dict[str, Any] = {"line": order.line}
+    found: dict[str, Any] = {"line": order.line or None}  # none of a file with one customer
     if order.row is not None and order.row.id is not None:
         found["id"] = order.row.id
     if result is None:

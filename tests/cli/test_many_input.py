@@ -187,11 +187,11 @@ def test_no_file_and_a_directory_are_one_clear_line(tmp_path: Path) -> None:
 def test_a_pipe_and_gzip_are_files_too(tmp_path: Path) -> None:
     text = f"{HEAD}\n{LINE}\n".encode()
     for content in (text, gzip.compress(text), gzip.compress(text[:50]) + gzip.compress(text[50:])):
-        done = run(None, "approve-many", "-", "--validate-only", given=content)
-        assert (done.returncode, done.stderr) == (0, "1 rows: 1 can be sent, 0 are wrong\n")
-        file = tmp_path / "rows.gz"
-        file.write_bytes(content)
-        assert run(None, "approve-many", file, "--validate-only").returncode == 0
+        piped = CliRunner(env=PLAIN).invoke(app, ["approve-many", "-", "--validate-only"], input=content)
+        assert (piped.exit_code, piped.stderr) == (0, "1 rows: 1 can be sent, 0 are wrong\n")
+        assert check(tmp_path, content)[0] == 0
+    done = run(None, "approve-many", "-", "--validate-only", given=content)
+    assert done.returncode == 0
 
 
 def test_validating_needs_neither_service_nor_credentials_and_takes_no_memory_for_rows(
@@ -224,14 +224,21 @@ def test_the_conditional_block_may_stand_beside_the_other_columns(tmp_path: Path
 
 def test_options_that_cannot_be_are_named(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", [member("approved")])
-    for options, told in (
+    for options, expected in (
         (("--column", "amount"), "must be FIELD=NAME"),
+        (("--column", "amout=Importo"), "amout is no field; these are: "),
         ((), "say where results go"),
-        (("-o", tmp_path / "out", "--concurrency", "0"), "concurrency"),
-        (("-o", tmp_path / "out"), "LOANASYNC_BASE_URL"),
-        (("-o", tmp_path / "out", "--sandbox", "--rate", "0"), "rate: must be a number of calls in a second"),
-        (("-o", tmp_path / "no" / "out", "--sandbox"), "No such file or directory"),
+        (("-o", "out", "--concurrency", "0"), "concurrency"),
+        (("-o", "out"), "LOANASYNC_BASE_URL"),
+    ):
+        told = CliRunner(env=PLAIN).invoke(app, ["approve-many", str(file), *options])
+        assert (told.exit_code, expected in told.stderr) == (2, True), (options, told.stderr)
+    for options, expected in (
+        (
+            ("-o", str(tmp_path / "out"), "--sandbox", "--rate", "0"),
+            "rate: must be a number of calls in a second",
+        ),
+        (("-o", str(tmp_path / "no" / "out"), "--sandbox"), "No such file or directory"),
     ):
         done = run(None, "approve-many", file, *options)
-        assert done.returncode == 2, (options, done)
-        assert told in done.stderr
+        assert (done.returncode, expected in done.stderr) == (2, True), (options, done.stderr)

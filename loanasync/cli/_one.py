@@ -1,0 +1,190 @@
+"""``loanasync check``, ``approve`` and ``complete``: one customer, in a file with one JSON object."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, closing
+from typing import Annotated, Any
+
+import attrs
+import typer
+from rich.console import Console
+
+from loanasync import ConfigurationError, LoanClient, LoanError, UserData
+from loanasync._dialect import USER_DATA_NAMES
+from loanasync._outcome import outcome_of
+from loanasync.cli._cells import READERS, BadCell
+from loanasync.cli._description import Description, dialect_of
+from loanasync.cli._exit import Exit
+from loanasync.cli._files import Finding, Source, Unreadable
+from loanasync.cli._orders import Order, Orders, checking_client, plain
+from loanasync.cli._results import line_of
+from loanasync.cli._tables import Entry, Table
+from loanasync.sandbox import Sandbox
+
+__all__ = ["approve", "check", "complete"]
+
+_FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")
+_EURO = typer.Option("--euro", help="The amount is in euro, 450.50; else in euro cents, 45050.")
+_DIALECT = typer.Option(help="Which of the two descriptions is written.")
+
+_USER_DATA = {
+    **{plain(wire): name for name, wire in USER_DATA_NAMES.items()},
+    **{plain(name): name for name in attrs.fields_dict(UserData)},
+}
+_OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
+
+
+def check(
+    file: Annotated[str, _FILE],
+    dialect: Annotated[Description, _DIALECT] = Description.STREET_NUMBER,
+    *,
+    euro: Annotated[bool, _EURO] = False,
+) -> None:
+    """Name everything that is wrong with an approval, or with a completion's data, and send nothing.
+
+    Ends with 0 when it may be sent, else with 2.
+
+    Example: loanasync check order.json --euro
+    """
+
+    def run(table: Table, members: Mapping[str, object]) -> Exit:
+        if any(plain(name) in _OF_COMPLETION_ONLY for name in members):
+            found = _completion(table, members)[2]
+        else:
+            found = _order(table, members, dialect, euro=euro).findings
+        if not found:
+            _say("nothing is wrong with it")
+        return _told(found)
+
+    raise typer.Exit(_read(file, run))
+
+
+def approve(
+    file: Annotated[str, _FILE],
+    dialect: Annotated[Description, _DIALECT] = Description.STREET_NUMBER,
+    *,
+    euro: Annotated[bool, _EURO] = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it.")] = False,
+) -> None:
+    """Ask for one approval, and print what came of it as JSON.
+
+    The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN; the request has
+    been created there. Ends with 0 when it is decided (a refusal is a decision), 1 when it failed, 2 when
+    nothing was sent, 3 when the outcome is unknown.
+
+    Example: loanasync approve order.json --sandbox
+    """
+
+    def run(table: Table, members: Mapping[str, object]) -> Exit:
+        order = _order(table, members, dialect, euro=euro)
+        if order.row is None:
+            return _told(order.findings)
+        client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect))
+        record = asyncio.run(_approved(client, order))
+        typer.echo(json.dumps(record, ensure_ascii=False, indent=2))
+        codes = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
+        return codes.get(record["status"], Exit.FAILED)
+
+    raise typer.Exit(_read(file, run))
+
+
+def complete(file: Annotated[str, _FILE]) -> None:
+    """Complete an approved customer's data, after the documents; the object holds fiscal_code, too.
+
+    Ends with 0 when they are saved, 1 when that failed, 2 when nothing was sent, 3 when it may have been.
+
+    Example: loanasync complete data.json
+    """
+
+    def run(table: Table, members: Mapping[str, object]) -> Exit:
+        code, data, found = _completion(table, members)
+        if found:
+            return _told(found)
+        client = LoanClient.from_env()
+        try:
+            asyncio.run(_completed(client, code, data))
+        except LoanError as error:
+            _say(str(error))
+            return Exit.FAILED if outcome_of(error, attempts=1) is None else Exit.UNKNOWN
+        _say("the data are saved")
+        return Exit.DECIDED
+
+    raise typer.Exit(_read(file, run))
+
+
+def _say(sentence: str) -> None:
+    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(findings: tuple[Finding, ...]) -> Exit:
+    for finding in findings:
+        _say(str(finding))
+    return Exit.NOTHING_SENT if findings else Exit.DECIDED
+
+
+def _read(file: str, run: Callable[[Table, Mapping[str, object]], Exit]) -> Exit:
+    try:
+        with closing(Source(file)) as source:
+            table = Table(source)
+            return run(table, _members(source))
+    except Unreadable as error:
+        _say(f"{'standard input' if file == '-' else file}{error.where} {error}")
+    except ConfigurationError as error:
+        _say(str(error))
+    return Exit.NOTHING_SENT
+
+
+def _members(source: Source) -> dict[str, object]:
+    try:
+        members = json.loads("".join(source.lines()))
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"is no JSON object from line {error.lineno}, column {error.colno} on") from None
+    if not isinstance(members, dict):
+        raise Unreadable("must be one JSON object; for many, there is approve-many")
+    return members
+
+
+def _order(table: Table, members: Mapping[str, object], dialect: Description, *, euro: bool) -> Order:
+    orders = Orders(table, checking_client(dialect_of(dialect)), {}, euro, ignore_unknown=False)
+    return orders.order(Entry(0, members, ""))
+
+
+def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserData, tuple[Finding, ...]]:
+    code: Any = None
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for member, value in members.items():
+        if plain(member) == "fiscalcode":
+            code = value
+            continue
+        name = _USER_DATA.get(plain(member))
+        if name is None:
+            wrong[member] = "is no field; members that this version does not know go into extra"
+            continue
+        try:
+            values[name] = READERS[name](value) if name in READERS else value
+        except BadCell as bad:
+            wrong[name] = str(bad)
+    data = UserData(**values)
+    problems = checking_client(dialect_of(Description.STREET_NUMBER)).check(code, data)
+    wrong.update({each.field: each.message for each in problems if each.field not in wrong})
+    return code, data, tuple(table.finding(message, field=name) for name, message in wrong.items())
+
+
+async def _approved(client: LoanClient | None, order: Order) -> dict[str, Any]:
+    assert order.row is not None  # noqa: S101  (for the type checkers)
+    async with AsyncExitStack() as stack:
+        if client is None:
+            sandbox = await stack.enter_async_context(Sandbox())
+            client = await stack.enter_async_context(sandbox.client())
+            await client.create_request({"fiscalCode": order.code})
+        else:
+            await stack.enter_async_context(client)
+        results = await stack.enter_async_context(client.approve_many([order.row], concurrency=1))
+        return line_of(order, await anext(results))
+
+
+async def _completed(client: LoanClient, code: str, data: UserData) -> None:
+    async with client:
+        await client.complete(code, data)
