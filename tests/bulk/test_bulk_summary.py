@@ -57,7 +57,8 @@ async def test_time_runs_from_the_first_read() -> None:
 
 async def test_a_bar_shows_how_far_it_is_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tqdm")
-    async for _ in bulk(at_once, list(rows(7)), progress=True):
+    approvals = bulk(at_once, list(rows(7)), progress=True)
+    async for _ in approvals:
         pass
     told = capsys.readouterr().err
     assert "7/7 [" in told

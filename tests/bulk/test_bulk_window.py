@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
@@ -208,21 +209,38 @@ async def test_a_call_that_is_cancelled_by_itself_ends_neither_the_rows_nor_its_
 
 async def test_every_call_stands_in_the_context_of_the_first_read() -> None:
     where: ContextVar[str] = ContextVar("where", default="nowhere")
-    seen = []
+    found = []
 
     async def approve(*_: object, **__: object) -> object:
-        seen.append(where.get())
-        where.set("in a call")
-        await asyncio.sleep(0)
-        return DECISION
+        found.append(where.get())
+        where.set("a call of another row")
+        raise asyncio.CancelledError  # so that the next worker is begun by who reads
 
     where.set("the first")
-    approvals = bulk(approve, rows(20), concurrency=1)
+    approvals = bulk(approve, rows(5), concurrency=1)
     await anext(approvals)
     where.set("a later one")
-    assert len([result async for result in approvals]) == 19
-    assert seen[0] == "the first"
-    assert "a later one" not in seen
+    assert len([result async for result in approvals]) == 4
+    assert found == ["the first"] * 5
+
+
+async def test_a_row_that_was_read_is_kept_by_nobody() -> None:
+    kept: list[weakref.ref[Row]] = []
+
+    async def source() -> AsyncIterator[Row]:
+        yield remembered(kept)
+        await asyncio.Event().wait()
+
+    async with bulk(at_once, source()) as results:
+        assert (await anext(results)).is_decided
+        await settled()
+        assert kept[0]() is None
+
+
+def remembered(kept: "list[weakref.ref[Row]]") -> Row:
+    [row] = rows(1)
+    kept.append(weakref.ref(row))
+    return row
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""What a person sees while a file is asked for, on a terminal and elsewhere."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from loanasync.bulk import Summary
+from loanasync.cli._told import ticking
+
+
+def test_a_terminal_shows_a_bar() -> None:
+    seen = io.StringIO()
+    with ticking(Console(file=seen, force_terminal=True, width=120), 1_000) as tick:
+        tick(Summary(approved=990, refused=10))
+    assert "990 approved, 10 refused" in seen.getvalue()
+    assert "1000/1000" in seen.getvalue()
+
+
+def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("loanasync.cli._told.time", SimpleNamespace(monotonic=lambda: now[0]))
+    seen = io.StringIO()
+    with ticking(Console(file=seen, width=120), 12_000) as tick:
+        for seconds in range(25):
+            now[0] = seconds
+            tick(Summary(approved=100 * seconds))
+    assert seen.getvalue().splitlines() == [
+        "1,000 of 12,000 rows: 1,000 approved, 0 refused",
+        "2,000 of 12,000 rows: 2,000 approved, 0 refused",
+    ]
