@@ -119,19 +119,23 @@ class Asking:
         self._answered = 0
         self._failed = 0
         self._canary_is_over = asyncio.Event()
+        self._stop: Callable[[], None] = lambda: None
 
     async def run(self, tick: Ticker) -> Ended:
         """Ask for all of them, but for those who were asked for before."""
         limits, ended = self._limits, self._ended
         for code in self._memory.lost():
             self._write(lost_line(code, self._orders.line_of(code)))
-        approvals = self._client.approve_many(self._rows(), concurrency=limits.concurrency, rate=limits.rate)
+        # Written as soon as it is there: who waits in line to be read would be lost with the process.
+        approvals = self._client.approve_many(
+            self._rows(), concurrency=limits.concurrency, rate=limits.rate, progress=self._came
+        )
+        self._stop = approvals.stop
         ticked = time.monotonic()
         with self._interruptible(approvals), self._until_deadline(approvals):
             try:
                 async with approvals:
-                    async for result in approvals:
-                        self._came(result, approvals)
+                    async for _ in approvals:
                         if time.monotonic() - ticked > _TICK:
                             ticked = time.monotonic()
                             tick(approvals.summary)
@@ -162,7 +166,7 @@ class Asking:
             sent += 1
             yield evolve(order.row, id=order)
 
-    def _came(self, result: RowResult, approvals: Approvals) -> None:
+    def _came(self, result: RowResult) -> None:
         order = cast("Order", result.id)
         self._write(line_of(order, result))
         self._answered += 1
@@ -175,7 +179,7 @@ class Asking:
         limits, stopped = self._limits, self._ended.stopped
         if limits.max_errors is not None and self._failed >= limits.max_errors and not stopped:
             self._ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
-            approvals.stop()
+            self._stop()
         if self._answered == limits.canary:
             if self._failed:
                 told = f"{self._failed} of the first {self._answered} rows failed (--canary)"
@@ -183,7 +187,7 @@ class Asking:
             self._canary_is_over.set()
         if self._results.told:
             self._ended.interrupted = self._results.told
-            approvals.stop()
+            self._stop()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
