@@ -133,6 +133,33 @@ def test_an_amount_that_could_be_two_things_is_neither(tmp_path: Path, written: 
     assert lines[0].startswith(f"line 1, column 'amount': amount: {told}")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        *(
+            ("instalments", "12.0", "must be a whole number, digits only"),
+            ("instalments", 12.5, "must be an int"),
+        ),
+        *(
+            ("residence_start_date", "31/02/2019", "must be a day, such as"),
+            ("residence_start_date", 5, "must be a"),
+        ),
+        *(("zero_interest_rate", 1, "must be"), ("additional", 5, "must be an object")),
+        ("firstname", "Bruna", "is given twice, under two names"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(tmp_path: Path, field: str, value: object, told: str) -> None:
+    code, lines = check(tmp_path, json.dumps(member("approved", **{field: value})))
+    assert code == 2
+    assert any(told in line for line in lines), lines
+
+
+def test_a_first_line_that_ends_within_quotes_is_no_list_of_names(tmp_path: Path) -> None:
+    code, [told] = check(tmp_path, f'"{HEAD}\n{LINE}\n')
+    assert code == 2
+    assert told.endswith("has a first line that is no list of names")
+
+
 def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp_path: Path) -> None:
     head = "Fiscal Code,amount,installments,e-mail,lastname,firstname,mobilePhone,city,address,province,CAP"
     text = f"{head},civicNumber,citizenship\n{LINE}\n"

@@ -112,5 +112,20 @@ def test_ten_in_a_hundred_faults_two_interruptions_and_every_decision_is_there(
     assert served.findings == [], "no refusal was repeated"
 
 
+def test_two_runs_do_not_write_to_the_same_results_at_once(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("hangafter")]
+    create(served, rows)
+    out = tmp_path / "out.jsonl"
+    command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out)
+    first = begin(served, *command)
+    wait_until_asked(served, 1)
+    second = run(served, *command)
+    first.kill()
+    first.communicate()
+    assert (second.returncode, second.stderr) == (2, f"another run writes to {out} now\n")
+    assert run(served, *command).returncode == 3, "after a kill, nobody does"
+    assert asked(served) == 1
+
+
 def customers_of(sandbox: Sandbox) -> dict[str, dict[str, object]]:
     return {code: json.loads(record) for code, record in sandbox.snapshot().items()}
