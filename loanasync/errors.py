@@ -18,12 +18,18 @@
     │   ├── SystemFaultError             500, and the attempts are used up
     │   └── UnexpectedStatusError        a status that the specification does not name for this call
     ├── UnexpectedReplyError         an answer came, and its content is outside the specification
-    └── TransportError               no answer came
-        ├── ConnectError                 no connection
-        ├── PoolTimeoutError             no free place among the concurrent calls in time
-        ├── ReadTimeoutError             connected, and no answer within the time of one attempt
-        ├── ConnectionLostError          connected, and the connection broke, or no HTTP came
-        └── DeadlineExceededError        the total time of the call ran out
+    ├── TransportError               no answer came
+    │   ├── ConnectError                 no connection
+    │   ├── PoolTimeoutError             no free place among the concurrent calls in time
+    │   ├── ReadTimeoutError             connected, and no answer within the time of one attempt
+    │   ├── ConnectionLostError          connected, and the connection broke, or no HTTP came
+    │   └── DeadlineExceededError        the total time of the call ran out
+    └── LedgerError                  the ledger keeps the call from being made, or could not be written
+        ├── LedgerUnavailableError       it could not be asked; nothing was sent
+        ├── InFlightError                another worker asks for this approval
+        ├── OutcomeUnknownError          asked before, and what was decided is not known here
+        ├── PayloadMismatchError         asked before, with other data
+        └── DecisionNotRecordedError     decided, and not written down: the error has the decision
 
 A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
 personal value, and each survives pickling with all that it says.
@@ -34,6 +40,14 @@ from typing import Literal
 from attrs import define
 
 from loanasync._failure import LoanError
+from loanasync._ledger_errors import (
+    DecisionNotRecordedError,
+    InFlightError,
+    LedgerError,
+    LedgerUnavailableError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
 from loanasync._meta import Meta, Problem
 from loanasync._transport_errors import (
     ConnectError,
@@ -53,10 +67,16 @@ __all__ = [
     "ConnectError",
     "ConnectionLostError",
     "DeadlineExceededError",
+    "DecisionNotRecordedError",
     "DomainError",
+    "InFlightError",
     "InvalidFiscalCodeError",
     "InvalidRequestError",
+    "LedgerError",
+    "LedgerUnavailableError",
     "LoanError",
+    "OutcomeUnknownError",
+    "PayloadMismatchError",
     "PoolTimeoutError",
     "ReadTimeoutError",
     "RejectedError",

@@ -22,6 +22,7 @@ ORDER = [
         "_display",
         "_failure",
         "_transport_errors",
+        "_ledger_errors",
         "errors",
         "_policy",
         "_limits",
@@ -50,6 +51,14 @@ ORDER = [
     ),
     *("_loops", "_replies", "_transport", "_direct", "_sessions", "_pipeline"),
     *("_pace", "_window", "_rows", "_summary", "bulk", "_many", "_client", "__init__"),
+]
+
+# For the type checkers alone.
+TYPED_ONLY = {"_ledger_errors": {"_decisions"}}
+
+# And so within the ledgers, which stand on the core.
+LEDGER = [
+    *("_entries", "_moves", "_protocol", "_polling", "_memory", "_sqlite", "__init__"),
 ]
 
 # And so within the sandbox.
@@ -86,7 +95,7 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-AROUND_THE_CORE = ("sandbox.", "cli.", "testing.", "pytest_plugin", "__main__")
+AROUND_THE_CORE = ("ledger.", "sandbox.", "cli.", "testing.", "pytest_plugin", "__main__")
 CORE = {name: file for name, file in modules().items() if not name.startswith(AROUND_THE_CORE)}
 
 
@@ -99,8 +108,20 @@ def test_arrows_go_one_way(name: str) -> None:
     later = ORDER[ORDER.index(name) :]
     used = {each.split(".")[1] for each in imports(CORE[name]) if within(each, "loanasync") and "." in each}
     # `from loanasync import _calls as calls` names a module, `from loanasync import X` would name the package
+    used -= TYPED_ONLY.get(name, set())
     assert not used & {each for each in later if each != "__init__"}
     assert used <= set(ORDER)
+
+
+def test_arrows_go_one_way_within_the_ledgers_and_down_to_the_core() -> None:
+    found = {name: file for name, file in modules().items() if name.startswith("ledger.")}
+    assert {name.removeprefix("ledger.") for name in found} == set(LEDGER)
+    below = set(ORDER[: ORDER.index("_pipeline")])
+    for name, file in found.items():
+        earlier = set(LEDGER[: LEDGER.index(name.removeprefix("ledger."))])
+        for used in (each for each in imports(file) if within(each, "loanasync")):
+            _, module, *more = used.split(".")
+            assert more[0] in earlier if module == "ledger" else module in below, (name, used)
 
 
 def module_of(imported: str) -> str:
@@ -157,7 +178,7 @@ def test_the_help_for_tests_stands_on_the_core_and_the_core_does_not_know_it() -
     for name, file in helping.items():
         ours = {each for each in imports(file) if within(each, "loanasync")}
         used = {each.split(".")[1] for each in ours}
-        assert used <= {*ORDER, "testing"} - {"_transport", "__init__"}, (name, used)
+        assert used <= {*ORDER, "ledger", "testing"} - {"_transport", "__init__"}, (name, used)
     for file in CORE.values():
         assert not {each for each in imports(file) if within(each, "loanasync.testing")}
 
@@ -182,6 +203,7 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
         *("loanasync.bulk", "loanasync._window", "tqdm"),
+        "loanasync.ledger",
     ],
 )
 def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:

@@ -11,6 +11,8 @@ META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32)
 PROBLEMS = (Problem("email", "email", "is taken"),)
 SERVICE = ("approve", PROBLEMS, META)
 TRANSPORT = ("approve", "ServerDisconnectedError", "maybe", 1)
+ENTRY = ("approve", "0123456789abcdef" * 4)
+DECISION = loanasync.Refused(amount=45_000, meta=META)
 
 EXAMPLES: list[errors.LoanError] = [
     errors.InvalidRequestError(PROBLEMS),
@@ -37,6 +39,17 @@ EXAMPLES: list[errors.LoanError] = [
     errors.ReadTimeoutError(*TRANSPORT),  # type: ignore[arg-type]
     errors.ConnectionLostError(*TRANSPORT),  # type: ignore[arg-type]
     errors.DeadlineExceededError(*TRANSPORT),  # type: ignore[arg-type]
+    errors.LedgerError(*ENTRY),
+    errors.LedgerUnavailableError(*ENTRY, "OperationalError"),
+    errors.InFlightError(*ENTRY),
+    errors.OutcomeUnknownError(*ENTRY, "unknown", "ReadTimeoutError"),
+    errors.OutcomeUnknownError(*ENTRY, "lost", ""),
+    errors.OutcomeUnknownError(*ENTRY, "held", "asked by mail"),
+    errors.PayloadMismatchError(*ENTRY, "approved"),
+    errors.DecisionNotRecordedError(
+        *ENTRY, "refused", DECISION, "/var/spool/shop/one.json", "OperationalError"
+    ),
+    errors.DecisionNotRecordedError(*ENTRY, "approved", None, None, "OperationalError"),
 ]
 
 

@@ -17,6 +17,8 @@ from loanasync.testing._answers import (
     timed_out,
 )
 from loanasync.testing._builders import additional_data, approval_request, email, fiscal_code, user_data
+from loanasync.testing._ledger_processes import SharedLedgerConformance
+from loanasync.testing._ledger_rules import LedgerConformance
 from loanasync.testing._recorder import Metric, Recorder
 from loanasync.testing._sent import Sent
 from loanasync.testing._steps import Step, computed, reply
@@ -24,10 +26,12 @@ from loanasync.testing._transport import Clock, ScriptedTransport, scripted_clie
 
 __all__ = [
     "Clock",
+    "LedgerConformance",
     "Metric",
     "Recorder",
     "ScriptedTransport",
     "Sent",
+    "SharedLedgerConformance",
     "Step",
     "additional_data",
     "approval_request",

@@ -1,0 +1,8 @@
+"""A memory of decisions, so that no crash, redelivery or race asks twice or loses an answer."""
+
+from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._memory import MemoryLedger
+from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger._sqlite import SqliteLedger
+
+__all__ = ["DecisionLedger", "Entry", "MemoryLedger", "Settlement", "SqliteLedger", "State"]

@@ -1,0 +1,103 @@
+"""What a ledger holds: for each approval its state, and the answer of the service once it is there."""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from attrs import field, frozen
+
+from loanasync._display import mask
+
+__all__ = ["DECIDED", "UNSETTLED", "Entry", "Settlement", "State"]
+
+
+class State(StrEnum):
+    """Where an approval stands.
+
+    Example:
+        >>> from loanasync.ledger import State
+        >>> State("approved").is_decided, State.UNKNOWN.is_decided
+        (True, False)
+    """
+
+    RELEASED = "released"
+    """Provably not evaluated: it may be asked (again)."""
+    INFLIGHT = "inflight"
+    """Somebody asks right now; when their lease runs out, this is UNKNOWN."""
+    UNKNOWN = "unknown"
+    """It was asked, and whether the service decided is not known."""
+    LOST = "lost"
+    """The service has decided, and its decision did not reach the ledger."""
+    HELD = "held"
+    """A person said that nobody must ask."""
+    APPROVED = "approved"
+    REFUSED = "refused"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether this is the service's decision, which stands for ever."""
+        return self in DECIDED
+
+
+DECIDED = frozenset({State.APPROVED, State.REFUSED})
+UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
+
+Body: TypeAlias = bytes | None
+
+
+@frozen(kw_only=True)
+class Settlement:
+    """What became of a claim.
+
+    Args:
+        state: Any but INFLIGHT, which only a claim leads to.
+        note: What led to it, for a person to read: the name of an error's class, or their own words.
+        status: HTTP status of the service's answer, for a decision.
+        body: Body of that answer, as it came or encrypted.
+        fault: Why that body is not whole, if it is not.
+    """
+
+    state: State = field()
+    note: str = ""
+    status: int | None = None
+    body: Body = field(default=None, repr=mask)
+    fault: str | None = None
+
+    @state.validator
+    def _is_no_claim(self, _: object, state: State) -> None:
+        if state is State.INFLIGHT:
+            raise ValueError("a settlement ends a claim: its state cannot be INFLIGHT")
+
+
+@frozen(kw_only=True)
+class Entry:
+    """What a ledger knows of one approval. Times are seconds since 1970 by the ledger's own clock.
+
+    Args:
+        key: Which approval; an HMAC, so that who reads the ledger does not know of whom it tells.
+        state: Where it stands.
+        token: Of the last claim. Who has it may settle the entry; anybody else may only bring a decision.
+        payload: Digest of what was asked, to notice another question under the same key.
+        claimed: When it was claimed first, since it was last released.
+        changed: When it came to this state.
+        expires: When the last claim's lease runs out.
+        takeovers: How often it was claimed by naming the token of an unsettled claim, since the first.
+        note: As of the settlement.
+        status: As of the settlement, and so the others.
+    """
+
+    key: str
+    state: State
+    token: str
+    payload: str
+    claimed: float
+    changed: float
+    expires: float
+    takeovers: int = 0
+    note: str = ""
+    status: int | None = None
+    body: Body = field(default=None, repr=mask)
+    fault: str | None = None
+
+    def is_claimed_by(self, token: str) -> bool:
+        """Whether a claim with this token holds the entry, so that its holder may ask the service."""
+        return self.state is State.INFLIGHT and self.token == token

@@ -1,0 +1,92 @@
+"""A ledger in the memory of one process: for tests, and for a shop whose every approval one process asks."""
+
+import threading
+import time
+from collections.abc import AsyncIterator
+
+from loanasync.ledger import _moves as moves
+from loanasync.ledger import _polling as polling
+from loanasync.ledger._entries import DECIDED, Entry, Settlement, State
+
+__all__ = ["MemoryLedger"]
+
+
+class MemoryLedger:
+    """Decisions for as long as the process lives; for all its clients, loops and threads.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger
+        >>> run(MemoryLedger().get("nobody"))
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._writing = threading.Lock()  # held for microseconds, and never across an await
+        # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
+        self._began = time.time() - time.monotonic()
+
+    def _now(self) -> float:
+        return self._began + time.monotonic()
+
+    async def claim(
+        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+    ) -> Entry:
+        """As of `DecisionLedger`, and so the others."""
+        with self._writing:
+            entry = moves.claim(
+                self._entries.get(key),
+                key,
+                token=token,
+                payload=payload,
+                lease=lease,
+                over=over,
+                now=self._now(),
+            )
+            self._entries[key] = entry
+        return entry
+
+    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+        """Write down what became of a claim."""
+        with self._writing:
+            entry = moves.settle(
+                self._entries.get(key),
+                key,
+                token=token,
+                payload=payload,
+                settlement=settlement,
+                now=self._now(),
+            )
+            self._entries[key] = entry
+        return entry
+
+    async def get(self, key: str) -> Entry | None:
+        """An entry as it stands now."""
+        entry = self._entries.get(key)
+        return None if entry is None else moves.seen(entry, self._now())
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        return await polling.wait(self.get, key, within)
+
+    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+        """All entries in these states, or all there are."""
+        for key in tuple(self._entries):
+            entry = await self.get(key)
+            if entry is not None and (not states or entry.state in states):
+                yield entry
+
+    async def purge(self, older_than: float) -> int:
+        """Forget what was decided or released and has not changed for so many seconds."""
+        before = self._now() - older_than
+        with self._writing:
+            old = [
+                key
+                for key, entry in self._entries.items()
+                if entry.state in DECIDED | {State.RELEASED} and entry.changed <= before
+            ]
+            for key in old:
+                del self._entries[key]
+        return len(old)
+
+    async def aclose(self) -> None:
+        """Do nothing: what is remembered stays."""

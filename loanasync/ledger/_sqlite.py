@@ -1,0 +1,257 @@
+"""A ledger in a file of SQLite's: for the processes of one machine, and with nothing to install."""
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from attrs import astuple, fields
+
+from loanasync.errors import ConfigurationError
+from loanasync.ledger import _moves as moves
+from loanasync.ledger import _polling as polling
+from loanasync.ledger._entries import Entry, Settlement, State
+
+__all__ = ["SqliteLedger"]
+
+T = TypeVar("T")
+
+_APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
+_VERSION = 1
+_PAGE = 500  # entries that a scan reads at once, between which others have their turn
+_COLUMNS = ", ".join(each.name for each in fields(Entry))
+_PLACES = ", ".join("?" for _ in fields(Entry))
+# SQLite's own clock, the machine's: the same for all processes, whatever they believe what time it is.
+_NOW = "(julianday('now') - 2440587.5) * 86400.0"
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
+    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
+    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT
+)
+"""
+_FIND = f"SELECT {_NOW}, entries.* FROM (SELECT 1) LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
+_WRITE = f"INSERT OR REPLACE INTO entries ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (as above)
+_PAGES = f"SELECT {_NOW}, entries.* FROM entries WHERE key > ? ORDER BY key LIMIT {_PAGE}"  # noqa: S608  (as above)
+_PURGE = f"""
+DELETE FROM entries WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
+"""  # noqa: S608  (as above)
+
+
+class SqliteLedger:
+    """Decisions in a file, for all clients and processes of a machine: the one to take unless there are more.
+
+    What it says is written is on the disk, also when the machine loses its power (``synchronous=FULL``). The
+    file and those beside it (``-wal``, ``-shm``) are for their owner alone to read. It must be on a disk of
+    this machine: on a network's file system SQLite's locks cannot be trusted.
+
+    It is opened when it is first used, in a thread of its own, so that no event loop ever waits for the disk.
+
+    Args:
+        file: Made if it is not there; its folder must be.
+        patience: Seconds to wait for other processes that write at the same time.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from loanasync.ledger import SqliteLedger
+        >>> with TemporaryDirectory() as folder:
+        ...     ledger = SqliteLedger(f"{folder}/decisions.db")
+        ...     run(ledger.get("nobody"))
+        ...     run(ledger.aclose())
+    """
+
+    def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
+        self._file = Path(file)
+        self._patience = patience
+        self._opening = threading.Lock()  # held for microseconds, and never across an await
+        self._thread: _Thread | None = None
+
+    def _in_thread(self) -> "_Thread":
+        with self._opening:
+            # A forked child must not use its parent's connection, and has no thread.
+            if self._thread is None or self._thread.process != os.getpid():
+                self._thread = _Thread(self._file, self._patience)
+            return self._thread
+
+    async def claim(
+        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+    ) -> Entry:
+        """As of `DecisionLedger`, and so the others."""
+        move = partial(moves.claim, key=key, token=token, payload=payload, lease=lease, over=over)
+        return await self._in_thread().run(partial(_moved, key, move))
+
+    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+        """Write down what became of a claim."""
+        move = partial(moves.settle, key=key, token=token, payload=payload, settlement=settlement)
+        return await self._in_thread().run(partial(_moved, key, move))
+
+    async def get(self, key: str) -> Entry | None:
+        """An entry as it stands now."""
+        entry, now = await self._in_thread().run(partial(_found, key))
+        return None if entry is None else moves.seen(entry, now)
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        return await polling.wait(self.get, key, within)
+
+    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+        """All entries in these states, or all there are."""
+        last = ""
+        while page := await self._in_thread().run(partial(_page, last)):
+            last = page[-1].key
+            for entry in page:
+                if not states or entry.state in states:
+                    yield entry
+
+    async def purge(self, older_than: float) -> int:
+        """Forget what was decided or released and has not changed for so many seconds."""
+        return await self._in_thread().run(partial(_purged, older_than))
+
+    async def aclose(self) -> None:
+        """Let go of the file; a later call opens it anew."""
+        with self._opening:
+            thread, self._thread = self._thread, None
+        if thread is not None and thread.process == os.getpid():
+            await thread.end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"SqliteLedger({str(self._file)!r})"
+
+    def __reduce__(self) -> tuple[type["SqliteLedger"], tuple[Path]]:
+        return SqliteLedger, (self._file,)
+
+
+class _Thread:
+    """The one thread that uses the file, and its connection."""
+
+    def __init__(self, file: Path, patience: float) -> None:
+        self.process = os.getpid()
+        self._file = file
+        self._patience = patience
+        self._connection: sqlite3.Connection | None = None
+        self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
+
+    async def run(self, what: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._do, what)
+
+    def _do(self, what: Callable[[sqlite3.Connection], T]) -> T:
+        if self._connection is None:
+            self._connection = _open(self._file, self._patience)
+        return what(self._connection)
+
+    async def end(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+        self._executor.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _open(file: Path, patience: float) -> sqlite3.Connection:
+    file = file.absolute()  # so that no name is special, such as ":memory:"
+    os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives its other files the same mode
+    connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        with _writing(connection):
+            _prepare(connection, file)
+        _use_wal(connection, patience)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, file: Path) -> None:
+    run = connection.execute
+    tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    mark = run("PRAGMA application_id").fetchone()[0]
+    version = run("PRAGMA user_version").fetchone()[0]
+    if tables and (mark, version) != (_APPLICATION, _VERSION):
+        raise ConfigurationError("ledger", f"{file.name} is no ledger of this version: name another file")
+    run(_CREATE)
+    run(f"PRAGMA application_id = {_APPLICATION}")
+    run(f"PRAGMA user_version = {_VERSION}")
+
+
+def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
+    # SQLite does not wait by itself for another process that does the same.
+    until = time.monotonic() + patience
+    while True:
+        with suppress(sqlite3.OperationalError):
+            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                return
+        if time.monotonic() > until:
+            raise sqlite3.OperationalError("no write-ahead log")
+        time.sleep(0.01)
+
+
+class _writing:  # noqa: N801  (used as a statement: with _writing(connection))
+    """One write, from its first look to its commit: nobody else writes in between."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+        except sqlite3.Error:
+            # A commit that failed, as on a full disk, must not stay open; some failures end it by themselves.
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def _entry(row: tuple[object, ...]) -> Entry:
+    values = dict(zip((each.name for each in fields(Entry)), row, strict=True))
+    return Entry(**{**values, "state": State(values["state"])})  # type: ignore[arg-type]  # as they were written
+
+
+def _found(key: str, connection: sqlite3.Connection) -> tuple[Entry | None, float]:
+    now, *row = connection.execute(_FIND, (key,)).fetchone()
+    return (None if row[0] is None else _entry(tuple(row))), now
+
+
+def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection) -> Entry:
+    with _writing(connection):
+        before, now = _found(key, connection)
+        after = move(before, now=now)
+        if after != before:
+            connection.execute(_WRITE, astuple(after))
+    return after
+
+
+def _page(last: str, connection: sqlite3.Connection) -> list[Entry]:
+    rows = connection.execute(_PAGES, (last,)).fetchall()
+    return [moves.seen(_entry(row), now) for now, *row in rows]
+
+
+def _purged(older_than: float, connection: sqlite3.Connection) -> int:
+    with _writing(connection):
+        return connection.execute(_PURGE, (older_than,)).rowcount

@@ -1,0 +1,21 @@
+"""The ledger in memory keeps all promises of a ledger."""
+
+import os
+
+import pytest
+
+from loanasync.ledger import DecisionLedger, MemoryLedger
+from loanasync.testing import LedgerConformance
+
+
+class TestMemoryLedger(LedgerConformance):
+    keys = int(os.environ.get("LEDGER_KEYS", "2000"))
+
+    @pytest.fixture(autouse=True)
+    def _one_for_each_test(self) -> None:
+        ledger = MemoryLedger()
+        self.opener = lambda: ledger
+
+
+def test_it_is_a_ledger() -> None:
+    assert isinstance(MemoryLedger(), DecisionLedger)
