@@ -15,6 +15,7 @@ from loanasync._configuration import configure, from_environment
 from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
 from loanasync._display import JSON
+from loanasync._ledger import recorder
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
 from loanasync._meta import Problem
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from loanasync._certificates import Trust
+    from loanasync.ledger import DecisionLedger, LedgerPolicy
 
 __all__ = ["LoanClient"]
 
@@ -56,6 +58,9 @@ class LoanClient(AsksMany):
             whose connector checks no certificates is refused.
         max_concurrency: Calls at once, for each event loop; more wait. None: 100 with our own session,
             and what its connector allows with yours.
+        ledger: Remembers decisions, so that no crash, redelivery or race asks twice or loses an answer, such
+            as ``loanasync.ledger.SqliteLedger``; used by `approve`, never closed.
+        ledger_policy: A ``LedgerPolicy``: what becomes of unknown outcomes, keys, encryption.
         strict: Also verify the check letter of fiscal codes (needs the extra ``strict``).
         tracer_provider: OpenTelemetry's, if not the global one.
         meter_provider: OpenTelemetry's, if not the global one.
@@ -85,6 +90,8 @@ class LoanClient(AsksMany):
         timeout: Timeout = Timeout(),
         session: "aiohttp.ClientSession | None" = None,
         max_concurrency: int | None = None,
+        ledger: "DecisionLedger | None" = None,
+        ledger_policy: "LedgerPolicy | None" = None,
         strict: bool = False,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
@@ -110,6 +117,7 @@ class LoanClient(AsksMany):
             places(session, max_concurrency),
             forgotten=made_here() if session is None else None,
         )
+        self._recorder = recorder(ledger, ledger_policy)
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
@@ -238,6 +246,7 @@ class LoanClient(AsksMany):
         request: ApprovalRequest,
         *,
         additional_data_needed: bool = False,
+        scope: str = "",
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> Decision:
@@ -249,6 +258,8 @@ class LoanClient(AsksMany):
             fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
             request: What is to be financed, and for whom; `amount` in euro cents.
             additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
+            scope: Tells this application from others of the same customer in the ledger, such as the number
+                of an order; without a ledger it says nothing.
             timeout: Instead of the client's.
             retry: Instead of the client's.
 
@@ -263,6 +274,7 @@ class LoanClient(AsksMany):
             SystemFaultError: 500 to every attempt.
             UnexpectedReplyError: The answer is outside the specification.
             TransportError: No answer came; see its `request_sent`.
+            LedgerError: The ledger is in the way, or could not be written; its subclasses tell more.
 
         Example:
             >>> decision = run(client.approve(fiscal_code, request))
@@ -273,7 +285,7 @@ class LoanClient(AsksMany):
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed
         )
         del fiscal_code, request  # personal: must not stand in a traceback
-        return cast("Decision", await self._run(call, timeout, retry))
+        return cast("Decision", await self._run(call, timeout, retry, scope))
 
     async def upload_documents(
         self,
@@ -349,6 +361,7 @@ class LoanClient(AsksMany):
         call: Call | InvalidRequestError,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
+        scope: str | None = None,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
             # Another one, since the frames above have this one: they and it would hold each other.
@@ -356,7 +369,9 @@ class LoanClient(AsksMany):
         options = self._options
         if timeout is not None or retry is not None:
             options = options.changed(timeout=timeout, retry=retry)
-        return await self._pipeline.run(call, options.timeout, options.retry)
+        if self._recorder is None or scope is None:
+            return await self._pipeline.run(call, options.timeout, options.retry)
+        return await self._recorder.approve(self._pipeline, call, options.timeout, options.retry, scope)
 
     async def aclose(self) -> None:
         """Take no more calls, wait for those under way, and close what was opened; again does nothing.
@@ -364,6 +379,8 @@ class LoanClient(AsksMany):
         Calls that outlast ``timeout.total`` seconds lose their connection.
         """
         await self._pipeline.aclose(self._options.timeout.total)
+        if self._recorder is not None:
+            await self._recorder.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """What became of an approval that ended without a decision in hand."""
 
 from loanasync.errors import (
+    DecisionNotRecordedError,
     LoanError,
     ReplyOutcome,
     ServiceError,
@@ -10,7 +11,7 @@ from loanasync.errors import (
 
 __all__ = ["outcome_of"]
 
-_SERVER_ERROR = 500
+_REDIRECT, _SERVER_ERROR = 300, 500
 
 
 def outcome_of(error: BaseException, attempts: int) -> ReplyOutcome | None:
@@ -21,14 +22,14 @@ def outcome_of(error: BaseException, attempts: int) -> ReplyOutcome | None:
         attempts: How often the request was sent, or may have been.
     """
     match error:
-        case UnexpectedReplyError():
+        case UnexpectedReplyError() | DecisionNotRecordedError():
             return error.outcome
         case TransportError():
             lost = error.request_sent == "maybe"
         case ServiceError():
             # It may have failed after it had evaluated, and so may an attempt before: only a 500 is
-            # followed by another one. A gateway that gave up waiting has a status of that kind, too.
-            lost = error.status >= _SERVER_ERROR or error.attempts > 1
+            # followed by another one. Of that kind are a gateway that gave up waiting, and a 202.
+            lost = not _REDIRECT <= error.status < _SERVER_ERROR or error.attempts > 1
         case LoanError():
             lost = False  # the request was turned away
         case _:

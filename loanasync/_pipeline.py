@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from attrs import define, evolve
 
@@ -24,7 +25,9 @@ from loanasync.errors import (
     SystemFaultError,
 )
 
-__all__ = ["Pipeline", "Sender"]
+__all__ = ["Claim", "Guard", "Pipeline", "Sender"]
+
+Claim: TypeAlias = Callable[[], Awaitable[LoanError | None]]
 
 
 class Sender(Protocol):
@@ -38,6 +41,22 @@ class Sender(Protocol):
 
     async def aclose(self) -> None:
         """Close what was opened."""
+
+
+class Guard(Protocol):
+    """What stands around a call that may be made once only, such as a ledger."""
+
+    async def __call__(
+        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Outcome | LoanError]], *, is_busy: bool
+    ) -> Outcome | LoanError:
+        """Come to an outcome, asking the service or not.
+
+        Args:
+            record: What the call tells.
+            ask: Asks the service; what it is given is called when the call has its place, just before the
+                first byte, and an error that comes of it is the outcome, with nothing sent.
+            is_busy: Whether a call has to wait for its place now.
+        """
 
 
 class _Lane:
@@ -131,8 +150,10 @@ class Pipeline:
         """The same instruments, quota and places over another way to the service and another clock."""
         return Pipeline(open_transport, self._telemetry, self._quota, self._places, now=now, sleep=sleep)
 
-    async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Make a call.
+    async def run(
+        self, call: Call, timeout: Timeout, retry: RetryPolicy, guard: "Guard | None" = None
+    ) -> Outcome:
+        """Make a call; with a guard, only what it lets through.
 
         Raises:
             LoanError: Whatever the call came to, if it is not an outcome.
@@ -143,7 +164,11 @@ class Pipeline:
         lane = self._lanes.here()
         lane.transport.check()
         with lane, self._telemetry.call(call) as record:
-            outcome = await self._outcome(call, lane, record, started, timeout, retry)
+            if guard is None:
+                outcome = await self._outcome(call, lane, record, started, timeout, retry)
+            else:
+                ask = partial(self._outcome, call, lane, record, started, timeout, retry)
+                outcome = await guard(record, ask, is_busy=lane.is_full)
             if isinstance(outcome, LoanError):
                 # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
                 # token and the URL, is its cause or context.
@@ -161,6 +186,7 @@ class Pipeline:
         started: float,
         timeout: Timeout,
         retry: RetryPolicy,
+        claim: Claim | None = None,
     ) -> Outcome | LoanError:
         operation = call.endpoint.operation
         deadline = started + timeout.total
@@ -171,6 +197,8 @@ class Pipeline:
                 record.queued(self._now() - started, None if has_place else "PoolTimeoutError")
             if not has_place:
                 return PoolTimeoutError(operation, "TimeoutError", "no", 0, record.trace_id)
+            if claim is not None and (obstacle := await claim()) is not None:
+                return obstacle
             answer = await self._answer(call, lane, record, deadline, timeout, retry)
         finally:
             if has_place:

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-__all__ = ["AttemptRecord", "CallRecord", "Telemetry"]
+__all__ = ["CLAIMED", "AttemptRecord", "CallRecord", "Telemetry"]
 
 Attributes = dict[str, AttributeValue]
 
+CLAIMED = "claimed"  # the call was its own to make
 _HTTP_ERROR = 400
 _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
     operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
@@ -108,7 +109,10 @@ def _end(span: Span) -> None:
 class CallRecord:
     """One call: its INTERNAL span, the parent of its attempts', its decision, and its event."""
 
-    __slots__ = ("_attempts", "_call", "_outcome", "_span", "_started", "_stopped_by", "_telemetry", "_token")
+    __slots__ = (
+        *("_attempts", "_call", "_ledger", "_outcome", "_span", "_started"),
+        *("_stopped_by", "_telemetry", "_token"),
+    )
 
     def __init__(self, telemetry: Telemetry, call: Call) -> None:
         self._telemetry = telemetry
@@ -116,6 +120,7 @@ class CallRecord:
         self._attempts = 0
         self._stopped_by: str | None = None
         self._outcome: str | None = None
+        self._ledger: str | None = None
         self._token: Token[Context] | None = None
 
     def __enter__(self) -> Self:
@@ -154,6 +159,10 @@ class CallRecord:
         """Say what ended the attempts when the last was a 500, too."""
         self._stopped_by = by
 
+    def guarded(self, how: str) -> None:
+        """Say what the ledger had to do with it: what was claimed is its own, what was found is counted."""
+        self._ledger = how
+
     def decided(self, *, approved: bool) -> None:
         """Say what the decision is; a refusal is an answer, so the span's status stays unset."""
         self._outcome = "approved" if approved else "refused"
@@ -165,7 +174,7 @@ class CallRecord:
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
             self._outcome = outcome_of(error, self._attempts)
-        if self._outcome is not None:
+        if self._outcome is not None and self._ledger in (None, CLAIMED):
             metrics.decisions.counts[self._outcome] += 1
         try:
             self._tell(error)
@@ -206,6 +215,8 @@ class CallRecord:
                 attributes["loanasync.approved"] = self._outcome == "approved"
         if self._stopped_by is not None:
             attributes["loanasync.stopped_by"] = self._stopped_by
+        if self._ledger is not None:
+            attributes["loanasync.ledger"] = self._ledger
         if failure is not None:
             attributes["error.type"] = failure
             self._span.set_status(Status(StatusCode.ERROR))

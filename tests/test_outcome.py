@@ -12,7 +12,9 @@ from loanasync import (
     ConnectError,
     ConnectionLostError,
     DeadlineExceededError,
+    DecisionNotRecordedError,
     InvalidRequestError,
+    OutcomeUnknownError,
     PoolTimeoutError,
     Problem,
     ReadTimeoutError,
@@ -51,6 +53,9 @@ def answered(status: int, attempts: int = 1) -> Meta:
         (UnexpectedStatusError("approve", NO_PROBLEMS, answered(504)), 1, "unknown"),
         (UnexpectedStatusError("approve", NO_PROBLEMS, answered(500)), 1, "unknown"),
         (UnexpectedStatusError("approve", NO_PROBLEMS, answered(499)), 1, None),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(300)), 1, None),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(202)), 1, "unknown"),
+        (UnexpectedStatusError("approve", NO_PROBLEMS, answered(299)), 1, "unknown"),
         (AlreadyEvaluatedError("approve", NO_PROBLEMS, answered(400, 2), True), 2, "unknown"),  # noqa: FBT003  (errors pickle by position)
         (AlreadyEvaluatedError("approve", NO_PROBLEMS, answered(400), False), 1, None),  # noqa: FBT003  (as above)
         # it was turned away
@@ -62,6 +67,10 @@ def answered(status: int, attempts: int = 1) -> Meta:
         (AccessDeniedError("approve", NO_PROBLEMS, answered(403, 2)), 2, "unknown"),
         (CannotCompleteError("approve", NO_PROBLEMS, answered(409, 2)), 2, "unknown"),
         (UnexpectedStatusError("approve", NO_PROBLEMS, answered(429, 3)), 3, "unknown"),
+        # it was decided, and the decision could not be written down
+        (DecisionNotRecordedError("approve", "k", "refused", None, None, "OSError"), 1, "refused"),
+        # a ledger was in the way
+        (OutcomeUnknownError("approve", "k", "lost", ""), 0, None),
         # it was never asked
         (InvalidRequestError(NO_PROBLEMS), 0, None),
         (ClientClosedError(), 0, None),

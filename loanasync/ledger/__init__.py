@@ -2,7 +2,19 @@
 
 from loanasync.ledger._entries import Entry, Settlement, State
 from loanasync.ledger._memory import MemoryLedger
+from loanasync.ledger._policy import Cipher, LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger._spool import import_orphans
 from loanasync.ledger._sqlite import SqliteLedger
 
-__all__ = ["DecisionLedger", "Entry", "MemoryLedger", "Settlement", "SqliteLedger", "State"]
+__all__ = [
+    "Cipher",
+    "DecisionLedger",
+    "Entry",
+    "LedgerPolicy",
+    "MemoryLedger",
+    "Settlement",
+    "SqliteLedger",
+    "State",
+    "import_orphans",
+]

@@ -62,6 +62,7 @@ OURS: dict[str, tuple[type, set[object] | None]] = {
     "loanasync.outcome": (str, {"approved", "refused", "unknown"}),
     "loanasync.approved": (bool, None),
     "loanasync.stopped_by": (str, {"attempts", "deadline", "quota"}),
+    "loanasync.ledger": (str, {"claimed", "hit", "joined", "blocked", "unavailable"}),
 }
 METRICS: dict[str, tuple[str, type, set[str], str]] = {
     http_metrics.HTTP_CLIENT_REQUEST_DURATION: (

@@ -1,0 +1,101 @@
+"""How a client uses its ledger: plain values, given to the client beside the ledger."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal, Protocol
+
+from attrs import field, frozen
+from attrs.converters import optional
+
+from loanasync._display import mask
+from loanasync.errors import ConfigurationError
+
+__all__ = ["Cipher", "LedgerPolicy", "default_spools"]
+
+_LEAST_KEY = 16  # bytes
+_TRIAL = b"a body to try"
+
+
+class Cipher(Protocol):
+    """What encrypts the bodies of decisions; cryptography's ``Fernet`` and ``MultiFernet`` are such."""
+
+    def encrypt(self, data: bytes, /) -> bytes:
+        """What is stored for a body."""
+
+    def decrypt(self, token: bytes, /) -> bytes:
+        """The body again; anything raised means that it cannot be read."""
+
+
+def default_spools() -> tuple[Path, ...]:
+    """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return (
+        Path(state).expanduser() / "loanasync" / "orphans",
+        Path(tempfile.gettempdir()) / "loanasync-orphans",
+    )
+
+
+@frozen(kw_only=True)
+class LedgerPolicy:
+    """What a client's ledger is to do in doubt, and how it keeps what it keeps.
+
+    Args:
+        unknown: What becomes of an approval whose outcome is not known: ``hold`` never asks it again, and a
+            person settles it; ``probe`` asks once more, with the same data: a service that had decided says
+            so, and then the entry is LOST, which is still for a person to settle.
+        key: Secret from which entries' keys are made, at least 16 bytes; None: made from the auth token. With
+            another secret, what was decided before is not found: give one of its own to a ledger that is
+            to outlive the token.
+        environment: Tells ledgers' entries apart where the address does not, such as ``staging``.
+        keep: What is kept of an answer: the ``decision`` itself (amounts, instalments, the redirect), without
+            what it repeats of the person and without members that this version does not know; or its
+            whole ``body``.
+        encrypt: What encrypts the bodies of decisions before the ledger gets them.
+        spool: Folder for answers that the ledger did not take; None: ``$XDG_STATE_HOME/loanasync/orphans``,
+            by default under ``~/.local/state``, or a folder for temporary files if that cannot be written.
+        patience: Seconds that the ledger may take for each of its moves.
+
+    Raises:
+        ConfigurationError: A value that cannot be.
+
+    Example:
+        >>> from loanasync.ledger import LedgerPolicy
+        >>> LedgerPolicy(key=b"0123456789abcdef")
+        LedgerPolicy(unknown='hold', key=***, environment='', keep='decision', encrypt=None, ...)
+    """
+
+    unknown: Literal["hold", "probe"] = "hold"
+    key: bytes | None = field(default=None, repr=mask)
+    environment: str = ""
+    keep: Literal["decision", "body"] = "decision"
+    encrypt: Cipher | None = field(default=None, repr=mask)
+    spool: Path | None = field(default=None, converter=optional(Path))
+    patience: float = 10.0
+
+    def __attrs_post_init__(self) -> None:
+        if self.unknown not in ("hold", "probe"):
+            raise ConfigurationError("ledger_policy.unknown", "must be 'hold' or 'probe'")
+        if self.keep not in ("decision", "body"):
+            raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
+        if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _LEAST_KEY):
+            raise ConfigurationError("ledger_policy.key", f"must be at least {_LEAST_KEY} bytes")
+        if not self.patience > 0:
+            raise ConfigurationError("ledger_policy.patience", "must be a number of seconds above 0")
+        if self.encrypt is not None and not _is_working(self.encrypt):
+            raise ConfigurationError(
+                "ledger_policy.encrypt", "must give back in decrypt what encrypt was given"
+            )
+
+    @property
+    def spools(self) -> tuple[Path, ...]:
+        """The folders to try for what the ledger did not take, in order."""
+        return default_spools() if self.spool is None else (self.spool,)
+
+
+def _is_working(cipher: Cipher) -> bool:
+    """Tried before anything is sent: an answer that cannot be encrypted could not be kept."""
+    try:
+        return cipher.decrypt(cipher.encrypt(_TRIAL)) == _TRIAL
+    except Exception:  # noqa: BLE001  (the shop's own; its text may show the secret)
+        return False

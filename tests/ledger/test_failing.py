@@ -1,0 +1,318 @@
+"""When the ledger fails: nothing is sent without a claim, and no decision is lost without a word."""
+
+import asyncio
+import json
+import os
+import stat
+from base64 import b64decode
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from builders import FISCAL_CODE
+from cryptography.fernet import Fernet
+from remembering import FailingLedger, Shop, held
+
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    DecisionNotRecordedError,
+    LedgerUnavailableError,
+    LoanClient,
+    OutcomeUnknownError,
+    ReadTimeoutError,
+    Refused,
+)
+from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
+from loanasync.testing import approved, refused, reply, timed_out
+
+
+def broken() -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+async def hanging() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("fault", [broken, hanging])
+async def test_nothing_is_sent_when_the_ledger_cannot_be_claimed(fault: Any) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
+    with pytest.raises(LedgerUnavailableError, match="nothing was sent") as caught:
+        await shop.approve()
+    assert caught.value.cause_type == ("OSError" if fault is broken else "TimeoutError")
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert shop.script.left == 1
+
+
+async def test_nothing_is_sent_when_the_ledger_cannot_be_looked_at() -> None:
+    step, arrived, go = held(approved())
+    ledger = FailingLedger(get=broken)
+    shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    with pytest.raises(LedgerUnavailableError):
+        await shop.approve(code="TSTXYZ00A00A000B")
+    go.set()
+    await asking
+
+
+async def test_a_claim_that_may_have_been_written_is_taken_back() -> None:
+    ledger = FailingLedger()
+
+    async def written_and_then_lost() -> None:
+        claims = [move for move in ledger.moves if move == "claim"]
+        if len(claims) == 1:
+            del ledger.faults["claim"]
+            await asyncio.Event().wait()
+
+    ledger.faults["claim"] = written_and_then_lost
+    shop = Shop(approved(), ledger=ledger, patience=0.05)
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert (await shop.entry()).state is State.RELEASED
+    assert isinstance(await shop.approve(), Approved)
+
+
+async def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, and long enough to be looked at as one" * 10)
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    with pytest.raises(LedgerUnavailableError, match="DatabaseError"):
+        await shop.approve()
+    await shop.ledger.aclose()
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
+@pytest.mark.parametrize("fault", [broken, hanging])
+async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies_in_a_file(
+    step: Any, kind: type, fault: Any, tmp_path: Path
+) -> None:
+    ledger = FailingLedger(settle=fault)
+    shop = Shop(step, ledger=ledger, spool=tmp_path / "spool", patience=0.05)
+    error = await shop.comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error.decision, kind)
+    assert error.outcome == ("approved" if kind is Approved else "refused")
+    assert error.file is not None
+    file = Path(error.file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert FISCAL_CODE not in file.read_text() + str(error) + repr(error)
+
+    del ledger.faults["settle"]
+    assert await import_orphans(ledger, tmp_path / "spool") == 1
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert isinstance(await shop.approve(), kind)
+    assert len(shop.script.sent) == 1
+    assert await import_orphans(ledger, tmp_path / "spool") == 0
+
+
+async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    shop = Shop(refused(), ledger=FailingLedger(settle=broken), spool=tmp_path, key=b"0123456789abcdef")
+    await shop.comes_to()
+    empty = MemoryLedger()
+    assert await import_orphans(empty, tmp_path) == 1
+    other = Shop(ledger=empty, key=b"0123456789abcdef")
+    assert isinstance(await other.approve(), Refused)
+
+
+async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None:
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(reply(422, b"<html>"), ledger=ledger, spool=tmp_path)
+    error = await shop.comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (error.decision, error.outcome) == (None, "refused")
+    del ledger.faults["settle"]
+    await import_orphans(ledger, tmp_path)
+    assert (await shop.entry()).state is State.REFUSED
+
+
+async def test_without_ledger_and_file_the_error_has_the_only_copy(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("in the way")
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path / "spool")
+    error = await shop.comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert error.file is None
+    assert "the only copy" in str(error)
+    assert isinstance(error.decision, Approved)
+
+
+async def test_files_go_where_the_user_keeps_such_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    shop = Shop(approved(), refused(), ledger=FailingLedger(settle=broken))
+    first = await shop.comes_to()
+    (tmp_path / "state" / "loanasync" / "orphans").rename(tmp_path / "kept")
+    (tmp_path / "state" / "loanasync" / "orphans").write_text("in the way")
+    second = await shop.comes_to(code="TSTXYZ00A00A000B")
+    assert isinstance(first, DecisionNotRecordedError)
+    assert isinstance(second, DecisionNotRecordedError)
+    assert str(first.file).startswith(str(tmp_path / "state" / "loanasync" / "orphans"))
+    assert str(second.file).startswith(str(tmp_path / "temporary"))
+    assert await import_orphans(MemoryLedger()) == 1
+    assert LedgerPolicy(spool=tmp_path).spools == (tmp_path,)
+
+
+async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = FailingLedger(settle=broken)
+    await Shop(approved(), ledger=ledger, spool=tmp_path).comes_to()
+    (orphan,) = tmp_path.iterdir()
+    told = json.loads(orphan.read_text())
+    assert json.loads(b64decode(told["body"]))["approved"] is True
+    for name, content in {
+        "a.json": "{}",
+        "b.json": "[]",
+        "c.json": "no JSON",
+        "d.json": json.dumps({**told, "format": 2}),
+        "e.json": json.dumps({**told, "state": "inflight"}),
+        "f.json": json.dumps({**told, "body": "?"}),
+        "g.json": json.dumps({**told, "key": "another", "state": "refused"}),
+        "h.json": json.dumps({**told, "key": "another"}),
+        "i.part": json.dumps(told),
+    }.items():
+        (tmp_path / name).write_text(content)
+    ledger.faults.clear()
+    assert await import_orphans(ledger, tmp_path) == 2
+    assert {file.name for file in tmp_path.iterdir()} == {
+        *("a.json", "b.json", "c.json", "d.json", "e.json", "f.json", "h.json", "i.part")
+    }
+    assert "a.json is no answer" in caplog.text
+    assert "h.json contradicts the ledger" in caplog.text
+
+
+async def test_what_cannot_be_noted_runs_out(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
+    assert isinstance(await shop.comes_to(), ReadTimeoutError)
+    assert (await shop.entry()).state is State.INFLIGHT
+    assert "until its lease runs out" in caplog.text
+
+
+async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tmp_path: Path) -> None:
+    ledger = FailingLedger(settle=hanging)
+    shop = Shop(approved(), ledger=ledger, spool=tmp_path)
+    asking = asyncio.create_task(shop.approve())
+    while "settle" not in ledger.moves:
+        await asyncio.wait({asking}, timeout=0.005)
+    assert shop.client._recorder is not None
+    (flight,) = shop.client._recorder._flights.values()
+    flight.task.cancel()  # as the end of the loop does
+    await asyncio.wait({flight.task, asking})
+    ledger.faults.clear()
+    assert await import_orphans(ledger, tmp_path) == 1
+    assert (await shop.entry()).state is State.APPROVED
+
+
+class Rot13:
+    """No cipher."""
+
+    def encrypt(self, data: bytes, /) -> bytes:
+        return data
+
+    def decrypt(self, token: bytes, /) -> bytes:
+        return token[::-1]
+
+
+class TestEncryption:
+    """With ``encrypt`` no body is in ledger or spool but encrypted."""
+
+    async def test_what_is_kept_is_encrypted_and_comes_back(self, tmp_path: Path) -> None:
+        file = tmp_path / "decisions.db"
+        shop = Shop(approved(), ledger=SqliteLedger(file), encrypt=Fernet(Fernet.generate_key()))
+        first = await shop.approve()
+        assert isinstance(first, Approved)
+        again = await shop.approve()
+        assert isinstance(again, Approved)
+        assert again.redirect_url == first.redirect_url
+        await shop.ledger.aclose()
+        assert str(first.redirect_url).encode() not in file.read_bytes()
+        assert b"approved" in file.read_bytes()  # the state, to find and purge it by
+
+    async def test_what_is_spooled_is_encrypted(self, tmp_path: Path) -> None:
+        cipher = Fernet(Fernet.generate_key())
+        shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path, encrypt=cipher)
+        await shop.comes_to()
+        (orphan,) = tmp_path.iterdir()
+        body = b64decode(json.loads(orphan.read_text())["body"])
+        assert b"redirectUrl" not in body
+        assert b"redirectUrl" in cipher.decrypt(body)
+
+    async def test_with_another_key_nothing_is_sent(self) -> None:
+        ledger = MemoryLedger()
+        await Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key())).approve()
+        shop = Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key()))
+        with pytest.raises(LedgerUnavailableError, match="InvalidToken"):
+            await shop.approve()
+        assert shop.script.left == 1
+
+    async def test_a_cipher_that_fails_leaves_the_decision_to_its_caller_and_nothing_open_to_read(
+        self, tmp_path: Path
+    ) -> None:
+        cipher = Fernet(Fernet.generate_key())
+        shop = Shop(approved(), spool=tmp_path, encrypt=cipher)
+        cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
+        error = await shop.comes_to()
+        assert isinstance(error, DecisionNotRecordedError)
+        assert (error.file, error.cause_type) == (None, "OSError")
+        assert isinstance(error.decision, Approved)
+        assert list(tmp_path.iterdir()) == []
+        assert (await shop.entry()).state is State.INFLIGHT
+
+    @pytest.mark.parametrize("cipher", [Rot13(), object()])
+    def test_what_does_not_decrypt_is_refused_from_the_start(self, cipher: Any) -> None:
+        with pytest.raises(ConfigurationError, match="encrypt"):
+            LedgerPolicy(encrypt=cipher)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("unknown", "ask"), ("keep", "all"), ("key", b"short"), ("key", "0123456789abcdef"), ("patience", 0)],
+)
+def test_a_policy_that_cannot_be_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=setting):
+        LedgerPolicy(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [
+        ({"ledger": object()}, "ledger"),
+        ({"ledger": MemoryLedger(), "ledger_policy": object()}, "ledger_policy"),
+        ({"ledger_policy": LedgerPolicy()}, "ledger"),
+    ],
+)
+def test_a_client_with_half_a_ledger_is_refused(options: Any, setting: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LoanClient("https://loans.example.com", shop_id="s", auth_token="t", **options)
+    assert caught.value.setting == setting
+
+
+async def test_an_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
+    ledger = FailingLedger()
+    shop = Shop(timed_out(), approved(), ledger=ledger)
+    await shop.comes_to()
+    ledger.faults["claim"] = broken
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    ledger.faults.clear()
+    assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+    assert shop.script.left == 1
+
+
+def test_the_umask_opens_nothing(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"))
+
+        async def approve() -> set[int]:
+            await shop.approve()
+            modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+            await shop.ledger.aclose()
+            return modes
+
+        assert asyncio.run(approve()) == {0o600}
+    finally:
+        os.umask(before)

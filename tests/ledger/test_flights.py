@@ -1,0 +1,174 @@
+"""Within a process each approval is asked by one call, whoever else asks and whoever goes away meanwhile."""
+
+import asyncio
+import gc
+
+import attrs
+import pytest
+from remembering import FailingLedger, Shop, held
+
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    InFlightError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    ReadTimeoutError,
+    Refused,
+    Timeout,
+)
+from loanasync.ledger import SqliteLedger, State
+from loanasync.testing import approval_request, approved, refused, timed_out
+
+
+async def test_all_who_ask_at_once_share_one_call() -> None:
+    ledger = FailingLedger()
+    step, arrived, go = held(refused())
+    shop = Shop(step, ledger=ledger)
+    light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
+    request = approval_request(email="anna@example.com")
+    asking = [
+        asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
+        for client in [shop.client, light] * 25
+    ]
+    await arrived.wait()
+    go.set()
+    decisions = await asyncio.gather(*asking)
+    assert len(shop.script.sent) == 1
+    assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
+    assert ledger.moves == ["claim", "settle"]
+
+
+async def test_all_who_ask_at_once_share_its_error_and_each_has_its_own() -> None:
+    step, arrived, go = held(timed_out())
+    shop = Shop(step)
+    asking = [asyncio.create_task(shop.comes_to()) for _ in range(5)]
+    await arrived.wait()
+    go.set()
+    errors = await asyncio.gather(*asking)
+    assert {type(error) for error in errors} == {ReadTimeoutError}
+    assert len({id(error) for error in errors}) == 5
+    assert len(shop.script.sent) == 1
+
+
+async def test_who_joins_with_other_data_is_told() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    with pytest.raises(PayloadMismatchError) as caught:
+        await shop.approve(request=approval_request(amount=99_000))
+    assert caught.value.state == "inflight"
+    go.set()
+    await asking
+
+
+async def test_who_joins_waits_no_longer_than_its_own_time() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    with pytest.raises(InFlightError):
+        await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
+    go.set()
+    assert isinstance(await asking, Approved)
+
+
+async def test_a_waiter_that_is_cancelled_takes_the_answer_from_nobody() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
+    await arrived.wait()
+    for gone in (first, second):
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+    go.set()
+    assert isinstance(await third, Approved)
+
+
+async def test_the_answer_is_kept_when_everybody_is_gone() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    go.set()
+    await shop.client.aclose()  # waits for it
+    assert (await shop.entry()).state is State.APPROVED
+    again = await shop.approve(shop.another())
+    assert again.meta.attempts == 0
+
+
+async def test_closing_waits_for_the_answer_and_for_its_commit() -> None:
+    committing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        committing.set()
+        await go_on.wait()
+
+    shop = Shop(approved(), ledger=FailingLedger(settle=slow))
+    asking = asyncio.create_task(shop.approve())
+    await committing.wait()
+    closing = asyncio.create_task(shop.client.aclose())
+    done, _ = await asyncio.wait({closing, asking}, timeout=0.05)
+    assert not done  # a decision is given away only when it is kept
+    go_on.set()
+    await closing
+    assert isinstance(await asking, Approved)
+
+
+async def test_a_closed_client_asks_no_ledger() -> None:
+    ledger = FailingLedger()
+    shop = Shop(ledger=ledger)
+    await shop.client.aclose()
+    with pytest.raises(ClientClosedError):
+        await shop.approve()
+    assert ledger.moves == []
+
+
+def test_a_loop_that_ends_leaves_the_outcome_unknown(tmp_path: object) -> None:
+    shop = Shop(ledger=SqliteLedger(f"{tmp_path}/decisions.db"))
+
+    async def leave() -> None:
+        step, arrived, _ = held(approved())
+        shop.script.add(step)
+        asking = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        del asking
+
+    async def look() -> None:
+        entry = await shop.entry()
+        assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
+        assert isinstance(await shop.comes_to(shop.another()), OutcomeUnknownError)
+        await shop.ledger.aclose()
+
+    asyncio.run(leave())
+    asyncio.run(look())
+
+
+def test_a_client_and_its_ledger_serve_several_loops() -> None:
+    shop = Shop(approved())
+    first = asyncio.run(shop.approve())
+    again = asyncio.run(shop.approve())
+    assert attrs.evolve(again, meta=first.meta) == first
+
+
+async def test_a_flight_that_ended_leaves_nothing_behind() -> None:
+    shop = Shop(approved(), timed_out())
+    await shop.approve()
+    await shop.comes_to(code="TSTXYZ00A00A000B")
+    await asyncio.sleep(0)
+    assert shop.client._recorder is not None
+    assert not shop.client._recorder._flights
+    gc.collect()
+    gc.disable()
+    try:
+        await shop.comes_to()
+        await shop.comes_to(code="TSTXYZ00A00A000B")
+        await asyncio.sleep(0)
+        assert not [each for each in gc.get_objects() if isinstance(each, OutcomeUnknownError)]
+    finally:
+        gc.enable()

@@ -1,0 +1,133 @@
+"""A worker that is killed at any point leaves its approval asked at most once, and its outcome unguessed."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import stopping
+from builders import FISCAL_CODE
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    Decision,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    Timeout,
+)
+from loanasync.ledger import SqliteLedger, State
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approval_request
+
+EMAIL = "anna@example.com"
+PATIENT = Timeout(total=30, attempt=20, connect=10)  # for who waits until a killed worker's lease has run out
+
+
+@asynccontextmanager
+async def killed(sandbox: Sandbox, file: Path, point: str, email: str) -> AsyncIterator[None]:
+    """After a worker that was killed at a point of its way."""
+    await sandbox_client_creates(sandbox)
+    arguments = [sandbox.base_url, sandbox.shop_id, sandbox.auth_token, FISCAL_CODE, email]
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, stopping.__file__, str(file), point, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        if point == "after send":
+            while not evaluated(sandbox):  # noqa: ASYNC110  (in another process and another thread)
+                await asyncio.sleep(0.01)
+        else:
+            assert worker.stdout is not None
+            assert (await worker.stdout.readline()).decode().strip() == point
+    finally:
+        worker.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        await worker.communicate()
+    yield
+
+
+async def sandbox_client_creates(sandbox: Sandbox) -> None:
+    async with sandbox.client() as client:
+        await client.create_request({"fiscalCode": FISCAL_CODE})
+
+
+def posts(sandbox: Sandbox) -> list[Any]:
+    return [entry for entry in sandbox.journal if entry.operation == "approve"]
+
+
+def evaluated(sandbox: Sandbox) -> list[Any]:
+    return [entry for entry in posts(sandbox) if entry.evaluated]
+
+
+async def asked_again(
+    sandbox: Sandbox, file: Path, email: str, **policy: Any
+) -> tuple[Decision | LoanError, State]:
+    """What the next worker comes to, and what the ledger says then."""
+    ledger = SqliteLedger(file)
+    policies = attrs.evolve(stopping.POLICY, **policy)
+    async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=PATIENT) as client:
+        try:
+            ended: Decision | LoanError = await client.approve(FISCAL_CODE, approval_request(email=email))
+        except LoanError as error:
+            ended = error
+        (entry,) = [each async for each in ledger.scan()]
+        return ended, entry.state
+
+
+CASES = [
+    # point, tag, what the next worker comes to, the state then, how many requests the service evaluated
+    ("before claim", "", Approved, State.APPROVED, 1),
+    ("after claim", "", OutcomeUnknownError, State.UNKNOWN, 0),
+    ("after send", "+hangafter", OutcomeUnknownError, State.UNKNOWN, 1),
+    ("before commit", "", OutcomeUnknownError, State.UNKNOWN, 1),
+    ("before commit", "+500after", OutcomeUnknownError, State.UNKNOWN, 1),
+    ("before commit", "+resetafter", OutcomeUnknownError, State.UNKNOWN, 1),
+    ("after commit", "", Approved, State.APPROVED, 1),
+    ("after commit", "+refused", Refused, State.REFUSED, 1),
+    ("after commit", "+resetafter", OutcomeUnknownError, State.UNKNOWN, 1),
+]
+NAMES = [f"{point}{tag}".replace(" ", "-") for point, tag, *_ in CASES]
+
+
+@pytest.mark.parametrize(("point", "tag", "kind", "state", "asked"), CASES, ids=NAMES)
+async def test_a_killed_worker_is_followed_by_one_who_asks_only_what_was_provably_not_asked(
+    point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
+) -> None:
+    file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
+    with Sandbox.in_thread() as sandbox:
+        async with killed(sandbox, file, point, email):
+            for _ in range(2):  # however often it is delivered again
+                ended, then = await asked_again(sandbox, file, email)
+                assert type(ended) is kind
+                assert then is state
+        assert len(evaluated(sandbox)) == len(posts(sandbox)) == asked
+
+
+PROBED = [
+    ("after claim", "", Approved, State.APPROVED, 1),
+    ("after send", "+hangafter", AlreadyEvaluatedError, State.LOST, 2),
+    ("before commit", "+refused", AlreadyEvaluatedError, State.LOST, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("point", "tag", "kind", "state", "asked"), PROBED, ids=[f"{point}{tag}" for point, tag, *_ in PROBED]
+)
+async def test_a_probe_asks_once_more_and_finds_out(
+    point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
+) -> None:
+    file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
+    with Sandbox.in_thread() as sandbox:
+        async with killed(sandbox, file, point, email):
+            ended, then = await asked_again(sandbox, file, email, unknown="probe")
+            assert type(ended) is kind
+            assert then is state
+            again, _ = await asked_again(sandbox, file, email, unknown="probe")
+            assert type(again) is (kind if state.is_decided else OutcomeUnknownError)
+        assert len(posts(sandbox)) == asked
+        assert len(evaluated(sandbox)) == 1

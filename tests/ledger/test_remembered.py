@@ -1,0 +1,339 @@
+"""What a client's ledger keeps of each end that an approval may have, and what the next call makes of it."""
+
+import asyncio
+from typing import Any
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, approval_request
+from remembering import FailingLedger, Shop, held
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    InFlightError,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    Refused,
+    Timeout,
+    UnexpectedReplyError,
+)
+from loanasync._calls import Reply
+from loanasync.ledger import MemoryLedger, Settlement, State
+from loanasync.testing import (
+    Step,
+    approved,
+    conflict,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    system_error,
+    timed_out,
+)
+
+EVALUATED = "User already evaluated for approval"
+
+
+@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
+async def test_a_decision_is_asked_once_and_then_comes_from_the_ledger(step: Step, kind: type) -> None:
+    shop = Shop(step)
+    first = await shop.approve()
+    again = await shop.approve()
+    elsewhere = await shop.approve(shop.another())
+    assert isinstance(first, kind)
+    assert len(shop.script.sent) == 1
+    for found in (again, elsewhere):
+        assert attrs.evolve(found, meta=first.meta) == first
+        assert (found.meta.status, found.meta.attempts) == (first.meta.status, 0)
+
+
+async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_by_member() -> None:
+    request = approval_request(
+        iban="IT60X0542811101000000123456",
+        zero_interest_rate=True,
+        order_token="order-17",
+        payment_day_of_month=5,
+        citizenship="italian",
+    )
+    shop = Shop(approved(net_amount="43,10"))
+    first = await shop.approve(request=request)
+    again = await shop.approve(request=request)
+    assert attrs.evolve(again, meta=first.meta) == first
+    assert again.meta.unread == first.meta.unread == ("netAmount",)
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [
+        # provably not evaluated: it may be asked again
+        ([not_connected()], State.RELEASED),
+        ([rejected({"email": "is taken"})], State.RELEASED),
+        ([domain_error("User not found")], State.RELEASED),
+        ([denied()], State.RELEASED),
+        ([conflict()], State.RELEASED),
+        ([reply(429)], State.RELEASED),
+        ([reply(302)], State.RELEASED),
+        ([system_error(), rejected({"email": "is taken"})], State.RELEASED),
+        # decided
+        ([approved()], State.APPROVED),
+        ([refused()], State.REFUSED),
+        ([system_error(), refused()], State.REFUSED),
+        ([Reply(status=422, headers={}, body=b"", fault="truncated")], State.REFUSED),
+        ([reply(422, b"<html>")], State.REFUSED),
+        ([reply(201, {"redirectUrl": "x"})], State.APPROVED),
+        # decided, and the decision is not here
+        ([domain_error(EVALUATED)], State.LOST),
+        ([system_error(), domain_error(EVALUATED)], State.LOST),
+        # nobody knows
+        ([timed_out()], State.UNKNOWN),
+        ([connection_lost()], State.UNKNOWN),
+        ([system_error(), system_error(), system_error()], State.UNKNOWN),
+        ([system_error(), not_connected()], State.UNKNOWN),
+        ([system_error(), denied()], State.UNKNOWN),
+        ([system_error(), conflict()], State.UNKNOWN),
+        ([system_error(), reply(429)], State.UNKNOWN),
+        ([reply(502)], State.UNKNOWN),
+        ([reply(202)], State.UNKNOWN),
+        ([reply(201, {"approved": False})], State.UNKNOWN),
+        ([reply(201, {"approved": True, "fiscalCode": "TSTXYZ00A00A000Z"})], State.UNKNOWN),
+    ],
+    ids=lambda value: str(value) if isinstance(value, State) else None,
+)
+async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: State) -> None:
+    shop = Shop(*steps)
+    ended = await shop.comes_to()
+    entry = await shop.entry()
+    assert entry.state is state
+    assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else "")
+    assert (entry.body is None) == isinstance(ended, LoanError)
+
+    shop.script.add(approved())
+    again = await shop.comes_to(shop.another())
+    if state is State.RELEASED:
+        assert isinstance(again, Approved)
+    else:
+        assert shop.script.left == 1  # nothing was sent
+        assert (await shop.entry()).token == entry.token
+    if state in {State.UNKNOWN, State.LOST}:
+        assert isinstance(again, OutcomeUnknownError)
+        assert (again.state, again.note, again.key) == (state.value, entry.note, entry.key)
+    elif state.is_decided and isinstance(ended, UnexpectedReplyError):
+        assert isinstance(again, UnexpectedReplyError)
+        assert (again.outcome, again.status) == (ended.outcome, ended.status)
+
+
+async def test_what_a_person_holds_is_not_asked() -> None:
+    shop = Shop(approved())
+    await shop.put(State.HELD)
+    with pytest.raises(OutcomeUnknownError, match="a person holds it") as caught:
+        await shop.approve()
+    assert caught.value.state == "held"
+    assert shop.script.left == 1
+
+
+async def test_what_a_person_settled_without_the_answer_is_known_by_its_status() -> None:
+    shop = Shop()
+    entry = await shop.put(State.UNKNOWN)
+    told = Settlement(state=State.REFUSED, note="by telephone")
+    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=told)
+    with pytest.raises(UnexpectedReplyError, match="a refusal, which is final") as caught:
+        await shop.approve()
+    assert caught.value.outcome == "refused"
+
+
+async def test_the_ledger_is_claimed_just_before_the_first_byte() -> None:
+    first, arrived, go = held(approved())
+    shop = Shop(first, approved(), options={"max_concurrency": 1})
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    waiting = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
+    await asyncio.wait({waiting}, timeout=0.05)
+    assert [entry.state for entry in await shop.entries()] == [State.INFLIGHT]
+    go.set()
+    await asyncio.gather(asking, waiting)
+    assert [entry.state for entry in await shop.entries()] == [State.APPROVED] * 2
+
+
+async def test_what_is_known_needs_no_place_among_the_calls() -> None:
+    first, arrived, go = held(approved())
+    shop = Shop(refused(), first, options={"max_concurrency": 1})
+    await shop.approve()
+    asking = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
+    await arrived.wait()
+    assert isinstance(await shop.approve(), Refused)
+    go.set()
+    await asking
+
+
+async def test_a_released_approval_may_be_asked_with_mended_data() -> None:
+    shop = Shop(rejected({"email": "is taken"}), approved())
+    await shop.comes_to()
+    mended = approval_request(email="other@example.com")
+    assert isinstance(await shop.approve(request=mended), Approved)
+
+
+@pytest.mark.parametrize("state", [State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD, State.APPROVED])
+async def test_another_question_under_the_same_key_is_an_error(state: State) -> None:
+    shop = Shop(approved(), unknown="probe")
+    await shop.put(state)
+    with pytest.raises(PayloadMismatchError) as caught:
+        await shop.approve(request=approval_request(amount=99_000))
+    assert caught.value.state == state
+    assert shop.script.left == 1
+    assert isinstance(await shop.approve(request=approval_request(amount=99_000), scope="2"), Approved)
+
+
+async def test_the_order_of_members_is_no_other_question() -> None:
+    shop = Shop(approved())
+    one = approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2})
+    other = approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}})
+    await shop.approve(request=one)
+    assert isinstance(await shop.approve(request=other), Approved)
+    assert len(shop.script.sent) == 1
+
+
+async def test_who_finds_another_worker_asking_waits_for_its_answer() -> None:
+    step, arrived, go = held(refused())
+    shop = Shop(step)
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    waiting = asyncio.create_task(shop.approve(shop.another()))
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done
+    go.set()
+    assert isinstance(await waiting, Refused)
+    assert isinstance(await asking, Refused)
+    assert len(shop.script.sent) == 1
+
+
+async def test_who_waits_for_another_worker_asks_when_that_one_provably_did_not() -> None:
+    step, arrived, go = held(not_connected())
+    shop = Shop(step, approved())
+    asking = asyncio.create_task(shop.comes_to())
+    await arrived.wait()
+    waiting = asyncio.create_task(shop.approve(shop.another()))
+    await asyncio.wait({waiting}, timeout=0.05)
+    go.set()
+    assert isinstance(await waiting, Approved)
+    await asking
+
+
+async def test_who_waits_for_another_worker_waits_no_longer_than_for_the_service() -> None:
+    shop = Shop(approved())
+    entry = await shop.put(State.INFLIGHT)
+    with pytest.raises(InFlightError) as caught:
+        await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
+    assert caught.value.key == entry.key
+    assert shop.script.left == 1
+
+
+class TestProbe:
+    """With ``unknown="probe"`` an approval whose outcome is not known is asked once more, and no oftener."""
+
+    async def test_a_decision_ends_it(self) -> None:
+        shop = Shop(timed_out(), refused(), unknown="probe")
+        await shop.comes_to()
+        assert isinstance(await shop.approve(), Refused)
+        entry = await shop.entry()
+        assert (entry.state, entry.takeovers) == (State.REFUSED, 1)
+        assert isinstance(await shop.approve(), Refused)
+
+    async def test_already_evaluated_means_that_the_decision_is_lost(self) -> None:
+        shop = Shop(timed_out(), domain_error(EVALUATED), unknown="probe")
+        await shop.comes_to()
+        assert isinstance(await shop.comes_to(), AlreadyEvaluatedError)
+        assert (await shop.entry()).state is State.LOST
+        again = await shop.comes_to()
+        assert isinstance(again, OutcomeUnknownError)
+        assert again.state == "lost"
+
+    @pytest.mark.parametrize("step", [timed_out(), not_connected(), denied(), rejected({"email": "taken"})])
+    async def test_it_is_done_once_only(self, step: Step) -> None:
+        shop = Shop(timed_out(), step, approved(), unknown="probe")
+        await shop.comes_to()
+        await shop.comes_to()
+        assert (await shop.entry()).state is State.UNKNOWN
+        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert shop.script.left == 1
+
+    async def test_a_decision_that_came_late_is_the_answer_of_already_evaluated(self) -> None:
+        step, arrived, go = held(domain_error(EVALUATED))
+        shop = Shop(timed_out(), step, unknown="probe")
+        await shop.comes_to()
+        first = await shop.entry()
+        probing = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        late = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true,"redirectUrl":"u"}')
+        await shop.ledger.settle(first.key, token=first.token, payload=first.payload, settlement=late)
+        go.set()
+        decision = await probing
+        assert isinstance(decision, Approved)
+        assert decision.redirect_url == "u"
+
+    async def test_a_person_that_released_it_lets_it_be_asked_as_if_never_asked(self) -> None:
+        shop = Shop(timed_out(), timed_out(), denied(), approved(), unknown="probe")
+        await shop.comes_to()
+        await shop.comes_to()
+        entry = await shop.entry()
+        released = Settlement(state=State.RELEASED, note="the service has nothing of it")
+        await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=released)
+        await shop.comes_to()
+        assert (await shop.entry()).state is State.RELEASED
+        assert isinstance(await shop.approve(), Approved)
+
+
+async def test_calls_but_approve_do_not_touch_the_ledger() -> None:
+    ledger = FailingLedger()
+    shop = Shop(reply(200, {}), ledger=ledger)
+    await shop.client.create_request({"fiscalCode": FISCAL_CODE})
+    assert ledger.moves == []
+
+
+async def test_a_claim_costs_one_write_and_a_settlement_another() -> None:
+    ledger = FailingLedger()
+    shop = Shop(approved(), ledger=ledger)
+    await shop.approve()
+    assert ledger.moves == ["claim", "settle"]
+    await shop.approve()
+    assert ledger.moves[2:] == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"code": FISCAL_CODE}, {"code": "TSTXYZ00A00A000B"}),
+        ({"scope": "1"}, {"scope": "2"}),
+    ],
+)
+async def test_customers_and_scopes_have_entries_of_their_own(one: Any, other: Any) -> None:
+    shop = Shop(approved(), refused())
+    assert isinstance(await shop.approve(**one), Approved)
+    assert isinstance(await shop.approve(**other), Refused)
+
+
+async def test_shops_environments_addresses_and_secrets_have_entries_of_their_own() -> None:
+    ledger = MemoryLedger()
+    variants: list[dict[str, Any]] = [
+        {},
+        {"options": {"shop_id": "another"}},
+        {"options": {"base_url": "https://other.example.com"}},
+        {"options": {"auth_token": "another"}},
+        {"environment": "staging"},
+        {"key": b"0123456789abcdef"},
+        {"key": b"0123456789abcdeF"},
+    ]
+    for each in variants:
+        await Shop(approved(), ledger=ledger, **each).approve()
+    assert len([entry async for entry in ledger.scan()]) == len(variants)
+
+
+async def test_a_key_of_its_own_finds_what_was_decided_under_another_token() -> None:
+    shop = Shop(approved(), key=b"0123456789abcdef")
+    await shop.approve()
+    assert isinstance(await shop.approve(shop.another(auth_token="renewed")), Approved)
+    assert len(shop.script.sent) == 1

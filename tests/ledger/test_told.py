@@ -1,0 +1,125 @@
+"""What spans and metrics say of a ledger, and that no digest, body or person is in any of it."""
+
+import asyncio
+import pickle
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from remembering import FailingLedger, Shop, held
+
+from loanasync import DecisionNotRecordedError, LedgerError, Timeout
+from loanasync.ledger import MemoryLedger, SqliteLedger, State
+from loanasync.testing import Recorder, approved, refused, timed_out
+
+
+def recorded(*steps: object, **options: object) -> tuple[Shop, Recorder]:
+    recorder = Recorder()
+    providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
+    return Shop(*steps, options=providers, **options), recorder  # type: ignore[arg-type]
+
+
+def told(recorder: Recorder) -> list[tuple[object, object]]:
+    spans = [recorder.attributes(span) for span in recorder.spans("loanasync.approve")]
+    return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
+
+
+def broken() -> None:
+    raise OSError("no ledger")
+
+
+async def test_a_calls_span_says_what_the_ledger_had_to_do_with_it() -> None:
+    step, arrived, go = held(approved())
+    shop, recorder = recorded(step)
+    asking = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    joining = asyncio.create_task(shop.approve())
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(asking, joining)
+    await shop.approve()
+    assert sorted(told(recorder)) == [("claimed", "approved"), ("hit", "approved"), ("joined", "approved")]
+    assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "approved"}).sum == 1
+    (attempt,) = [span for span in recorder.spans() if span.name.startswith("POST")]
+    assert attempt.parent is not None
+    calls = {span.context and span.context.span_id: span for span in recorder.spans("loanasync.approve")}
+    assert recorder.attributes(calls[attempt.parent.span_id])["loanasync.ledger"] == "claimed"
+
+
+async def test_a_span_says_why_nothing_was_asked() -> None:
+    ledger = FailingLedger()
+    shop, recorder = recorded(timed_out(), ledger=ledger)
+    await shop.comes_to()
+    await shop.comes_to()
+    await shop.comes_to(request=approval_request(amount=99_000))
+    ledger.faults["claim"] = broken
+    await shop.comes_to()
+    assert told(recorder) == [
+        ("claimed", "unknown"),
+        ("blocked", None),
+        ("blocked", None),
+        ("unavailable", None),
+    ]
+    assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "unknown"}).sum == 1
+
+
+async def test_a_decision_that_was_not_recorded_is_counted_as_what_it_is(tmp_path: object) -> None:
+    shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    assert isinstance(await shop.comes_to(), DecisionNotRecordedError)
+    assert told(recorder) == [("claimed", "refused")]
+    assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
+
+
+async def test_a_client_without_a_ledger_says_nothing_of_one() -> None:
+    recorder = Recorder()
+    shop = Shop(approved())
+    client = shop.another(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
+    await shop.approve(client)
+    (span,) = recorder.spans("loanasync.approve")
+    assert "loanasync.ledger" not in recorder.attributes(span)
+
+
+PERSONAL = ["TSTXYZ", "anna@example.com", "Anna", "Prova", "3330000", "Via ", "secret-token", "IT60X"]
+
+
+@pytest.mark.parametrize("state", [*State, None])
+async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
+    state: State | None, tmp_path: object
+) -> None:
+    request = approval_request(iban="IT60X0542811101000000123456")
+    shop, recorder = recorded(
+        approved(), ledger=SqliteLedger(f"{tmp_path}/decisions.db"), spool=f"{tmp_path}/spool"
+    )
+    secret = shop.another(auth_token="secret-token")
+    if state is None:
+        decision = await shop.approve(secret, request=request)
+        assert decision.email == "anna@example.com"  # the service repeats it
+    else:
+        shop.options["auth_token"] = "secret-token"
+        await shop.put(state, request=request)
+    wait = Timeout(total=0.05, attempt=0.04, connect=0.01) if state is State.INFLIGHT else None
+    error = await shop.comes_to(secret, request=request, timeout=wait)
+    assert isinstance(error, LedgerError) == (
+        state in {State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD}
+    )
+    seen = [repr(shop.ledger), *(repr(entry) for entry in await shop.entries())]
+    seen += [repr(recorder.attributes(span)) for span in recorder.spans()]
+    if isinstance(error, LedgerError):
+        seen += [str(error), repr(error), repr(error.args), repr(pickle.dumps(error))]
+    files = [entry.body or b"" for entry in await shop.entries()]
+    await shop.ledger.aclose()
+    with open(f"{tmp_path}/decisions.db", "rb") as file:  # noqa: ASYNC230, PTH123  (nothing else goes on)
+        files.append(file.read())
+    for mark in PERSONAL:
+        assert mark not in "".join(seen)
+        assert mark.encode() not in b"".join(files)
+
+
+async def test_the_whole_body_is_kept_for_who_wants_it() -> None:
+    shop = Shop(approved(), keep="body")
+    await shop.approve()
+    body = (await shop.entry()).body
+    assert body is not None
+    assert b"anna@example.com" in body
+    assert FISCAL_CODE.encode() in body
+    assert isinstance(shop.ledger, MemoryLedger)
+    assert "anna" not in repr(await shop.entry())

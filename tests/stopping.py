@@ -1,0 +1,59 @@
+"""A worker that asks for one approval and stops for ever at a named point, to be killed there."""
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+from loanasync import LoanClient, RetryPolicy, Timeout
+from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger
+from loanasync.testing import approval_request
+
+POINTS = ("before claim", "after claim", "before commit", "after commit")
+TIMEOUT = Timeout(total=0.6, attempt=0.5, connect=0.2)
+POLICY = LedgerPolicy(key=b"0123456789abcdef", patience=0.5)  # so that leases run out soon
+
+
+class StoppingLedger(SqliteLedger):
+    """A ledger that stops before or after its moves."""
+
+    point = ""
+
+    def reach(self, point: str) -> None:
+        if point == self.point:
+            print(point, flush=True)  # noqa: T201  (the test waits for it)
+            time.sleep(3600)
+
+    async def claim(self, key: str, **options: Any) -> Entry:
+        self.reach("before claim")
+        entry = await super().claim(key, **options)
+        self.reach("after claim")
+        return entry
+
+    async def settle(self, key: str, **options: Any) -> Entry:
+        self.reach("before commit")
+        entry = await super().settle(key, **options)
+        self.reach("after commit")
+        return entry
+
+
+async def ask(
+    file: str, point: str, base_url: str, shop_id: str, auth_token: str, code: str, email: str
+) -> None:
+    ledger = StoppingLedger(file)
+    ledger.point = point
+    retry = RetryPolicy(attempts=1)
+    async with LoanClient(
+        base_url,
+        shop_id=shop_id,
+        auth_token=auth_token,
+        retry=retry,
+        timeout=Timeout(total=4, attempt=3.9, connect=3) if point == "after send" else TIMEOUT,
+        ledger=ledger,
+        ledger_policy=POLICY,
+    ) as client:
+        await client.approve(code, approval_request(email=email))
+
+
+if __name__ == "__main__":
+    asyncio.run(ask(*sys.argv[1:]))
