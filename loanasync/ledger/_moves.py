@@ -1,6 +1,6 @@
 """The rules of the two moves, as functions of an entry: each backend makes them one atomic write."""
 
-from attrs import asdict, evolve
+from attrs import evolve
 
 from loanasync.ledger._entries import UNSETTLED, Entry, Settlement, State
 
@@ -57,4 +57,14 @@ def settle(
     is_mine = entry.token == token
     if entry.state.is_decided or not (is_mine or settlement.state.is_decided):
         return seen(entry, now)
-    return evolve(entry, **asdict(settlement), token=token, payload=payload, changed=now)
+    return evolve(
+        entry,
+        state=settlement.state,
+        token=token,
+        payload=payload,
+        changed=now,
+        note=settlement.note,
+        status=settlement.status,
+        body=settlement.body,
+        fault=settlement.fault,
+    )

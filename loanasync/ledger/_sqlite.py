@@ -5,13 +5,14 @@ import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from attrs import astuple, fields
 
@@ -23,6 +24,7 @@ from loanasync.ledger._entries import Entry, Settlement, State
 __all__ = ["SqliteLedger"]
 
 T = TypeVar("T")
+Write: TypeAlias = Callable[[sqlite3.Connection], T]
 
 _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 _VERSION = 1
@@ -87,16 +89,16 @@ class SqliteLedger:
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         move = partial(moves.claim, key=key, token=token, payload=payload, lease=lease, over=over)
-        return await self._in_thread().run(partial(_moved, key, move))
+        return await self._in_thread().write(partial(_moved, key, move))
 
     async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
         """Write down what became of a claim."""
         move = partial(moves.settle, key=key, token=token, payload=payload, settlement=settlement)
-        return await self._in_thread().run(partial(_moved, key, move))
+        return await self._in_thread().write(partial(_moved, key, move))
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        entry, now = await self._in_thread().run(partial(_found, key))
+        entry, now = await self._in_thread().read(partial(_found, key))
         return None if entry is None else moves.seen(entry, now)
 
     async def wait(self, key: str, within: float) -> Entry | None:
@@ -106,7 +108,7 @@ class SqliteLedger:
     async def scan(self, *states: State) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
         last = ""
-        while page := await self._in_thread().run(partial(_page, last)):
+        while page := await self._in_thread().read(partial(_page, last)):
             last = page[-1].key
             for entry in page:
                 if not states or entry.state in states:
@@ -114,7 +116,7 @@ class SqliteLedger:
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
-        return await self._in_thread().run(partial(_purged, older_than))
+        return await self._in_thread().write(partial(_purged, older_than))
 
     async def aclose(self) -> None:
         """Let go of the file; a later call opens it anew."""
@@ -137,12 +139,12 @@ class SqliteLedger:
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self._file)!r})"
 
-    def __reduce__(self) -> tuple[type["SqliteLedger"], tuple[Path]]:
-        return SqliteLedger, (self._file,)
-
 
 class _Thread:
-    """The one thread that uses the file, and its connection."""
+    """The one thread that uses the file, and its connection.
+
+    Writes that wait for each other's turn are made together: one commit, which is what the disk is slow at.
+    """
 
     def __init__(self, file: Path, patience: float) -> None:
         self.process = os.getpid()
@@ -150,14 +152,40 @@ class _Thread:
         self._patience = patience
         self._connection: sqlite3.Connection | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
+        self._writes: deque[tuple[Write[Any], Future[Any]]] = deque()
 
-    async def run(self, what: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._do, what)
+    async def read(self, what: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: what(self._connected())
+        )
 
-    def _do(self, what: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, what: Write[T]) -> T:
+        future: Future[T] = Future()
+        self._writes.append((what, future))
+        self._executor.submit(self._write_all)
+        return await asyncio.wrap_future(future)
+
+    def _write_all(self) -> None:
+        waiting = [self._writes.popleft() for _ in range(len(self._writes))]
+        writes = [(what, future) for what, future in waiting if future.set_running_or_notify_cancel()]
+        if not writes:  # another turn has made them
+            return
+        try:
+            connection = self._connected()
+            with _writing(connection):
+                ends = [_ended(what, connection) for what, _ in writes]
+        except Exception as error:  # noqa: BLE001  (raised where each was asked for)
+            ends = [error] * len(writes)
+        for (_, future), end in zip(writes, ends, strict=True):
+            if isinstance(end, Exception):
+                future.set_exception(end)
+            else:
+                future.set_result(end)
+
+    def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = _open(self._file, self._patience)
-        return what(self._connection)
+        return self._connection
 
     async def end(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
@@ -167,6 +195,16 @@ class _Thread:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
+    """What came of one write among others; one that cannot be made is no reason to lose those."""
+    try:
+        return what(connection)
+    except sqlite3.OperationalError:  # the disk is full, for one: none of them is made
+        raise
+    except Exception as error:  # noqa: BLE001  (raised where it was asked for)
+        return error
 
 
 def _open(file: Path, patience: float) -> sqlite3.Connection:
@@ -220,12 +258,11 @@ class _writing:  # noqa: N801  (used as a statement: with _writing(connection))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
-        except sqlite3.Error:
-            # A commit that failed, as on a full disk, must not stay open; some failures end it by themselves.
-            with suppress(sqlite3.Error):
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:  # some failures, such as a full disk, have ended it
                 self._connection.execute("ROLLBACK")
-            raise
 
 
 def _entry(row: tuple[object, ...]) -> Entry:
@@ -239,11 +276,10 @@ def _found(key: str, connection: sqlite3.Connection) -> tuple[Entry | None, floa
 
 
 def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection) -> Entry:
-    with _writing(connection):
-        before, now = _found(key, connection)
-        after = move(before, now=now)
-        if after != before:
-            connection.execute(_WRITE, astuple(after))
+    before, now = _found(key, connection)
+    after = move(before, now=now)
+    if after != before:
+        connection.execute(_WRITE, astuple(after))
     return after
 
 
@@ -253,5 +289,4 @@ def _page(last: str, connection: sqlite3.Connection) -> list[Entry]:
 
 
 def _purged(older_than: float, connection: sqlite3.Connection) -> int:
-    with _writing(connection):
-        return connection.execute(_PURGE, (older_than,)).rowcount
+    return connection.execute(_PURGE, (older_than,)).rowcount

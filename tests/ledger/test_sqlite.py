@@ -1,13 +1,20 @@
 """The ledger in a file of SQLite's keeps all promises of a ledger, to any number of processes."""
 
+import asyncio
 import os
+import sqlite3
+import subprocess
+import sys
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
+from remembering import Shop
 
-from loanasync.ledger import SqliteLedger
-from loanasync.testing import SharedLedgerConformance
+from loanasync import ConfigurationError, LedgerUnavailableError
+from loanasync.ledger import Entry, Settlement, SqliteLedger, State
+from loanasync.testing import SharedLedgerConformance, approved
 
 
 class TestSqliteLedger(SharedLedgerConformance):
@@ -16,3 +23,153 @@ class TestSqliteLedger(SharedLedgerConformance):
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self, tmp_path: Path) -> None:
         self.opener = partial(SqliteLedger, tmp_path / "decisions.db")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "decisions.db"
+
+
+async def claimed(ledger: SqliteLedger, key: str) -> Entry:
+    return await ledger.claim(key, token="t", payload="p", lease=60)
+
+
+async def test_what_it_writes_is_on_the_disk_before_it_says_so(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        pragmas = ("journal_mode", "synchronous", "fullfsync")
+
+        def look(connection: sqlite3.Connection) -> list[object]:
+            return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
+
+        full = 2
+        assert await ledger._in_thread().read(look) == ["wal", full, 1]
+
+
+async def test_moves_that_come_together_are_one_commit(file: Path) -> None:
+    said: list[str] = []
+    async with SqliteLedger(file) as ledger:
+        await ledger._in_thread().read(lambda connection: connection.set_trace_callback(said.append))
+        entries = await asyncio.gather(*(claimed(ledger, f"k{number}") for number in range(200)))
+        assert all(entry.is_claimed_by("t") for entry in entries)
+        assert said.count("COMMIT") < 20
+
+
+async def test_a_move_that_cannot_be_made_spoils_no_other(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        ends = await asyncio.gather(
+            claimed(ledger, "a"),
+            ledger.claim("b", token="t", payload=object(), lease=60),  # type: ignore[arg-type]
+            claimed(ledger, "c"),
+            return_exceptions=True,
+        )
+        assert isinstance(ends[1], sqlite3.Error)
+        assert [entry.key async for entry in ledger.scan()] == ["a", "c"]
+
+
+async def test_a_full_disk_is_an_error_and_no_lie(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        await claimed(ledger, "k")
+        limit = "PRAGMA max_page_count = {}"
+        await ledger._in_thread().read(lambda connection: connection.execute(limit.format(1)))
+        large = Settlement(state=State.APPROVED, status=201, body=b"x" * 100_000)
+        settle = partial(ledger.settle, "k", token="t", payload="p", settlement=large)
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            await settle()
+        entry = await ledger.get("k")
+        assert entry is not None
+        assert entry.state is State.INFLIGHT
+        await ledger._in_thread().read(lambda connection: connection.execute(limit.format(10_000)))
+        assert (await settle()).state is State.APPROVED
+
+
+async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(file, patience=0.05))
+    await shop.ledger.get("k")
+    other = await asyncio.to_thread(sqlite3.connect, file, isolation_level=None, check_same_thread=False)
+    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+    with pytest.raises(LedgerUnavailableError, match="OperationalError"):
+        await shop.approve()
+    await asyncio.to_thread(other.close)
+    assert (await shop.approve()).approved
+    await shop.ledger.aclose()
+
+
+@pytest.mark.parametrize("sql", ["CREATE TABLE notes (text)", "PRAGMA user_version = 2"])
+async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(file: Path, sql: str) -> None:
+    if sql.startswith("PRAGMA"):
+        async with SqliteLedger(file) as ledger:
+            await claimed(ledger, "k")
+    with sqlite3.connect(file) as other:
+        other.execute(sql)
+    other.close()
+    before = file.read_bytes()
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    with pytest.raises(ConfigurationError, match=r"decisions\.db is no ledger of this version"):
+        await shop.approve()
+    await shop.ledger.aclose()
+    assert file.read_bytes() == before
+    assert shop.script.left == 1
+
+
+async def test_no_name_of_a_file_is_special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with SqliteLedger(":memory:") as ledger:
+        await claimed(ledger, "k")
+    assert (tmp_path / ":memory:").stat().st_size > 0
+
+
+async def test_closing_ends_its_thread(file: Path) -> None:
+    ledger = SqliteLedger(file)
+    await claimed(ledger, "k")
+    (thread,) = [each for each in threading.enumerate() if each.name.startswith("loanasync-ledger")]
+    await ledger.aclose()
+    await asyncio.to_thread(thread.join, 30)
+    assert not thread.is_alive()
+
+
+def test_it_serves_loops_that_come_and_go_in_several_threads(file: Path) -> None:
+    ledger = SqliteLedger(file)
+    won: list[bool] = []
+
+    def ask(token: str) -> None:
+        entry = asyncio.run(ledger.claim("k", token=token, payload="p", lease=60))
+        won.append(entry.is_claimed_by(token))
+
+    threads = [threading.Thread(target=ask, args=[f"t{number}"]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(ledger.aclose())
+    assert sorted(won) == [False] * 7 + [True]
+
+
+FORKING = """
+import asyncio, os, sys, warnings
+from loanasync.ledger import SqliteLedger
+
+warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+ledger = SqliteLedger(sys.argv[1])
+
+async def claim(key):
+    return (await ledger.claim(key, token=f"{os.getpid()}", payload="p", lease=60)).token == f"{os.getpid()}"
+
+assert asyncio.run(claim("before"))
+child = os.fork()
+if not child:
+    fine = not asyncio.run(claim("before")) and asyncio.run(claim("child's"))
+    asyncio.run(ledger.aclose())
+    os._exit(0 if fine else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert not asyncio.run(claim("child's")) and asyncio.run(claim("parent's"))
+asyncio.run(ledger.aclose())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
+def test_a_forked_child_opens_the_file_anew(file: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", FORKING, file], check=False, timeout=60).returncode == 0
+
+
+def test_it_says_which_file_it_is(file: Path) -> None:
+    assert repr(SqliteLedger(file)) == f"SqliteLedger('{file}')"
