@@ -258,8 +258,8 @@ class LoanClient(AsksMany):
             fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
             request: What is to be financed, and for whom; `amount` in euro cents.
             additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-            scope: Tells this application from others of the same customer in the ledger, such as the number
-                of an order; without a ledger it says nothing.
+            scope: Tells this application from others of the same customer in the ledger, such as an order's
+                number; nothing personal. Without a ledger it says nothing.
             timeout: Instead of the client's.
             retry: Instead of the client's.
 

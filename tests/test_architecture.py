@@ -59,7 +59,7 @@ NOT_LOADED = {"_ledger_errors": {"_decisions"}, "_ledger": {"ledger"}, "_client"
 # And so within the ledgers, which stand on the core.
 LEDGER = [
     *("_entries", "_moves", "_protocol", "_polling", "_memory", "_sqlite"),
-    *("_policy", "_keys", "_settling", "_spool", "_guard", "_recording", "__init__"),
+    *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
 ]
 
 # And so within the sandbox.

@@ -4,6 +4,7 @@ from loanasync.ledger._entries import Entry, Settlement, State
 from loanasync.ledger._memory import MemoryLedger
 from loanasync.ledger._policy import Cipher, LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger._resolving import resolve
 from loanasync.ledger._spool import import_orphans
 from loanasync.ledger._sqlite import SqliteLedger
 
@@ -17,4 +18,5 @@ __all__ = [
     "SqliteLedger",
     "State",
     "import_orphans",
+    "resolve",
 ]

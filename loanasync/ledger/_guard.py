@@ -21,6 +21,7 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._keys import Digests
 from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
 from loanasync.ledger._settling import kept, replayed, state_of
@@ -45,8 +46,7 @@ class LedgerGuard:
         ledger: The memory.
         policy: How it is used.
         call: The approval.
-        key: Its key in the ledger.
-        payload: The digest of what it asks.
+        digests: Its key in the ledger, and what stands there for what it asks.
         within: Seconds that the call may take.
     """
 
@@ -55,15 +55,14 @@ class LedgerGuard:
         ledger: DecisionLedger,
         policy: LedgerPolicy,
         call: Call,
-        key: str,
-        payload: str,
+        digests: Digests,
         within: float,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._call = call
-        self._key = key
-        self._payload = payload
+        self._key = digests.key
+        self._payload = digests.payload
         self._within = within
         self._token = ""
         self._over: str | None = None
@@ -148,7 +147,7 @@ class LedgerGuard:
         self._found = self._claimed = None
         try:
             ended = await ask(self._take)
-        except BaseException as error:  # cancelled, or worse: what became of it is not known
+        except (Exception, asyncio.CancelledError) as error:  # what became of it is not known
             if self._claimed is not None:
                 await self._noted(Settlement(state=State.UNKNOWN, note=type(error).__name__))
             raise

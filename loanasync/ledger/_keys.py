@@ -3,26 +3,34 @@
 import hmac
 import json
 
+from attrs import frozen
+
 from loanasync._calls import Call
 from loanasync._json import decode
+from loanasync.ledger._policy import LedgerPolicy
 
-__all__ = ["key_of", "payload_of", "secret_of"]
+__all__ = ["Digests", "digests_of"]
 
-
-def secret_of(call: Call, given: bytes | None) -> bytes:
-    """The secret of a shop's digests: its own, or one that is made from its token."""
-    if given is not None:
-        return given
-    return hmac.digest(call.shop.headers["X-Auth-Token"].encode(), b"loanasync ledger", "sha256")
+_FOR = b"loanasync ledger"
 
 
-def key_of(secret: bytes, environment: str, call: Call, scope: str) -> str:
-    """Which approval: the same customer of the same shop in the same environment, and what the shop adds."""
-    parts = ["key", environment, call.shop.base_url, call.shop.shop_id, call.fiscal_code, scope]
+@frozen
+class Digests:
+    """Which approval, and what is asked."""
+
+    key: str
+    payload: str
+
+
+def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> Digests:
+    """The digests of an approval: of one customer of one shop in one environment, and what the shop adds."""
+    # The secret is made and used here, and stands in no frame that a traceback could show.
+    secret = policy.key or hmac.digest(call.shop.headers["X-Auth-Token"].encode(), _FOR, "sha256")
+    shop = call.shop
+    key = _digest(secret, "key", policy.environment, shop.base_url, shop.shop_id, call.fiscal_code, scope)
+    members = json.dumps(decode(call.body), sort_keys=True)  # in whatever order they are sent
+    return Digests(key, _digest(secret, "payload", key, members))
+
+
+def _digest(secret: bytes, *parts: str | None) -> str:
     return hmac.digest(secret, json.dumps(parts).encode(), "sha256").hex()
-
-
-def payload_of(secret: bytes, key: str, call: Call) -> str:
-    """What is asked: the members of the request, in whatever order they are sent."""
-    members = json.dumps(decode(call.body), sort_keys=True)
-    return hmac.digest(secret, json.dumps(["payload", key, members]).encode(), "sha256").hex()

@@ -54,7 +54,8 @@ class LedgerPolicy:
         encrypt: What encrypts the bodies of decisions before the ledger gets them.
         spool: Folder for answers that the ledger did not take; None: ``$XDG_STATE_HOME/loanasync/orphans``,
             by default under ``~/.local/state``, or a folder for temporary files if that cannot be written.
-        patience: Seconds that the ledger may take for each of its moves.
+        patience: Seconds that the ledger may take for each of its moves; the last comes when the call's own
+            time may have ended, since an answer that is there is worth the wait.
 
     Raises:
         ConfigurationError: A value that cannot be.

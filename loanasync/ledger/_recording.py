@@ -12,9 +12,9 @@ from loanasync._pipeline import Claim, Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._telemetry import CallRecord
 from loanasync.errors import ConfigurationError, InFlightError, LoanError, PayloadMismatchError
-from loanasync.ledger import _keys as keys
 from loanasync.ledger._entries import State
 from loanasync.ledger._guard import LedgerGuard
+from loanasync.ledger._keys import Digests, digests_of
 from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
 
@@ -63,23 +63,19 @@ class Recorder:
         Raises:
             LoanError: Whatever the call came to, if it is no decision.
         """
-        secret = keys.secret_of(call, self._policy.key)
-        key = keys.key_of(secret, self._policy.environment, call, scope)
-        payload = keys.payload_of(secret, key, call)
-        place = asyncio.get_running_loop(), key
+        digests = digests_of(call, self._policy, scope)
+        place = asyncio.get_running_loop(), digests.key
         flight = self._flights.get(place)
         if flight is not None:
-            return await pipeline.run(
-                call, timeout, retry, _Joined(call, key, payload, flight, timeout.total)
-            )
-        guard = LedgerGuard(self._ledger, self._policy, call, key, payload, timeout.total)
+            return await pipeline.run(call, timeout, retry, _Joined(call, digests, flight, timeout.total))
+        guard = LedgerGuard(self._ledger, self._policy, call, digests, timeout.total)
         task = place[0].create_task(_flown(pipeline.run(call, timeout, retry, guard)))
-        self._flights[place] = _Flight(task, payload)
+        self._flights[place] = _Flight(task, digests.payload)
         task.add_done_callback(lambda _: self._flights.pop(place, None))
         outcome = await asyncio.shield(task)  # who is cancelled here goes, and the task goes on
         if isinstance(outcome, LoanError):
             try:
-                raise _anew(outcome)
+                raise outcome
             finally:
                 del outcome, task  # or error, traceback and frame would hold each other
         return outcome
@@ -109,8 +105,7 @@ class _Joined:
     """The guard of a call whose question is being asked in this very process."""
 
     call: Call
-    key: str
-    payload: str
+    digests: Digests
     flight: _Flight
     within: float
 
@@ -119,13 +114,13 @@ class _Joined:
         del ask, is_busy
         record.guarded("joined")
         operation = self.call.endpoint.operation
-        if self.payload != self.flight.payload:
-            return PayloadMismatchError(operation, self.key, State.INFLIGHT.value)
+        if self.digests.payload != self.flight.payload:
+            return PayloadMismatchError(operation, self.digests.key, State.INFLIGHT.value)
         try:
             async with asyncio.timeout(self.within):
                 outcome = await asyncio.shield(self.flight.task)
         except TimeoutError:
-            return InFlightError(operation, self.key)
+            return InFlightError(operation, self.digests.key)
         if isinstance(outcome, LoanError):
             return _anew(outcome)
         if isinstance(outcome, Approved | Refused):

@@ -183,6 +183,11 @@ class LedgerConformance:
                 assert won.count(True) == 1
                 assert {entry.takeovers for entry in entries} == {1}
                 assert {entry.note for entry in entries} == {""}
+                holder = entries[0].token
+                await ledger.settle(key, token=holder, payload="p", settlement=UNKNOWN)
+                again = await ledger.claim(key, token="v", payload="p", lease=HOUR, over=holder)
+                assert (again.is_claimed_by("v"), again.takeovers) == (True, 2)
+                assert again.claimed <= again.changed
 
     async def test_what_is_in_flight_or_decided_is_not_taken_over(self) -> None:
         async with self.opened() as ledger:
@@ -214,6 +219,14 @@ class LedgerConformance:
                 assert (entry.state, entry.status, entry.body) == (State.APPROVED, 201, b"late")
                 ended = await ledger.settle(key, token="u", payload="p", settlement=LOST)
                 assert ended == entry == await ledger.get(key)
+
+    async def test_a_late_decision_is_about_what_was_asked_then(self) -> None:
+        async with self.opened() as ledger:
+            await self.claimed(ledger, "k", "t")
+            await ledger.settle("k", token="t", payload="p", settlement=RELEASED)
+            await ledger.claim("k", token="u", payload="other", lease=HOUR)
+            entry = await ledger.settle("k", token="t", payload="p", settlement=approval())
+            assert (entry.state, entry.payload) == (State.APPROVED, "p")
 
     async def test_a_decision_lands_where_no_entry_is(self) -> None:
         async with self.opened() as ledger:

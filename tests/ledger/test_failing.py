@@ -23,7 +23,7 @@ from loanasync import (
     ReadTimeoutError,
     Refused,
 )
-from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
 from loanasync.testing import approved, refused, reply, timed_out
 
 
@@ -205,6 +205,28 @@ async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tm
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
     assert (await shop.entry()).state is State.APPROVED
+
+
+async def test_a_loop_that_ends_within_the_claim_takes_it_back() -> None:
+    class Slow(MemoryLedger):
+        claimed = asyncio.Event()
+
+        async def claim(self, key: str, **options: Any) -> Entry:
+            await super().claim(key, **options)
+            self.claimed.set()
+            await hanging()
+            raise NotImplementedError
+
+    ledger = Slow()
+    shop = Shop(approved(), ledger=ledger)
+    asking = asyncio.create_task(shop.approve())
+    await ledger.claimed.wait()
+    assert shop.client._recorder is not None
+    (flight,) = shop.client._recorder._flights.values()
+    flight.task.cancel()
+    await asyncio.wait({flight.task, asking})
+    assert (await shop.entry()).state is State.RELEASED
+    assert shop.script.left == 1
 
 
 class Rot13:

@@ -2,11 +2,14 @@
 
 import asyncio
 import pickle
+import traceback
+from pathlib import Path
 
 import pytest
 from builders import FISCAL_CODE, approval_request
 from remembering import FailingLedger, Shop, held
 
+import loanasync
 from loanasync import DecisionNotRecordedError, LedgerError, Timeout
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import Recorder, approved, refused, timed_out
@@ -78,7 +81,9 @@ async def test_a_client_without_a_ledger_says_nothing_of_one() -> None:
     assert "loanasync.ledger" not in recorder.attributes(span)
 
 
+PACKAGE = Path(loanasync.__file__).parent
 PERSONAL = ["TSTXYZ", "anna@example.com", "Anna", "Prova", "3330000", "Via ", "secret-token", "IT60X"]
+SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize("state", [*State, None])
@@ -87,7 +92,7 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
 ) -> None:
     request = approval_request(iban="IT60X0542811101000000123456")
     shop, recorder = recorded(
-        approved(), ledger=SqliteLedger(f"{tmp_path}/decisions.db"), spool=f"{tmp_path}/spool"
+        approved(), ledger=SqliteLedger(f"{tmp_path}/decisions.db"), spool=f"{tmp_path}/spool", key=SECRET
     )
     secret = shop.another(auth_token="secret-token")
     if state is None:
@@ -104,12 +109,16 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
     seen = [repr(shop.ledger), *(repr(entry) for entry in await shop.entries())]
     seen += [repr(recorder.attributes(span)) for span in recorder.spans()]
     if isinstance(error, LedgerError):
+        stack = traceback.TracebackException.from_exception(error, capture_locals=True).stack
+        ours = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
+        assert len(ours) > 2
+        seen += map(repr, ours)
         seen += [str(error), repr(error), repr(error.args), repr(pickle.dumps(error))]
     files = [entry.body or b"" for entry in await shop.entries()]
     await shop.ledger.aclose()
     with open(f"{tmp_path}/decisions.db", "rb") as file:  # noqa: ASYNC230, PTH123  (nothing else goes on)
         files.append(file.read())
-    for mark in PERSONAL:
+    for mark in [*PERSONAL, SECRET.decode()]:
         assert mark not in "".join(seen)
         assert mark.encode() not in b"".join(files)
 
