@@ -1,6 +1,6 @@
-"""What every exception of this package is."""
+"""What every exception of this package is, and the one that needs no more to say."""
 
-__all__ = ["LoanError"]
+__all__ = ["ClientClosedError", "LoanError"]
 
 
 class LoanError(Exception):
@@ -15,3 +15,12 @@ class LoanError(Exception):
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
+
+
+class ClientClosedError(LoanError):
+    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`."""
+
+    def __str__(self) -> str:
+        return (
+            "this client was closed: make a new LoanClient, or keep this one open for as long as calls come"
+        )

@@ -39,7 +39,7 @@ from typing import Literal
 
 from attrs import define
 
-from loanasync._failure import LoanError
+from loanasync._failure import ClientClosedError, LoanError
 from loanasync._ledger_errors import (
     DecisionNotRecordedError,
     InFlightError,
@@ -130,15 +130,6 @@ class ConfigurationError(LoanError):
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.message}"
-
-
-class ClientClosedError(LoanError):
-    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`."""
-
-    def __str__(self) -> str:
-        return (
-            "this client was closed: make a new LoanClient, or keep this one open for as long as calls come"
-        )
 
 
 _AFTER_FAULT = (

@@ -108,6 +108,22 @@ async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies
     assert await import_orphans(ledger, tmp_path / "spool") == 0
 
 
+async def test_a_file_is_on_the_disk_before_it_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def watched(handle: int) -> None:
+        sync(handle)
+        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+
+    monkeypatch.setattr("os.fsync", watched)
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path / "spool")
+    await shop.comes_to()
+    assert synced == [False, True]  # the file, and then its folder
+
+
 async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_path: Path) -> None:
     shop = Shop(refused(), ledger=FailingLedger(settle=broken), spool=tmp_path, key=b"0123456789abcdef")
     await shop.comes_to()
@@ -322,19 +338,3 @@ async def test_an_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> No
     ledger.faults.clear()
     assert isinstance(await shop.comes_to(), OutcomeUnknownError)
     assert shop.script.left == 1
-
-
-def test_the_umask_opens_nothing(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"))
-
-        async def approve() -> set[int]:
-            await shop.approve()
-            modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
-            await shop.ledger.aclose()
-            return modes
-
-        assert asyncio.run(approve()) == {0o600}
-    finally:
-        os.umask(before)

@@ -314,6 +314,8 @@ async def test_customers_and_scopes_have_entries_of_their_own(one: Any, other: A
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(**one), Approved)
     assert isinstance(await shop.approve(**other), Refused)
+    # Nor does the digest of what was asked show that both asked the same.
+    assert len({entry.payload for entry in await shop.entries()}) == 2
 
 
 async def test_shops_environments_addresses_and_secrets_have_entries_of_their_own() -> None:

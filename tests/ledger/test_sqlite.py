@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -173,3 +174,16 @@ def test_a_forked_child_opens_the_file_anew(file: Path) -> None:
 
 def test_it_says_which_file_it_is(file: Path) -> None:
     assert repr(SqliteLedger(file)) == f"SqliteLedger('{file}')"
+
+
+def test_its_files_are_for_their_owner_alone_whatever_the_umask(file: Path) -> None:
+    async def modes() -> set[int]:
+        async with SqliteLedger(file) as ledger:
+            await claimed(ledger, "k")
+            return {stat.S_IMODE(each.stat().st_mode) for each in file.parent.iterdir()}
+
+    before = os.umask(0)
+    try:
+        assert asyncio.run(modes()) == {0o600}
+    finally:
+        os.umask(before)
