@@ -12,7 +12,10 @@ from loanasync._outcome import outcome_of
 from loanasync.errors import (
     AlreadyEvaluatedError,
     CannotCompleteError,
+    DecisionNotRecordedError,
     InvalidRequestError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
     RejectedError,
     TransportError,
 )
@@ -62,7 +65,7 @@ class RowResult:
         row: What was given.
         status: As above.
         decision: The service's decision.
-        error: Why there is none; without traceback.
+        error: Why there is none, or why a ledger could not keep it; without traceback.
     """
 
     index: int
@@ -96,7 +99,7 @@ class RowResult:
     @property
     def may_be_repeated(self) -> bool:
         """Whether the row may be given again, mended where need be: nobody was evaluated for it."""
-        final = isinstance(self.error, AlreadyEvaluatedError | CannotCompleteError)
+        final = isinstance(self.error, AlreadyEvaluatedError | CannotCompleteError | PayloadMismatchError)
         return self.status in ("rejected", "error") and not final
 
 
@@ -115,6 +118,10 @@ def result_of(index: int, row: RowLike, answer: Decision | BaseException) -> Row
     error = answer if isinstance(answer, Exception) else _given_up(answer)
     # Its frames know the customer, and a result may be kept for long.
     error.__traceback__ = error.__cause__ = error.__context__ = None
+    # Decided, and only not written down: this may be the only copy of the decision.
+    decision = error.decision if isinstance(error, DecisionNotRecordedError) else None
+    if decision is not None:
+        return RowResult(index, row, "approved" if decision.approved else "refused", decision, error)
     return RowResult(index, row, _status(error), None, error)
 
 
@@ -126,6 +133,8 @@ def _given_up(cancellation: BaseException) -> TransportError:
 def _status(error: Exception) -> Status:
     if isinstance(error, InvalidRequestError):
         return "rejected"
+    if isinstance(error, OutcomeUnknownError):  # of a call before this one
+        return "unknown"
     match outcome_of(error, attempts=1):  # of an error that is not ours, nobody knows when it was raised
         case "refused":
             return "refused"

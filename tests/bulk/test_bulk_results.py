@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, cast
 
 import attrs
@@ -13,16 +14,28 @@ from loanasync import (
     Approved,
     CannotCompleteError,
     ConnectError,
+    DecisionNotRecordedError,
     InvalidRequestError,
     LoanClient,
     Meta,
+    OutcomeUnknownError,
+    PayloadMismatchError,
     Refused,
     RetryPolicy,
     UnexpectedReplyError,
 )
 from loanasync.bulk import Row, RowResult
+from loanasync.ledger import LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import fiscal_code, not_connected, reply, scripted_client
+from loanasync.testing import (
+    approved,
+    connection_lost,
+    fiscal_code,
+    not_connected,
+    refused,
+    reply,
+    scripted_client,
+)
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -180,3 +193,42 @@ async def test_after_the_client_was_closed_each_row_says_so(client: LoanClient) 
     await client.aclose()
     results = [result async for result in client.approve_many(tags("approved", "refused"))]
     assert [(result.status, result.may_be_repeated) for result in results] == [("error", True)] * 2
+
+
+class Unwritable(MemoryLedger):
+    """A ledger that forgets how to write when there is something to write."""
+
+    async def settle(self, *_: Any, **__: Any) -> Any:
+        raise OSError
+
+
+async def test_a_decision_that_the_ledger_could_not_keep_is_in_the_result(tmp_path: Path) -> None:
+    policy = LedgerPolicy(spool=tmp_path)
+    client = scripted_client(approved(), refused(), ledger=Unwritable(), ledger_policy=policy)
+    rows = [(fiscal_code(), approval_request()) for _ in range(2)]
+    async with client.approve_many(rows, concurrency=1) as results:
+        read = [result async for result in results]
+    assert [(result.status, type(result.decision)) for result in read] == [
+        ("approved", Approved),
+        ("refused", Refused),
+    ]
+    assert all(isinstance(result.error, DecisionNotRecordedError) for result in read)
+
+
+async def test_what_a_ledger_does_not_know_of_a_call_before_is_unknown_and_not_asked_again() -> None:
+    client = scripted_client(connection_lost(), ledger=MemoryLedger())
+    row = (fiscal_code(), approval_request())
+    for _ in range(2):  # the second time the script has no step left
+        async with client.approve_many([row]) as results:
+            [result] = [result async for result in results]
+        assert (result.status, result.may_be_repeated) == ("unknown", False)
+    assert isinstance(result.error, OutcomeUnknownError)
+
+
+async def test_another_request_of_the_same_customer_is_not_to_be_given_again() -> None:
+    client = scripted_client(approved(), ledger=MemoryLedger())
+    rows = [(FISCAL_CODE, approval_request(amount=amount)) for amount in (45_000, 46_000)]
+    async with client.approve_many(rows, concurrency=1) as results:
+        _, second = [result async for result in results]
+    assert isinstance(second.error, PayloadMismatchError)
+    assert (second.status, second.may_be_repeated) == ("error", False)
