@@ -77,7 +77,7 @@ class InFlightError(LedgerError):
 class OutcomeUnknownError(LedgerError):
     """This approval was asked before, and what the service decided is not known here; nothing was sent.
 
-    A person has to settle it with the service.
+    Settle it with the service, and then the entry with ``loanasync.ledger.resolve``.
 
     Args:
         state: ``unknown`` when the service may have decided, ``lost`` when it says that it has and the
@@ -105,8 +105,8 @@ class OutcomeUnknownError(LedgerError):
 class PayloadMismatchError(LedgerError):
     """This customer's approval is in the ledger already, asked with other data; nothing was sent.
 
-    If it is the same application, call with the data of the first time. If it is another one, give it a
-    ``scope`` of its own.
+    Repeat it with the data of the first time, if it is the same application; another one needs a ``scope``
+    of its own.
 
     Args:
         state: The entry's state, such as ``approved``.
