@@ -42,6 +42,8 @@ def encode_checked(members: dict[str, JSON]) -> bytes:
 def decode(body: bytes) -> dict[str, Any]:
     """The JSON object in a body, whatever charset its header claims (JSON is UTF-8).
 
+    An integer of more than 64 bits becomes a float.
+
     Raises:
         Malformed: The body is empty, not UTF-8, not JSON, or not an object.
     """

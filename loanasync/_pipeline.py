@@ -203,7 +203,8 @@ class Pipeline:
         finally:
             if has_place:
                 lane.leave_place()
-        record.stopped(answer.stopped_by)
+        if answer.stopped_by is not None:
+            record.stopped(answer.stopped_by)
         last = answer.last
         if isinstance(last, NoAnswer):
             # After a 500 the service has seen the request, whatever became of the last attempt.

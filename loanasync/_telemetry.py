@@ -89,8 +89,6 @@ class Telemetry:
 
 
 def _trace_id(span: Span) -> str | None:
-    if span is INVALID_SPAN:
-        return None
     try:
         context = span.get_span_context()
     except Exception as error:  # noqa: BLE001  (another tracer's)
@@ -107,11 +105,14 @@ def _end(span: Span) -> None:
 
 
 class CallRecord:
-    """One call: its INTERNAL span, the parent of its attempts', its decision, and its event."""
+    """One call: its INTERNAL span, the parent of its attempts', its decision, and its event.
+
+    `trace_id` is the trace's id in hex, if there is a trace.
+    """
 
     __slots__ = (
         *("_attempts", "_call", "_ledger", "_outcome", "_span", "_started"),
-        *("_stopped_by", "_telemetry", "_token"),
+        *("_stopped_by", "_telemetry", "_token", "trace_id"),
     )
 
     def __init__(self, telemetry: Telemetry, call: Call) -> None:
@@ -122,21 +123,18 @@ class CallRecord:
         self._outcome: str | None = None
         self._ledger: str | None = None
         self._token: Token[Context] | None = None
+        self.trace_id: str | None = None
 
     def __enter__(self) -> Self:
         self._started = perf_counter()
         operation = self._call.endpoint.operation
         self._span = self._telemetry.span(*_CALLS[operation])
         if self._span is not INVALID_SPAN:
+            self.trace_id = _trace_id(self._span)
             self._token = otel_context.attach(set_span_in_context(self._span))
         # Last, since what could not begin will not end.
         self._telemetry.metrics.inflight.counts[operation] += 1
         return self
-
-    @property
-    def trace_id(self) -> str | None:
-        """The trace's id in hex, if there is a trace."""
-        return _trace_id(self._span)
 
     def queued(self, seconds: float, error_type: str | None) -> None:
         """Say how long the call had to wait for its place, and with what error if it got none."""
@@ -155,7 +153,7 @@ class CallRecord:
             self._telemetry.metrics.retries.counts[self._call.endpoint.operation] += 1
         return AttemptRecord(self._telemetry, self._call, number, self._span)
 
-    def stopped(self, by: str | None) -> None:
+    def stopped(self, by: str) -> None:
         """Say what ended the attempts when the last was a 500, too."""
         self._stopped_by = by
 
@@ -264,12 +262,13 @@ class AttemptRecord:
 
     def __enter__(self) -> Self:
         # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
-        self._is_recorded = self._span is not INVALID_SPAN and self._span.is_recording()
+        is_traced = self._span is not INVALID_SPAN
+        self._is_recorded = is_traced and self._span.is_recording()
         self._token = None
         if self._is_recorded:
             self._span = self._begin()
             self._token = otel_context.attach(set_span_in_context(self._span))
-        self.headers = self._telemetry.headers(is_traced=self._span is not INVALID_SPAN)
+        self.headers = self._telemetry.headers(is_traced=is_traced)
         self._started = perf_counter()
         return self
 

@@ -22,7 +22,7 @@ from loanasync import _direct as direct
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
 
 PATIENT = Timeout(total=2 * PATIENCE, attempt=PATIENCE, connect=PATIENCE / 2)
-SHORT = Timeout(total=PATIENCE, attempt=0.3, connect=0.25)  # where the fault is silence
+SHORT = Timeout(total=PATIENCE, attempt=0.5, connect=0.25)  # where the fault is silence
 
 
 @frozen
