@@ -78,7 +78,6 @@ async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_b
         ([conflict()], State.RELEASED),
         ([reply(429)], State.RELEASED),
         ([reply(302)], State.RELEASED),
-        ([system_error(), rejected({"email": "is taken"})], State.RELEASED),
         # decided
         ([approved()], State.APPROVED),
         ([refused()], State.REFUSED),
@@ -94,6 +93,7 @@ async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_b
         ([connection_lost()], State.UNKNOWN),
         ([system_error(), system_error(), system_error()], State.UNKNOWN),
         ([system_error(), not_connected()], State.UNKNOWN),
+        ([system_error(), rejected({"email": "is taken"})], State.UNKNOWN),
         ([system_error(), denied()], State.UNKNOWN),
         ([system_error(), conflict()], State.UNKNOWN),
         ([system_error(), reply(429)], State.UNKNOWN),

@@ -25,6 +25,7 @@ from loanasync import (
     DomainError,
     InvalidFiscalCodeError,
     InvalidRequestError,
+    LedgerError,
     LoanClient,
     LoanError,
     PoolTimeoutError,
@@ -181,6 +182,8 @@ def test_every_error_there_is_was_searched() -> None:
         ConfigurationError,
     }
     searched = {row.comes.error for row in ROWS} | set(ANSWERED) | ends
+    # What a ledger keeps and raises is searched where there is one: tests/ledger/test_told.py.
+    searched |= {LedgerError, *LedgerError.__subclasses__()}
     never_themselves = {LoanError, ServiceError, TransportError}
     assert searched - {None} == {getattr(errors, name) for name in errors.__all__} - never_themselves
 
