@@ -19,6 +19,8 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
+# Beside a Python audit hook, as tests/offline.py has one, 3.11 cannot always begin to trace a thread.
+MEASURED = "3.13"
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
 EVERYTHING = ".[cli,notebook,strict]"  # the package with all of its extras
@@ -94,7 +96,7 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     # No line of the package is for one Python alone, so what is covered on one is covered on all.
-    if session.python != ONE_PYTHON:
+    if session.python != MEASURED:
         session.run("pytest", "tests", *AT_ONCE, env=env)
         return
     session.run("coverage", "erase", env=env)
