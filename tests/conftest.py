@@ -62,6 +62,8 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in("loanasync/cli/_recorded.py", "__init__")
             # a module is read from its file once, where it is first needed
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
+            # what is covered is written down by threads, too
+            function.can_block_in("coverage/collector.py", "lock_data")
         yield
 
 
