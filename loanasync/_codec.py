@@ -95,10 +95,6 @@ def _exactly(kind: type) -> Callable[[Any, Any], Any]:
     return hook
 
 
-def _as_it_is(value: object, _: object) -> object:
-    return value
-
-
 def _document_type(value: object, _: object) -> object:
     if value is None:
         return None

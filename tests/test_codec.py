@@ -204,6 +204,13 @@ def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
 def test_unknown_members_of_user_data_go_into_extra() -> None:
     assert dict(read_user_data(decode(b'{"usPerson":true,"new":[1]}')).extra) == {"new": [1]}
     assert read_user_data(decode(b'{"documentOfType":"library_card"}')).document_type == "library_card"
+    assert read_user_data(decode(b'{"documentOfType":null,"iban":"IT"}')).document_type is None
+
+
+@pytest.mark.parametrize("day", [b'"5"', b"5"])
+def test_a_day_of_month_is_read_in_either_form(day: bytes) -> None:
+    read = read_user_data(decode(b'{"paymentDayOfMonth":%s}' % day))
+    assert read == UserData(payment_day_of_month=5)
 
 
 def test_what_is_null_in_user_data_is_neither_a_text_nor_false() -> None:

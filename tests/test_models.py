@@ -3,6 +3,7 @@ import inspect
 import pickle
 import re
 import traceback
+from collections import UserDict
 from typing import Any
 
 import attrs
@@ -59,6 +60,15 @@ def test_amounts_and_counts_show_in_a_repr() -> None:
     assert "anna@" not in shown
     assert "https" not in shown
     assert "redirect_url=***" in shown
+
+
+def test_an_error_of_a_mapping_of_the_shops_own_is_not_taken_for_a_wrong_field() -> None:
+    class Broken(UserDict[str, Any]):
+        def __iter__(self) -> Any:
+            raise TypeError("of the shop's own")
+
+    with pytest.raises(TypeError, match="of the shop's own"):
+        approval_request(extra=Broken(a=1))
 
 
 def test_fields_are_given_by_name_only() -> None:
