@@ -10,7 +10,13 @@ from builders import FISCAL_CODE, approval_request
 from remembering import FailingLedger, Shop, held
 
 import loanasync
-from loanasync import DecisionNotRecordedError, LedgerError, Timeout
+from loanasync import (
+    DecisionNotRecordedError,
+    LedgerError,
+    LedgerUnavailableError,
+    PayloadMismatchError,
+    Timeout,
+)
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import Recorder, approved, refused, timed_out
 
@@ -24,6 +30,14 @@ def recorded(*steps: object, **options: object) -> tuple[Shop, Recorder]:
 def told(recorder: Recorder) -> list[tuple[object, object]]:
     spans = [recorder.attributes(span) for span in recorder.spans("loanasync.approve")]
     return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
+
+
+def shown_by(error: LedgerError) -> list[str]:
+    """What an error says, and the local variables of our frames in its traceback."""
+    stack = traceback.TracebackException.from_exception(error, capture_locals=True).stack
+    ours = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
+    assert len(ours) > 2
+    return [str(error), repr(error), repr(error.args), *map(repr, ours)]
 
 
 def broken() -> None:
@@ -109,11 +123,7 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
     seen = [repr(shop.ledger), *(repr(entry) for entry in await shop.entries())]
     seen += [repr(recorder.attributes(span)) for span in recorder.spans()]
     if isinstance(error, LedgerError):
-        stack = traceback.TracebackException.from_exception(error, capture_locals=True).stack
-        ours = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
-        assert len(ours) > 2
-        seen += map(repr, ours)
-        seen += [str(error), repr(error), repr(error.args), repr(pickle.dumps(error))]
+        seen += [*shown_by(error), repr(pickle.dumps(error))]
     files = [entry.body or b"" for entry in await shop.entries()]
     await shop.ledger.aclose()
     with open(f"{tmp_path}/decisions.db", "rb") as file:  # noqa: ASYNC230, PTH123  (nothing else goes on)
@@ -121,6 +131,27 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
     for mark in [*PERSONAL, SECRET.decode()]:
         assert mark not in "".join(seen)
         assert mark.encode() not in b"".join(files)
+
+
+@pytest.mark.parametrize("end", ["claim", "settle", "mismatch"])
+async def test_no_error_of_a_ledger_shows_a_person_or_a_token(end: str, tmp_path: Path) -> None:
+    request = approval_request(iban="IT60X0542811101000000123456")
+    shop = Shop(approved(), approved(), spool=tmp_path, options={"auth_token": "secret-token"}, key=SECRET)
+    if end == "mismatch":
+        await shop.approve(request=request)
+        error = await shop.comes_to(request=approval_request(iban="IT60X0542811101000000654321"))
+    else:
+        ledger = FailingLedger(**{end: broken})
+        error = await shop.comes_to(shop.another(ledger=ledger), request=request)
+    kinds: dict[str, type[LedgerError]] = {
+        "claim": LedgerUnavailableError,
+        "settle": DecisionNotRecordedError,
+        "mismatch": PayloadMismatchError,
+    }
+    assert isinstance(error, kinds[end])
+    seen = "".join(shown_by(error))
+    for mark in [*PERSONAL, SECRET.decode()]:
+        assert mark not in seen
 
 
 async def test_the_whole_body_is_kept_for_who_wants_it() -> None:
