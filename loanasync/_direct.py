@@ -94,9 +94,10 @@ class Direct:
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
-        if self._session.closed or _sends() != _SENDS:
-            if not self._session.closed:
-                warn_once(_SEEN)
+        is_replaced = _sends() != _SENDS
+        if is_replaced:
+            warn_once(_SEEN)
+        if is_replaced or self._session.closed:
             return await self._through_session.send(request, connect=connect, within=within)
         exchange = _Exchange()
         try:

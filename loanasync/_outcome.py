@@ -11,8 +11,6 @@ from loanasync.errors import (
 
 __all__ = ["outcome_of"]
 
-_REDIRECT, _SERVER_ERROR = 300, 500
-
 
 def outcome_of(error: BaseException, attempts: int) -> ReplyOutcome | None:
     """What the service has decided, as far as an error tells; None when it was not asked, or said no word.
@@ -27,9 +25,7 @@ def outcome_of(error: BaseException, attempts: int) -> ReplyOutcome | None:
         case TransportError():
             lost = error.request_sent == "maybe"
         case ServiceError():
-            # It may have failed after it had evaluated, and so may an attempt before: only a 500 is
-            # followed by another one. Of that kind are a gateway that gave up waiting, and a 202.
-            lost = not _REDIRECT <= error.status < _SERVER_ERROR or error.attempts > 1
+            lost = error.may_be_carried_out
         case LoanError():
             lost = False  # the request was turned away
         case _:

@@ -1,7 +1,7 @@
 """One rule for each kind of value: what is wrong with it, as a sentence, or None."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 
 from attrs import frozen
@@ -31,7 +31,7 @@ def kind(value: object) -> str:
     return type(value).__name__
 
 
-def are_texts(found: Iterable[object]) -> bool:
+def are_texts(found: Sequence[object]) -> bool:
     """Whether all are right texts, which they nearly always are: one look at all costs as much as at one."""
     try:
         return "".join(found).isprintable() and all(map(str.strip, found))  # type: ignore[arg-type]

@@ -32,7 +32,8 @@
         └── DecisionNotRecordedError     decided, and not written down: the error has the decision
 
 A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
-personal value, and each survives pickling with all that it says.
+personal value, but for the decision of a `DecisionNotRecordedError`, which is the only copy; none shows one.
+Each survives pickling with all that it says.
 """
 
 from typing import Literal
@@ -92,7 +93,7 @@ __all__ = [
 StoppedBy = Literal["attempts", "deadline", "quota"]
 ReplyOutcome = Literal["approved", "refused", "unknown"]
 
-_SERVER_ERROR = 500
+_REDIRECT, _SERVER_ERROR = 300, 500
 
 
 def _listed(problems: tuple[Problem, ...]) -> str:
@@ -164,6 +165,15 @@ class ServiceError(LoanError):
     def attempts(self) -> int:
         """How many requests were sent for this call."""
         return self.meta.attempts
+
+    @property
+    def may_be_carried_out(self) -> bool:
+        """Whether the service may have carried the call out all the same.
+
+        So it may after a 500, of this attempt or of one before, and after whatever else tells of no refusal:
+        a gateway that gave up waiting, or a success that the specification does not name.
+        """
+        return self.attempts > 1 or not _REDIRECT <= self.status < _SERVER_ERROR
 
     def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
         said = f" ({_listed(self.problems)})" if self.problems else ""
@@ -284,7 +294,7 @@ class UnexpectedStatusError(ServiceError):
 
     def __str__(self) -> str:
         advice = "the specification does not name this status here; check base_url and what stands in between"
-        if self.status >= _SERVER_ERROR:
+        if self.may_be_carried_out:
             advice += "; it may have been carried out all the same: settle its outcome before repeating it"
         return self._says(advice)
 

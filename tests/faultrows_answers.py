@@ -217,10 +217,10 @@ STATUSES = [
     status(
         "101 Switching Protocols",
         "101 Switching Protocols",
-        BETWEEN,
+        SETTLE,
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nxyz",
     ),
-    status("204 No Content", "204", BETWEEN, b"HTTP/1.1 204 No Content\r\n\r\n"),
+    status("204 No Content", "204", SETTLE, b"HTTP/1.1 204 No Content\r\n\r\n"),
     Row(
         name="status-204-body",
         fault="204 with a body",

@@ -112,7 +112,9 @@ def test_service_errors_tell_status_and_attempts() -> None:
     assert errors.UnexpectedReplyError("approve", (), "unknown", META).status == 400
 
 
-@pytest.mark.parametrize(("status", "told"), [(301, False), (429, False), (502, True), (504, True)])
+@pytest.mark.parametrize(
+    ("status", "told"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
+)
 def test_a_gateways_error_tells_that_the_call_may_have_been_carried_out(status: int, *, told: bool) -> None:
     error = errors.UnexpectedStatusError("approve", (), Meta(status, 1, 0.1))
     assert ("settle its outcome before repeating it" in str(error)) is told

@@ -12,8 +12,6 @@ from loanasync._outcome import outcome_of
 from loanasync.errors import (
     AlreadyEvaluatedError,
     LoanError,
-    RejectedError,
-    ServiceError,
     UnexpectedReplyError,
 )
 from loanasync.ledger._entries import Entry, Settlement, State
@@ -37,17 +35,10 @@ def state_of(outcome: Outcome | LoanError, *, is_takeover: bool) -> State:
             return State.REFUSED
         case AlreadyEvaluatedError():
             return State.LOST
-        case LoanError() if not is_takeover and not _may_be_evaluated(outcome):
+        case LoanError() if not is_takeover and outcome_of(outcome, 1) != "unknown":
             return State.RELEASED
         case _:
             return State.UNKNOWN
-
-
-def _may_be_evaluated(error: LoanError) -> bool:
-    if outcome_of(error, 1) == "unknown":
-        return True
-    # After a 500, another answer tells of itself only; but a request that is formally wrong is so each time.
-    return isinstance(error, ServiceError) and error.attempts > 1 and not isinstance(error, RejectedError)
 
 
 def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
