@@ -16,19 +16,19 @@ from loanasync._meta import Meta, Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import personal_values, read_problems
 from loanasync._rules import check_fiscal_code, normalize_fiscal_code
-from loanasync._transport_errors import RequestSent
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
     LoanError,
     RejectedError,
-    ReplyOutcome,
     SystemFaultError,
     TransportError,
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
+from loanasync.errors._service import ReplyOutcome
+from loanasync.errors._transport import RequestSent
 
 __all__ = ["OPERATIONS", "SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
 __all__ += ["approve", "complete", "create_request", "upload_documents"]

@@ -15,7 +15,7 @@ from opentelemetry.metrics import (
 
 from loanasync._calls import OPERATIONS
 from loanasync._configuration import release
-from loanasync.errors import ReplyOutcome
+from loanasync.errors._service import ReplyOutcome
 
 __all__ = ["SCHEMA", "Metrics", "Tally", "metrics_of"]
 

@@ -3,11 +3,11 @@
 from loanasync.errors import (
     DecisionNotRecordedError,
     LoanError,
-    ReplyOutcome,
     ServiceError,
     TransportError,
     UnexpectedReplyError,
 )
+from loanasync.errors._service import ReplyOutcome
 
 __all__ = ["outcome_of"]
 

@@ -21,9 +21,9 @@ from loanasync.errors import (
     LoanError,
     PoolTimeoutError,
     ReadTimeoutError,
-    StoppedBy,
     SystemFaultError,
 )
+from loanasync.errors._service import StoppedBy
 
 __all__ = ["Claim", "Guard", "Pipeline", "Sender"]
 

@@ -8,7 +8,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random
 
 from loanasync._calls import SYSTEM_FAULT, NoAnswer, Reply
 from loanasync._policy import RetryPolicy
-from loanasync.errors import StoppedBy
+from loanasync.errors._service import StoppedBy
 
 __all__ = ["Quota", "is_system_fault", "repeat", "retry_after"]
 

@@ -28,7 +28,7 @@ from loanasync.ledger._settling import kept, replayed, state_of
 from loanasync.ledger._spool import Orphan, spool
 
 if TYPE_CHECKING:
-    from loanasync._ledger_errors import Unsettled
+    from loanasync.errors._ledger import Unsettled
 
 __all__ = ["LedgerGuard"]
 

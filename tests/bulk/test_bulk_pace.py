@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 from bulking import DECISION, bulk, rows
 
-from loanasync import bulk as module
-from loanasync._pace import Pace
+from loanasync.bulk import _approvals as module
+from loanasync.bulk._pace import Pace
 from loanasync.testing import Clock
 
 

@@ -9,8 +9,8 @@ from builders import FISCAL_CODE, approval_request
 from bulking import DECISION, at_once, bulk, rows
 
 from loanasync import ConfigurationError, Meta
-from loanasync._summary import Tally
 from loanasync.bulk import Row, RowResult, Summary
+from loanasync.bulk._summary import Tally
 
 
 def test_latencies_are_known_to_three_per_cent_whatever_their_size() -> None:
@@ -73,7 +73,7 @@ async def test_a_bar_shows_how_far_it_is_and_ends(capsys: pytest.CaptureFixture[
 def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "tqdm")
-    monkeypatch.setattr("loanasync.bulk.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync.bulk._approvals.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'loanasync\[notebook\]'"):
         bulk(at_once, rows(1), progress=True)
 

@@ -1,90 +1,24 @@
-"""Everything that can go wrong, as one tree of exceptions that say what to do next.
-
-::
-
-    LoanError
-    ├── InvalidRequestError          found before anything was sent
-    ├── ConfigurationError           the client itself is set up wrongly
-    ├── ClientClosedError            the client was closed before
-    ├── ServiceError                 the service answered, and it was neither a decision nor a success
-    │   ├── RejectedError                400, a formally wrong parameter
-    │   │   └── DomainError                  400 under `domain`
-    │   │       ├── UserNotFoundError
-    │   │       ├── AlreadyEvaluatedError
-    │   │       ├── ShopNotAllowedError
-    │   │       └── InvalidFiscalCodeError
-    │   ├── AccessDeniedError            403
-    │   ├── CannotCompleteError          409
-    │   ├── SystemFaultError             500, and the attempts are used up
-    │   └── UnexpectedStatusError        a status that the specification does not name for this call
-    ├── UnexpectedReplyError         an answer came, and its content is outside the specification
-    ├── TransportError               no answer came
-    │   ├── ConnectError                 no connection
-    │   ├── PoolTimeoutError             no free place among the concurrent calls in time
-    │   ├── ReadTimeoutError             connected, and no answer within the time of one attempt
-    │   ├── ConnectionLostError          connected, and the connection broke, or no HTTP came
-    │   └── DeadlineExceededError        the total time of the call ran out
-    └── LedgerError                  the ledger keeps the call from being made, or could not be written
-        ├── LedgerUnavailableError       it could not be asked; nothing was sent
-        ├── InFlightError                another worker asks for this approval
-        ├── OutcomeUnknownError          asked before, and what was decided is not known here
-        ├── PayloadMismatchError         asked before, with other data
-        └── DecisionNotRecordedError     decided, and not written down: the error has the decision
-
-A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
-personal value, but for the decision of a `DecisionNotRecordedError`, which is the only copy; none shows one.
-Each survives pickling with all that it says.
-"""
+"""What is raised when the service answered otherwise than asked: a branch of the tree in `errors`."""
 
 from typing import Literal
 
 from attrs import define
 
-from loanasync._failure import ClientClosedError, LoanError
-from loanasync._ledger_errors import (
-    DecisionNotRecordedError,
-    InFlightError,
-    LedgerError,
-    LedgerUnavailableError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-)
 from loanasync._meta import Meta, Problem
-from loanasync._transport_errors import (
-    ConnectError,
-    ConnectionLostError,
-    DeadlineExceededError,
-    PoolTimeoutError,
-    ReadTimeoutError,
-    TransportError,
-)
+from loanasync.errors._failure import LoanError, listed
 
 __all__ = [
     "AccessDeniedError",
     "AlreadyEvaluatedError",
     "CannotCompleteError",
-    "ClientClosedError",
-    "ConfigurationError",
-    "ConnectError",
-    "ConnectionLostError",
-    "DeadlineExceededError",
-    "DecisionNotRecordedError",
     "DomainError",
-    "InFlightError",
     "InvalidFiscalCodeError",
-    "InvalidRequestError",
-    "LedgerError",
-    "LedgerUnavailableError",
-    "LoanError",
-    "OutcomeUnknownError",
-    "PayloadMismatchError",
-    "PoolTimeoutError",
-    "ReadTimeoutError",
     "RejectedError",
+    "ReplyOutcome",
     "ServiceError",
     "ShopNotAllowedError",
+    "StoppedBy",
     "SystemFaultError",
-    "TransportError",
     "UnexpectedReplyError",
     "UnexpectedStatusError",
     "UserNotFoundError",
@@ -94,43 +28,6 @@ StoppedBy = Literal["attempts", "deadline", "quota"]
 ReplyOutcome = Literal["approved", "refused", "unknown"]
 
 _REDIRECT, _SERVER_ERROR = 300, 500
-
-
-def _listed(problems: tuple[Problem, ...]) -> str:
-    return "; ".join(map(str, problems))
-
-
-@define(slots=False, repr=False)
-class InvalidRequestError(LoanError):
-    """The request breaks rules of the specification (§2, §8); nothing was sent.
-
-    Raised before any I/O. Show `problems` at the form's fields, mend them all, and ask then: an approval
-    that was not asked costs the customer nothing.
-
-    Args:
-        problems: Every broken rule at once.
-    """
-
-    problems: tuple[Problem, ...]
-
-    def __str__(self) -> str:
-        return f"nothing was sent, mend this first: {_listed(self.problems)}"
-
-
-@define(slots=False, repr=False)
-class ConfigurationError(LoanError):
-    """The client is set up in a way that cannot work; nothing was sent. Mend `setting`.
-
-    Args:
-        setting: The parameter or environment variable to mend, such as ``shop_id``.
-        message: What it must be.
-    """
-
-    setting: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {self.message}"
 
 
 _AFTER_FAULT = (
@@ -176,7 +73,7 @@ class ServiceError(LoanError):
         return self.attempts > 1 or not _REDIRECT <= self.status < _SERVER_ERROR
 
     def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
-        said = f" ({_listed(self.problems)})" if self.problems else ""
+        said = f" ({listed(self.problems)})" if self.problems else ""
         # Only a 500 is ever followed by another attempt.
         what = after_fault if self.attempts > 1 else advice
         return f"{self.operation} was answered with {self.status}{said}: {what}"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define
 
-from loanasync._failure import LoanError
+from loanasync.errors._failure import LoanError
 
 if TYPE_CHECKING:
     from loanasync._decisions import Decision

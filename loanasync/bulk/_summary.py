@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from loanasync._decisions import Approved
-from loanasync._rows import RowResult, Status
+from loanasync.bulk._rows import RowResult, Status
 
 __all__ = ["Summary", "Tally"]
 

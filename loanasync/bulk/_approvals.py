@@ -11,14 +11,14 @@ from typing import Any, Protocol, Self, TypeAlias
 from loanasync._decisions import Decision
 from loanasync._models import ApprovalRequest
 from loanasync._origin import line_outside
-from loanasync._pace import Pace
 from loanasync._policy import RetryPolicy, Timeout
-from loanasync._rows import Row, RowLike, RowResult, no_row, result_of
-from loanasync._summary import Summary, Tally
-from loanasync._window import Window
+from loanasync.bulk._pace import Pace
+from loanasync.bulk._rows import Row, RowLike, RowResult, no_row, result_of
+from loanasync.bulk._summary import Summary, Tally
+from loanasync.bulk._window import Window
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Approvals", "Progress", "Row", "RowLike", "RowResult", "Summary"]
+__all__ = ["Approvals", "Progress"]
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
 

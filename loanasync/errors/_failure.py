@@ -1,0 +1,68 @@
+"""What every exception of this package is, and those of calls that were never sent."""
+
+from attrs import define
+
+from loanasync._meta import Problem
+
+__all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "listed"]
+
+
+class LoanError(Exception):
+    """Any failure of this package. Catch it to catch them all.
+
+    Two errors are equal when their type and all they say are equal, so that one that crossed a process
+    boundary still compares.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.args == self.args
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
+
+
+class ClientClosedError(LoanError):
+    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`."""
+
+    def __str__(self) -> str:
+        return (
+            "this client was closed: make a new LoanClient, or keep this one open for as long as calls come"
+        )
+
+
+def listed(problems: tuple[Problem, ...]) -> str:
+    """All of them in one line."""
+    return "; ".join(map(str, problems))
+
+
+@define(slots=False, repr=False)
+class InvalidRequestError(LoanError):
+    """The request breaks rules of the specification (§2, §8); nothing was sent.
+
+    Raised before any I/O. Show `problems` at the form's fields, mend them all, and ask then: an approval
+    that was not asked costs the customer nothing.
+
+    Args:
+        problems: Every broken rule at once.
+    """
+
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        return f"nothing was sent, mend this first: {listed(self.problems)}"
+
+
+@define(slots=False, repr=False)
+class ConfigurationError(LoanError):
+    """The client is set up in a way that cannot work; nothing was sent. Mend `setting`.
+
+    Args:
+        setting: The parameter or environment variable to mend, such as ``shop_id``.
+        message: What it must be.
+    """
+
+    setting: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.message}"
