@@ -1,8 +1,8 @@
 """Requests written straight to the connections of an aiohttp session of our own.
 
 For each request a session sees to cookies, redirects, middlewares, uploads and traces: more work than all
-else that a call does. None of it is wanted here. So the pool of the session is asked for a connection, head
-and body are written to it at once, and aiohttp's own parser reads the answer. The names that this takes are
+else that a call does. None of it is wanted here. So the session's connector makes a connection, head and
+body are written to it at once, and aiohttp's own parser reads the answer. The names that this takes are
 public in aiohttp and yet not documented: whoever finds them changed (`is_possible`), or finds a test's hand
 on the session, sends through the session as its documentation says.
 """
@@ -13,20 +13,16 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 import aiohttp
-from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._events import warn_once
 from loanasync._transport import Transport, connecting
+from loanasync._wire import Watch, Wire, parses, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from aiohttp.client_reqrep import ConnectionKey
-    from aiohttp.connector import Connection
-    from aiohttp.http import RawResponseMessage
 
 __all__ = ["Direct", "is_possible"]
 
@@ -54,14 +50,14 @@ def is_possible() -> bool:
             _takes(aiohttp.BaseConnector.connect, "self", "req", "traces", "timeout")
             and _takes(aiohttp.ClientRequest.__init__, "self", "method", "url", "loop", "session")
             and _takes(Connection.close, "self")
-            and _takes(Connection.release, "self")
-            and _takes(ResponseHandler.read, "self")
-            and _takes(ResponseHandler.set_response_params, "self", "read_until_eof")
+            and _takes(ResponseHandler.connection_lost, "self", "exc")
+            and isinstance(Connection.transport, property)
             and isinstance(Connection.protocol, property)
             and isinstance(ResponseHandler.should_close, property)
+            and parses()
             and all(map(_is_aiohttps, _SENDS))
         )
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError, TypeError, ValueError):
         return False
 
 
@@ -83,6 +79,8 @@ class Direct:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._through_session = Transport(session, owned=True)
+        self._loop = asyncio.get_running_loop()
+        self._watch = Watch(self._loop)
         self._places: dict[str, _Place] = {}
 
     def check(self) -> None:
@@ -90,6 +88,10 @@ class Direct:
 
     async def aclose(self) -> None:
         """Close the session."""
+        self._watch.stop()
+        for place in self._places.values():
+            for wire in tuple(place.idle):
+                wire.close()
         await self._session.close()
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
@@ -99,106 +101,53 @@ class Direct:
             warn_once(_SEEN)
         if is_replaced or self._session.closed:
             return await self._through_session.send(request, connect=connect, within=within)
-        exchange = _Exchange()
+        until = self._loop.time() + within
+        place = self._place(request)
         try:
-            async with asyncio.timeout(within):
-                return await exchange.make(self._session, self._place(request), request, connect)
-        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
+            wire = place.take() or await self._connected(place, connect, until)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             try:
-                return exchange.failed(error)
+                return replies.no_answer(error, never_left=True)
             finally:
                 replies.drop_frames(error)
-        except asyncio.CancelledError as given_up:
-            replies.drop_frames(given_up)  # an error report with local variables would show token and answer
-            raise
+        try:
+            return await wire.ask(request, place.name, until)
         finally:
-            exchange.end()
+            wire.end(keep=len(request.body) < _AT_ONCE)
+
+    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire:
+        connector = self._session.connector
+        assert connector is not None  # noqa: S101  (the session is open)
+        async with asyncio.timeout_at(until):
+            try:
+                connection = await connector.connect(place, [], connecting(connect))
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError("no connection in time") from error
+        return Wire(connection, self._watch, place.idle)
 
     def _place(self, request: Request) -> "_Place":
-        origin = request.url[: _path_of(request.url)]
+        origin = request.url[: path_of(request.url)]
         try:
             return self._places[origin]
         except KeyError:
-            place = self._places[origin] = _Place(
-                "POST", URL(origin), loop=asyncio.get_running_loop(), session=self._session
-            )
+            place = self._places[origin] = _Place("POST", URL(origin), loop=self._loop, session=self._session)
             return place
 
 
 class _Place(aiohttp.ClientRequest):
-    """Where connections lead to, in the form in which aiohttp's pool is asked for one."""
+    """Where connections lead to, as aiohttp wants it told, and those that wait for their next call."""
 
     @cached_property
-    def connection_key(self) -> "ConnectionKey":  # a property there, made each time
-        return super().connection_key
+    def idle(self) -> dict[Wire, None]:
+        return {}
 
     @cached_property
     def name(self) -> str:
         return self.url.host_port_subcomponent or ""
 
-
-class _Exchange:
-    """One request and its answer on one connection."""
-
-    def __init__(self) -> None:
-        self._connection: Connection | None = None
-        self._has_left = False
-        self._head: RawResponseMessage | None = None
-        self._can_be_kept = False
-
-    async def make(
-        self, session: aiohttp.ClientSession, place: _Place, request: Request, connect: float
-    ) -> Reply:
-        connector = session.connector
-        assert connector is not None  # noqa: S101  (the session is open)
-        try:
-            self._connection = await connector.connect(place, [], connecting(connect))
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError("no connection in time") from error
-        protocol = self._connection.protocol
-        # What the server said before it was asked would be taken for the answer.
-        if protocol is None or protocol.transport is None or protocol.should_close:
-            raise aiohttp.ClientConnectionResetError("not a clean connection")
-        if protocol.transport.is_closing():
-            raise aiohttp.ClientConnectionResetError("a connection that ends")
-        protocol.set_response_params(read_until_eof=True)
-        protocol.transport.write(_written(request, place.name))  # no local variable: reports show those
-        self._has_left = True
-        head, content = await protocol.read()
-        while 100 <= head.code < 200 and head.code != 101:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)
-            head, content = await protocol.read()
-        self._head = head
-        reply = await replies.read(head.code, head.headers, content)
-        self._can_be_kept = reply.fault is None and len(request.body) < _AT_ONCE
-        return reply
-
-    def failed(self, error: Exception) -> Reply | NoAnswer:
-        if self._head is None:
-            return replies.no_answer(error, never_left=not self._has_left)
-        return replies.half_an_answer(self._head.code, self._head.headers, error)
-
-    def end(self) -> None:
-        if self._connection is None:
-            return
-        if self._can_be_kept:
-            self._connection.release()  # which closes it, if nothing more can come of it
-            return
-        if self._connection.transport is not None:
-            self._connection.transport.abort()  # closing alone would go on sending what was given up
-        self._connection.close()
-
-
-def _path_of(url: str) -> int:
-    return url.index("/", len("https://"))
-
-
-def _written(request: Request, host: str) -> bytes:
-    """A request as it goes over the wire."""
-    if not "".join(request.headers.values()).isprintable():
-        raise ValueError("a header must not hold line breaks")  # one would begin another header
-    headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
-    head = (
-        f"{request.method} {request.url[_path_of(request.url) :]} HTTP/1.1\r\n"
-        f"Host: {host}\r\nContent-Length: {len(request.body)}\r\n{headers}\r\n"
-    )
-    return head.encode() + request.body
+    def take(self) -> Wire | None:
+        while self.idle:
+            wire, _ = self.idle.popitem()  # the last: the others are closed when they are not needed
+            if wire.is_open:
+                return wire
+        return None

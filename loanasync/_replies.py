@@ -16,9 +16,9 @@ from loanasync.errors import (
     TransportError,
 )
 
-__all__ = ["drop_frames", "half_an_answer", "no_answer", "read"]
+__all__ = ["LARGEST_BODY", "drop_frames", "half_an_answer", "no_answer", "read"]
 
-_LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
+LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 
 # What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
 _NO_CONNECTION = (
@@ -34,7 +34,7 @@ async def read(status: int, headers: Mapping[str, str], content: aiohttp.StreamR
     body = bytearray()
     while not content.at_eof():
         body += await content.readany()
-        if len(body) > _LARGEST_BODY:
+        if len(body) > LARGEST_BODY:
             return Reply(status=status, headers=headers, body=b"", fault="too large")
     return Reply(status=status, headers=headers, body=bytes(body))
 

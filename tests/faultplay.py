@@ -115,18 +115,21 @@ class Caller:
         except LoanError as error:
             return error
 
-    def kept(self) -> list[Any]:
-        """The connections that wait for the next call."""
+    def kept(self) -> list[tuple[bool, bool]]:
+        """The connections that wait for the next call: whether each is open, and clean."""
         lane: Any = self.client._pipeline._lanes.here()
-        connector = lane.transport._session.connector
-        return [protocol for kept in connector._conns.values() for protocol, _ in kept]
+        if isinstance(lane.transport, direct.Direct):
+            wires = [wire for place in lane.transport._places.values() for wire in place.idle]
+            return [(wire.is_open, wire._is_good) for wire in wires]
+        pools = lane.transport._session.connector._conns.values()
+        return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
     async def noticed(self, before: Exchange) -> None:
         """Wait until the client knows what became of the connection that it keeps."""
         if Play.FIN in before:
             await self.server.all_hung_up()
         elif Play.AFTER_THE_CALL in before:
-            await until(lambda: all(connection.should_close for connection in self.kept()))
+            await until(lambda: not any(is_clean for _, is_clean in self.kept()))
 
 
 @asynccontextmanager

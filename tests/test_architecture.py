@@ -45,7 +45,7 @@ ORDER = [
         "_propagation",
         "_telemetry",
     ),
-    *("_loops", "_replies", "_transport", "_direct", "_sessions", "_pipeline"),
+    *("_loops", "_replies", "_transport", "_wire", "_direct", "_sessions", "_pipeline"),
     *("bulk", "_many", "_ledger", "_client", "__init__"),
 ]
 
@@ -153,7 +153,7 @@ def test_arrows_go_one_way_within_the_sandbox() -> None:
 def test_only_the_ways_to_the_service_speak_aiohttp() -> None:
     speakers = {name for name, file in CORE.items() if any(within(each, "aiohttp") for each in imports(file))}
     typed_only = {"_client"}
-    assert speakers == {"_transport", "_direct", "_replies", "_sessions"} | typed_only
+    assert speakers == {"_transport", "_wire", "_direct", "_replies", "_sessions"} | typed_only
     loaded = ast.parse(CORE["_client"].read_text(encoding="utf-8")).body
     assert not [node for node in loaded if isinstance(node, ast.Import) and node.names[0].name == "aiohttp"]
 

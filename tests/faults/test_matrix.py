@@ -93,6 +93,6 @@ async def test_a_fault_comes_to_what_its_row_says(
             await server.all_hung_up()
         await only_servers_are_busy(server, caller.other)
         if row.dead:
-            await until(lambda: not any(connection.is_connected() for connection in caller.kept()))
+            await until(lambda: not any(is_open for is_open, _ in caller.kept()))
         await server.recover(certificate(Certificate.GOOD) if scheme == "https" else None)
         assert went_well(await caller(PATIENT))

@@ -1,0 +1,235 @@
+"""A connection to the service, and the exchange on it: a request out, and one future for its whole answer."""
+
+import asyncio
+from math import inf
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import aiohttp
+from aiohttp import http
+
+from loanasync import _replies as replies
+from loanasync._calls import NoAnswer, Reply, Request
+
+if TYPE_CHECKING:
+    from aiohttp.base_protocol import BaseProtocol
+    from aiohttp.connector import Connection
+
+__all__ = ["Watch", "Wire", "parses", "path_of"]
+
+_KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
+_NO_BODY = {204, 304}  # RFC 9110 §6.4.1
+_SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
+
+
+def _parser(wire: object, loop: object) -> http.HttpResponseParser:
+    return http.HttpResponseParser(
+        cast("BaseProtocol", wire),  # is asked for two of its methods
+        cast("asyncio.AbstractEventLoop", loop),
+        replies.LARGEST_BODY,
+        payload_exception=aiohttp.ClientPayloadError,
+        read_until_eof=True,
+    )
+
+
+def parses() -> bool:
+    """Whether aiohttp's parser is what `Wire` takes it for."""
+    wire = SimpleNamespace(resume_reading=lambda **_: None)
+    told = _parser(wire, None).feed_data(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    [(head, content)], is_upgraded, _ = told
+    said = (head.code, head.should_close, is_upgraded, content.total_bytes)
+    body = (content.is_eof(), content.exception(), content.read_nowait())
+    return (said, body) == ((200, False, False, 2), (True, None, b"{}"))
+
+
+class Watch:
+    """Ends what takes too long: one timer of the loop for all connections, since hardly any is ever late."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.wires: set[Wire] = set()
+        self._rings_at = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring(self, at: float) -> None:
+        """Look after all of them then, by the loop's clock, if not before."""
+        if at < self._rings_at:
+            self.stop()
+            self._rings_at = at
+            self._timer = self.loop.call_at(at, self._look)
+
+    def stop(self) -> None:
+        """Look no more until it is asked for again."""
+        self._rings_at = inf
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now = max(self.loop.time(), self._rings_at)  # loops may be early by their clock's resolution
+        self.stop()
+        for wire in tuple(self.wires):
+            if wire.until <= now:
+                wire.expire()
+        self.ring(min((wire.until for wire in self.wires), default=inf))
+
+
+class Wire(asyncio.Protocol):
+    """One connection. aiohttp made it, counts it and parses what comes; it is asked for one answer at a time.
+
+    `until` is the time of the loop's clock at which it has waited long enough, for an answer or for a call.
+    """
+
+    def __init__(self, connection: "Connection", watch: Watch, idle: "dict[Wire, None]") -> None:
+        transport, handler = connection.transport, connection.protocol
+        if transport is None or handler is None or transport.is_closing():
+            connection.close()
+            raise aiohttp.ClientConnectionResetError("a connection that ends")
+        self.until = inf
+        self._connection = connection
+        self._transport = transport
+        self._handler = handler
+        self._watch = watch
+        self._idle = idle
+        self._is_good = not handler.should_close
+        self._answer: asyncio.Future[Reply | NoAnswer] | None = None
+        self._parser: http.HttpResponseParser | None = None
+        self._head: http.RawResponseMessage | None = None
+        self._content: aiohttp.StreamReader | None = None
+        self._is_too_large = False
+        transport.set_protocol(self)
+        watch.wires.add(self)
+
+    def ask(self, request: Request, host: str, until: float) -> "asyncio.Future[Reply | NoAnswer]":
+        """Send a request; its answer, or why none came, will be the future's result, never an exception."""
+        loop = self._watch.loop
+        self._answer = loop.create_future()
+        if not self._is_good:  # what the server said before it was asked would be taken for the answer
+            error = aiohttp.ClientConnectionResetError("not a clean connection")
+            self._finish(replies.no_answer(error, never_left=True))
+            return self._answer
+        self._head = None
+        self._parser = _parser(self, loop)
+        self.until = until
+        self._watch.ring(until)
+        self._transport.write(_written(request, host))  # no local variable: error reports show those
+        return self._answer
+
+    def end(self, *, keep: bool) -> None:
+        """Let the connection wait for the next call, or cut it off if something may come of this one."""
+        has_ended = self._parser is None
+        self._answer = None
+        if keep and has_ended and self._is_good:
+            self.until = self._watch.loop.time() + _KEPT
+            self._watch.ring(self.until)
+            self._idle[self] = None
+        else:
+            self._drop()
+            self._transport.abort()  # closing alone would go on sending what was given up
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Say goodbye to the server."""
+        self._drop()
+        self._transport.close()
+
+    def expire(self) -> None:
+        """The time is up."""
+        if self._answer is None:
+            self.close()
+        else:
+            self.until = inf
+            self._fail(TimeoutError())
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come (asyncio)."""
+        if self._parser is None:
+            self._is_good = False  # said without being asked
+            return
+        try:
+            messages, is_upgraded, _ = self._parser.feed_data(data)
+        except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
+            self._fail(error if isinstance(error, http.HttpProcessingError) else http.HttpProcessingError())
+            return
+        for head, content in messages:
+            if 100 <= head.code < 200 and head.code != _SWITCHING:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)
+                continue
+            if self._head is not None:
+                self._is_good = False  # a second answer
+                break
+            self._head, self._content = head, content
+            self._is_good = not (head.should_close or is_upgraded)
+        self._look_at_content()
+
+    def _look_at_content(self) -> None:
+        head, content = self._head, self._content
+        if head is None or content is None:
+            return
+        if (error := content.exception()) is not None:
+            self._fail(cast("Exception", error))
+        elif self._is_too_large or content.total_bytes > replies.LARGEST_BODY:
+            self._is_good = False
+            self._finish(Reply(status=head.code, headers=head.headers, body=b"", fault="too large"))
+        elif content.is_eof() or head.code in _NO_BODY:
+            self._is_good = self._is_good and content.is_eof()
+            self._finish(Reply(status=head.code, headers=head.headers, body=content.read_nowait()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended (asyncio), and with it, perhaps, an answer of no stated length."""
+        self._drop()
+        self._handler.connection_lost(exc)  # aiohttp's close waits for it
+        self._connection.close()
+        if self._parser is not None and self._head is not None:
+            try:
+                self._parser.feed_eof()
+            except Exception:  # noqa: BLE001  (half an answer)
+                self._fail(exc or aiohttp.ClientPayloadError())
+            else:
+                self._look_at_content()
+        lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
+        self._fail(lost or aiohttp.ServerDisconnectedError())
+
+    def pause_reading(self) -> None:
+        """More has come than is ever read at once (the parser's word)."""
+        self._is_too_large = True
+        if self._parser is not None:
+            self._parser.pause_reading()
+
+    def resume_reading(self, *_: object, **__: object) -> None:
+        """It was read (the parser's word)."""
+
+    def _fail(self, error: Exception) -> None:
+        self._is_good = False
+        if self._head is None:
+            self._finish(replies.no_answer(error, never_left=False))
+        else:
+            self._finish(replies.half_an_answer(self._head.code, self._head.headers, error))
+
+    def _finish(self, answer: Reply | NoAnswer) -> None:
+        self._parser = self._content = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def _drop(self) -> None:
+        self._idle.pop(self, None)
+        self._watch.wires.discard(self)
+
+
+def path_of(url: str) -> int:
+    """Where the path of an address begins."""
+    return url.index("/", len("https://"))
+
+
+def _written(request: Request, host: str) -> bytes:
+    """A request as it goes over the wire."""
+    if not "".join(request.headers.values()).isprintable():
+        raise ValueError("a header must not hold line breaks")  # one would begin another header
+    headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
+    head = (
+        f"{request.method} {request.url[path_of(request.url) :]} HTTP/1.1\r\n"
+        f"Host: {host}\r\nContent-Length: {len(request.body)}\r\n{headers}\r\n"
+    )
+    return head.encode() + request.body
