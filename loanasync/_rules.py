@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from operator import attrgetter
+from typing import SupportsIndex
 
 from loanasync import _values as values
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
@@ -154,7 +155,13 @@ def _has_right_check_letter(code: str) -> bool:
 
 
 def _optional(rule: Rule) -> Rule:
-    return lambda value: None if value is None else rule(value)
+    def optional(value: object) -> str | None:
+        if value is None:
+            return None
+        wrong = rule(value)
+        return f"{wrong}; give None where there is none" if wrong and values.nothing(value) else wrong
+
+    return optional
 
 
 def _address(value: str) -> str | None:
@@ -170,7 +177,7 @@ def _mobile_phone(value: str) -> str | None:
 
 
 def _misread_province(value: object) -> str:
-    if value is None or isinstance(value, float):
+    if value is None or isinstance(value, float) or values.nothing(value):
         return '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
     return (
         "; if it was NO (Novara), YAML took it for false: put it in quotes" if isinstance(value, bool) else ""
@@ -178,7 +185,7 @@ def _misread_province(value: object) -> str:
 
 
 def _misread_postal_code(value: object) -> str:
-    if isinstance(value, int | float):
+    if isinstance(value, SupportsIndex | float) and not values.nothing(value):
         return " of five digits: a number loses its leading zeros (00100 is Roma)"
     return ""
 

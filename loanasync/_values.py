@@ -1,8 +1,10 @@
 """One rule for each kind of value: what is wrong with it, as a sentence, or None."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
+from typing import SupportsIndex
 
 from attrs import frozen
 
@@ -16,6 +18,7 @@ __all__ = [
     "day_of_month",
     "email",
     "matching",
+    "nothing",
     "number",
     "text",
 ]
@@ -26,9 +29,22 @@ Rule = Callable[[object], str | None]
 _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
+# What pandas has in the place of a value that is not there, by the names of its types: it need not be here.
+_NOTHINGS = {"NAType": "NA", "NaTType": "NaT"}
+
+
+def nothing(value: object) -> str | None:
+    """What a table calls this, if it stands where a table has no value."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    return _NOTHINGS.get(type(value).__name__)
+
+
 def kind(value: object) -> str:
     """Name a value's type; the value itself may be personal."""
-    return type(value).__name__
+    # numpy has a bool and numbers of its own, which look like Python's wherever they are printed.
+    from_numpy = "numpy." if type(value).__module__ == "numpy" else ""
+    return nothing(value) or f"{from_numpy}{type(value).__name__}"
 
 
 def are_texts(found: Sequence[object]) -> bool:
@@ -103,10 +119,15 @@ def number(least: int, most: int, unit: str, hint: str = "") -> Rule:
         if value is None:
             return f"is required: {unit} as an int, {span}"
         if type(value) is not int:
-            return f"must be an int, not {kind(value)}: {unit}, {span}{hint}"
+            return f"must be an int, not {kind(value)}: {unit}, {span}{_remedy(value, hint)}"
         return None if least <= value <= most else f"must be {span} {unit}"
 
     return rule
+
+
+def _remedy(value: object, hint: str) -> str:
+    is_whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    return "; int(...) makes one of it" if is_whole else hint
 
 
 day_of_month = number(1, 31, "day of the month")
@@ -121,6 +142,6 @@ def day(value: object) -> str | None:
     """A date without a time."""
     if value is None:
         return "is required"
-    if isinstance(value, datetime):
-        return "must be a date without a time: take its .date()"
-    return None if isinstance(value, date) else f"must be a datetime.date, not {kind(value)}"
+    if nothing(value) or not isinstance(value, date):  # pandas' NaT is a date by its type
+        return f"must be a datetime.date, not {kind(value)}"
+    return "must be a date without a time: take its .date()" if isinstance(value, datetime) else None

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import additional_data, approval_request, user_data
 
@@ -29,6 +30,16 @@ ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
         ),
         ("amount", 1, "must be between 5000 and 1500000 euro cents"),
         ("instalments", 61, "must be between 3 and 60 instalments"),
+        (
+            "amount",
+            float("nan"),
+            "must be an int, not NaN: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents",
+        ),
+        (
+            "amount",
+            np.int64(45_000),
+            "must be an int, not numpy.int64: euro cents, between 5000 and 1500000; int(...) makes one of it",
+        ),
         ("instalments", "9", "must be an int, not str: instalments, between 3 and 60"),
         ("last_name", None, "is required"),
         ("last_name", 5, "must be a str, not int"),
@@ -49,14 +60,17 @@ ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
         ("province", "rm", PROVINCE),
         ("province", None, "is required" + NAPOLI),
         ("province", 0.5, "must be a str, not float" + NAPOLI),
+        ("province", float("nan"), "must be a str, not NaN" + NAPOLI),
         ("province", False, "must be a str, not bool" + NOVARA),
         ("province", 5, "must be a str, not int"),
         ("postal_code", "100", "must be five digits; a shorter one may have lost leading zeros"),
         ("postal_code", 100, "must be a str, not int" + ZEROS),
         ("postal_code", 100.0, "must be a str, not float" + ZEROS),
+        ("postal_code", float("nan"), "must be a str, not NaN"),
         ("postal_code", b"00100", "must be a str, not bytes"),
         ("citizenship", None, "is required"),
         ("citizenship", "martian", "must be one of italian, eu, outside_eu, Italian"),
+        ("iban", float("nan"), "must be a str, not NaN; give None where there is none"),
         ("zero_interest_rate", 0, "must be True or False, not int"),
         ("payment_day_of_month", 32, "must be between 1 and 31 day of the month"),
     ],

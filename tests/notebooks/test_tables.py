@@ -1,0 +1,129 @@
+"""What pandas makes of a file of orders is told by its own name, with what to do about it."""
+
+from datetime import date
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import FISCAL_CODE, additional_data, approval_request, user_data
+
+from loanasync import ApprovalRequest, LoanClient, Problem, UserData
+from loanasync.bulk import Row
+from loanasync.sandbox import Sandbox
+
+NAPOLI = '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
+ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
+CENTS = ": euro cents, between 5000 and 1500000"
+CONVERT = f"{CENTS}; int(...) makes one of it"
+DECIMALS = f"{CENTS}; 125.50 euro are 12550 cents"
+DAY = ": day of the month, between 1 and 31"
+NONE = "; give None where there is none"
+
+
+def problems(request: ApprovalRequest | UserData, code: Any = FISCAL_CODE) -> tuple[Problem, ...]:
+    return LoanClient("https://loans.example.com", shop_id="s", auth_token="t").check(code, request)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("amount", np.int64(45_000), f"must be an int, not numpy.int64{CONVERT}"),
+        ("amount", np.uint16(45_000), f"must be an int, not numpy.uint16{CONVERT}"),
+        ("amount", np.float64(450.5), f"must be an int, not numpy.float64{DECIMALS}"),
+        ("amount", float("nan"), f"must be an int, not NaN{DECIMALS}"),
+        ("amount", pd.NA, f"must be an int, not NA{DECIMALS}"),
+        ("amount", True, f"must be an int, not bool{DECIMALS}"),
+        ("province", float("nan"), f"must be a str, not NaN{NAPOLI}"),
+        ("province", pd.NA, f"must be a str, not NA{NAPOLI}"),
+        ("postal_code", np.int64(100), f"must be a str, not numpy.int64{ZEROS}"),
+        ("postal_code", 100.0, f"must be a str, not float{ZEROS}"),
+        ("postal_code", float("nan"), "must be a str, not NaN"),
+        ("last_name", np.float64("nan"), "must be a str, not NaN"),
+        ("iban", float("nan"), f"must be a str, not NaN{NONE}"),
+        ("zero_interest_rate", np.bool_(1), "must be True or False, not numpy.bool"),
+        ("zero_interest_rate", pd.NA, f"must be True or False, not NA{NONE}"),
+        ("payment_day_of_month", 5.0, f"must be an int, not float{DAY}"),
+        ("payment_day_of_month", float("nan"), f"must be an int, not NaN{DAY}{NONE}"),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_table_is_named_with_what_to_do_about_it(field: str, value: Any, sentence: str) -> None:
+    [problem] = problems(approval_request(**{field: value}))
+    assert (problem.field, problem.message) == (field, sentence)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (pd.NaT, "must be a datetime.date, not NaT"),
+        (pd.Timestamp(2022, 5, 17), "must be a date without a time: take its .date()"),
+        (np.datetime64("2022-05-17"), "must be a datetime.date, not numpy.datetime64"),
+    ],
+)
+def test_a_date_of_a_table_is_no_date_yet(value: Any, sentence: str) -> None:
+    [problem] = problems(approval_request(additional=additional_data(residence_start_date=value)))
+    assert (problem.field, problem.message) == ("residence_start_date", sentence)
+    [problem] = problems(user_data(document_issue_date=value))
+    optional = NONE if value is pd.NaT else ""
+    assert (problem.field, problem.message) == ("document_issue_date", sentence + optional)
+
+
+def test_a_fiscal_code_that_is_not_there_is_named() -> None:
+    [problem] = problems(approval_request(), float("nan"))
+    assert (problem.field, problem.message) == ("fiscal_code", "must be a str, not NaN")
+
+
+FILE = """fiscal_code,amount,email,province,postal_code,since
+TSTXYZ00A00A000A,45000,anna@example.com,NA,00100,2019-05-01
+TSTXYZ00A00A000B,90000,bruno@example.com,RM,,
+"""
+
+
+def test_what_was_read_carelessly_is_refused_with_every_trap_named() -> None:
+    orders = pd.read_csv(StringIO(FILE), parse_dates=["since"])
+    found = []
+    for order in orders.itertuples():
+        moved = additional_data(residence_start_date=order.since)
+        fields = {name: getattr(order, name) for name in ("amount", "email", "province", "postal_code")}
+        found.append({each.field for each in problems(approval_request(**fields, additional=moved))})
+    # A postal code that is not there has made numbers with a point of all others.
+    assert found == [
+        {"province", "postal_code", "residence_start_date"},
+        {"postal_code", "residence_start_date"},
+    ]
+
+
+async def test_what_was_read_as_text_is_sent_as_it_stood_in_the_file(sandbox: Sandbox) -> None:
+    orders = pd.read_csv(StringIO(FILE), dtype=str, keep_default_na=False)
+    orders["amount"] = orders["amount"].astype(int)
+    order = next(orders.itertuples())
+    request = approval_request(
+        amount=order.amount,
+        province=order.province,
+        postal_code=order.postal_code,
+        city=np.str_("Napoli"),
+        additional=additional_data(residence_start_date=date.fromisoformat(str(order.since))),
+    )
+    async with sandbox.client() as client:
+        await client.create_request({"fiscalCode": order.fiscal_code})
+        assert (await client.approve(str(order.fiscal_code), request)).approved
+    sent = sandbox.journal.assert_once(operation="approve").request or {}
+    assert {name: sent[name] for name in ("province", "postalCode", "city")} == {
+        "province": "NA", "postalCode": "00100", "city": "Napoli"
+    }  # fmt: skip
+
+
+async def test_a_frame_or_its_rows_in_the_place_of_requests_are_rejected_and_not_sent(
+    sandbox: Sandbox,
+) -> None:
+    orders: Any = pd.read_csv(StringIO(FILE), dtype=str)
+    bad = Row(float("nan"), approval_request(amount=np.int64(45_000)), id=np.int64(7))  # type: ignore[arg-type]
+    async with sandbox.client() as client:
+        for rows in (orders, orders.itertuples(), orders.to_dict("records"), [bad]):
+            results = [result async for result in client.approve_many(rows)]
+            assert {result.status for result in results} == {"rejected"}
+    assert "fiscal_code: must be a str, not NaN; amount: must be an int, not numpy.int64" in str(
+        results[0].error
+    )
+    sandbox.journal.assert_never(operation="approve")
