@@ -44,6 +44,14 @@ class _Echo:
             "or use match with case Approved() and case Refused()"
         )
 
+    def _repr_html_(self) -> str:
+        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+
+        pairs = html.rows(self, amount=html.euro, net_amount=html.euro)
+        order = [(name, value) for name, value in pairs if name not in ("approved", "raw", "meta")]
+        tone: html.Tone = "good" if isinstance(self, Approved) else "bad"
+        return html.card(type(self).__name__, tone, pairs=order, notes=[html.line(self.meta)])
+
 
 @frozen(kw_only=True, slots=False)
 class Approved(_Echo):

@@ -27,6 +27,11 @@ class Problem:
         # spec §7: the one message of a 403 and of a 409 belongs to no field
         return f"{self.field}: {self.message}" if self.field else self.message
 
+    def _repr_html_(self) -> str:
+        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+
+        return html.card("Problem", "bad", pairs=html.rows(self))
+
 
 @frozen(slots=False)  # made with each call, and so in half the time
 class Meta:

@@ -17,6 +17,7 @@ PACKAGE = Path(loanasync.__file__).parent
 # Each module may import those before it, and none after it.
 ORDER = [
     *(
+        "_html",
         "_meta",
         "_display",
         "errors",
@@ -210,7 +211,7 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     [
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
-        *("loanasync.bulk", "loanasync.bulk._window", "tqdm"),
+        *("loanasync.bulk", "loanasync.bulk._window", "tqdm", "loanasync._html"),
         "loanasync.ledger",
     ],
 )

@@ -1,6 +1,6 @@
 """Rows of a bulk, and what became of each: a decision, or why there is none."""
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import field, frozen
 
@@ -14,11 +14,15 @@ from loanasync.errors import (
     CannotCompleteError,
     DecisionNotRecordedError,
     InvalidRequestError,
+    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     RejectedError,
     TransportError,
 )
+
+if TYPE_CHECKING:
+    from loanasync._html import Tone
 
 __all__ = ["Row", "RowLike", "RowResult", "Status", "no_row", "result_of"]
 
@@ -101,6 +105,22 @@ class RowResult:
         """Whether the row may be given again, mended where need be: nobody was evaluated for it."""
         final = isinstance(self.error, AlreadyEvaluatedError | CannotCompleteError | PayloadMismatchError)
         return self.status in ("rejected", "error") and not final
+
+    def _repr_html_(self) -> str:
+        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+
+        ours = [
+            each for each in (self.decision, self.error) if isinstance(each, Approved | Refused | LoanError)
+        ]
+        # What an error that is not ours says may be anybody's.
+        foreign = self.error is not None and not isinstance(self.error, LoanError)
+        said = type(self.error).__name__ if foreign else ""
+        return html.card(f"Row {self.index}: {self.status}", _TONES[self.status], said=said, inside=ours)
+
+
+_TONES: "dict[Status, Tone]" = {
+    "approved": "good", "refused": "bad", "rejected": "bad", "unknown": "doubt", "error": "bad"
+}  # fmt: skip
 
 
 def no_row(value: object) -> InvalidRequestError:

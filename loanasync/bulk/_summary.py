@@ -12,6 +12,7 @@ from loanasync.bulk._rows import RowResult, Status
 
 __all__ = ["Summary", "Tally"]
 
+_KINDS = ("approved", "refused", "rejected", "unknown", "error")
 _STEPS = 32  # of latency from each power of two to the next: it is known to 3 %
 _SHORTEST = 1e-6  # seconds
 
@@ -53,14 +54,30 @@ class Summary:
 
     def __repr__(self) -> str:
         kinds = ", ".join(
-            f"{getattr(self, kind)} {kind}"
-            for kind in ("approved", "refused", "rejected", "unknown", "error")
-            if getattr(self, kind) or kind == "approved"
+            f"{getattr(self, kind)} {kind}" for kind in _KINDS if getattr(self, kind) or kind == "approved"
         )
         euro = f"{self.amount_approved / 100:.2f} euro approved"
         half, most = f"{self.latency_50:.3g} s", f"{self.latency_99:.3g} s"
         told = f"half of the decisions within {half}, 99 % within {most}"
         return f"<Summary of {self.rows} rows: {kinds}; {euro}; {told}>"
+
+    def _repr_html_(self) -> str:
+        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+
+        lines = [(kind, getattr(self, kind), getattr(self, f"amount_{kind}", None)) for kind in _KINDS]
+        table = [(kind, number, "" if cents is None else html.euro(cents)) for kind, number, cents in lines]
+        shares = {"half": self.latency_50, "95 %": self.latency_95, "99 %": self.latency_99}
+        within = ", ".join(f"{share} within {seconds:.3g} s" for share, seconds in shares.items())
+        return html.card(
+            f"Summary of {self.rows} rows",
+            "doubt" if self.unknown else "bad" if self.rejected or self.error else "plain",
+            head=("status", "rows", "amount"),
+            table=[each for each in table if each[1]],
+            notes=[
+                f"net amount {html.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
+                f"of the decisions {within}, all within {self.latency_max:.3g} s",
+            ],
+        )
 
 
 class Tally:

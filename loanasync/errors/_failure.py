@@ -7,6 +7,9 @@ from loanasync._meta import Problem
 __all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "listed"]
 
 
+_HEAD = ("field", "wire name", "message")
+
+
 class LoanError(Exception):
     """Any failure of this package. Catch it to catch them all.
 
@@ -16,6 +19,15 @@ class LoanError(Exception):
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args
+
+    def _repr_html_(self) -> str:
+        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+
+        problems, meta = getattr(self, "problems", ()), getattr(self, "meta", None)
+        said = str(self).replace(listed(problems), "see below", 1) if problems else str(self)
+        table = [(each.field, each.wire_name, each.message) for each in problems]
+        notes = [] if meta is None else [html.line(meta)]
+        return html.card(type(self).__name__, "bad", said=said, head=_HEAD, table=table, notes=notes)
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
