@@ -195,7 +195,7 @@ def types(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
-    install(session, "docs", ".[cli]")
+    install(session, "docs", ".[cli,notebook]")
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-E", "docs", "docs/_build/html")
 
 

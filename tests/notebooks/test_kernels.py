@@ -1,0 +1,261 @@
+"""A client in the places where people try things out: cells are run again, interrupted, and loops change."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cells import Kernel, credentials, kernel
+
+from loanasync.sandbox import Sandbox
+
+ASK = """
+import asyncio
+from loanasync import LoanClient
+from loanasync.testing import approval_request, fiscal_code
+async def ask(tag=None):
+    code = fiscal_code()
+    await client.create_request({"fiscalCode": code})
+    return await client.approve(code, approval_request(tag=tag))
+"""
+MAKE = "client = LoanClient.from_env()"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Sandbox]:
+    with Sandbox.in_thread() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def jupyter(shared: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with kernel(tmp_path_factory.mktemp("kernel"), shared) as started:
+        started.good(ASK)
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _anew(jupyter: Kernel) -> None:
+    jupyter.good(MAKE)
+
+
+def test_the_kernel_is_of_the_python_that_is_tested(jupyter: Kernel) -> None:
+    told = jupyter.good("import sys, loanasync; print(sys.executable, loanasync.__file__)").stream("stdout")
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys, loanasync; print(sys.executable, loanasync.__file__)"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert told == found.stdout, "the kernel named python3 is another Python's: jupyter kernelspec list"
+
+
+def test_a_decision_below_its_cell_is_a_masked_card_and_plain_text_elsewhere(jupyter: Kernel) -> None:
+    shown = jupyter.good("decision = await ask()\ndecision")
+    assert "<strong>Approved</strong>" in shown.of("text/html")
+    assert "redirect_url" in shown.of("text/html")
+    assert shown.of("text/plain").startswith("Approved(email=***")
+    for form in ("text/html", "text/plain"):
+        assert "Prova" not in shown.of(form)
+        assert "http" not in shown.of(form)
+
+
+def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) -> None:
+    shown = jupyter.good(
+        "try: await client.approve('ZZQPERSON', approval_request(amount=1, last_name='Zzqperson', city=''))\n"
+        "except Exception as error: display(error)"
+    )
+    assert "nothing was sent, mend this first: see below" in shown.of("text/html")
+    assert "must be between 5000 and 1500000 euro cents" in shown.of("text/html")
+    assert "zzqperson" not in str(shown.outputs).lower()
+
+
+def test_cells_that_make_a_client_anew_leave_no_connection_behind(jupyter: Kernel) -> None:
+    for _ in range(5):
+        jupyter.good(MAKE)
+        jupyter.good("(await ask()).approved")
+    count = """
+import gc, os, psutil
+address = ("127.0.0.1", int(os.environ["LOANASYNC_BASE_URL"].rpartition(":")[2]))
+def connections():
+    gc.collect()
+    return sum(each.raddr == address for each in psutil.Process().net_connections() if each.raddr)
+while connections() > 1:  # those of clients that were made before end in the loop, one after the other
+    await asyncio.sleep(0.01)
+connections()
+"""
+    assert jupyter.good(count).of("text/plain") == "1"
+
+
+def test_a_forgotten_client_says_how_that_is_done_right_to_who_listens(jupyter: Kernel) -> None:
+    listening = "import warnings; warnings.simplefilter('always', ResourceWarning)"
+    told = jupyter.run(f"{listening}\nawait ask()\n{MAKE}").stream("stderr")
+    jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
+    assert (
+        "a LoanClient made here was left open: close it with aclose(), or use it as a context manager" in told
+    )
+
+
+def test_an_interrupted_cell_leaves_a_client_that_works(jupyter: Kernel) -> None:
+    interrupt = (
+        "import os, signal; asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)"
+    )
+    stopped = jupyter.run(f'{interrupt}\nawait ask("hangbefore")')
+    assert stopped.error in ("CancelledError", "KeyboardInterrupt")
+    assert jupyter.good('(await ask("refused")).approved').of("text/plain") == "False"
+
+
+def test_an_interrupted_bulk_keeps_what_had_come(jupyter: Kernel) -> None:
+    jupyter.good("""
+tags = ["approved", "refused", "hangbefore"]
+rows = [(fiscal_code(), approval_request(tag=tag)) for tag in tags]
+for code, _ in rows:
+    await client.create_request({"fiscalCode": code})
+kept = []
+""")
+    stopped = jupyter.run("""
+import os, signal
+async with client.approve_many(rows) as results:
+    async for result in results:
+        kept.append(result)
+        if len(kept) == 2:
+            results.abort()
+            os.kill(os.getpid(), signal.SIGINT)
+""")
+    assert stopped.error in ("CancelledError", "KeyboardInterrupt")
+    told = jupyter.good(
+        "print(sorted(each.status for each in [*kept, *results.unread]), results.summary.rows)"
+    )
+    assert told.stream("stdout") == "['approved', 'refused', 'unknown'] 3\n"
+
+
+def test_loops_of_other_threads_serve_the_same_client_between_two_cells(jupyter: Kernel) -> None:
+    jupyter.good("(await ask()).approved")
+    for _ in range(2):
+        shown = jupyter.good("(await asyncio.to_thread(asyncio.run, ask('refused'))).approved")
+        assert shown.of("text/plain") == "False"
+        assert jupyter.good("(await ask()).approved").of("text/plain") == "True"
+
+
+def test_a_closed_client_says_what_to_do_and_the_first_cell_does_it(jupyter: Kernel) -> None:
+    jupyter.good("await client.aclose()")
+    closed = jupyter.run("await ask()")
+    assert closed.error == "ClientClosedError"
+    assert "this client was closed: make a new LoanClient" in str(closed.outputs[-1]["evalue"])
+    jupyter.good(MAKE)
+    jupyter.good("await ask()")
+
+
+def test_progress_is_a_bar_of_the_notebooks_own(jupyter: Kernel) -> None:
+    shown = jupyter.good("""
+rows = [(fiscal_code(), approval_request()) for _ in range(5)]
+for code, _ in rows:
+    await client.create_request({"fiscalCode": code})
+async with client.approve_many(rows, progress=True) as results:
+    decided = [result.status async for result in results]
+results.summary
+""")
+    assert any("application/vnd.jupyter.widget-view+json" in each.get("data", ()) for each in shown.outputs)
+    assert "<strong>Summary of 5 rows</strong>" in shown.of("text/html")
+    [bar] = jupyter.widgets("FloatProgressModel")
+    assert (bar["value"], bar["max"], bar["bar_style"]) == (5, 5, "success")
+
+
+TYPED = f"""{ASK}
+client = LoanClient.from_env()
+print("first:", (await ask()).approved)
+print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
+print("and here again:", (await ask()).approved)
+client = LoanClient.from_env()
+print("made anew:", (await ask("refused")).approved)
+await client.aclose()
+"""
+SAID = ["first: True", "in another loop: False", "and here again: True", "made anew: False"]
+IPYTHON = [
+    "-m",
+    "IPython",
+    "--simple-prompt",
+    "--no-banner",
+    "--colors=nocolor",
+    "--HistoryManager.enabled=False",
+]
+
+
+def started(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -> tuple[str, str]:
+    """What a program prints whose home is empty, and what it complains of."""
+    homes = {name: str(folder / name) for name in ("HOME", "IPYTHONDIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
+    done = subprocess.run(
+        [sys.executable, *command],
+        input=typed, text=True, capture_output=True, check=False, cwd=folder,
+        env={**os.environ, **homes, **credentials(sandbox)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", [["-m", "asyncio"], IPYTHON], ids=["asyncio", "IPython"])
+def test_a_prompt_with_await_serves_one_client_in_all_its_loops(
+    shared: Sandbox, tmp_path: Path, command: list[str]
+) -> None:
+    # A blank line ends the function that is typed in.
+    typed = TYPED.replace(
+        "\nclient = LoanClient.from_env()\nprint", "\n\nclient = LoanClient.from_env()\nprint", 1
+    )
+    printed, complaints = started(shared, tmp_path, *command, typed=typed)
+    told = [line.rpartition(">>> ")[2].rpartition("]: ")[2] for line in printed.splitlines()]
+    assert [line for line in told if line in SAID] == SAID
+    for wrong in ("Traceback", "Error", "Unclosed", "never awaited"):
+        assert wrong not in printed + complaints, printed + complaints
+
+
+MARIMO = f"""
+import marimo
+app = marimo.App()
+
+@app.cell
+def _():
+    import asyncio
+    from loanasync import LoanClient
+    from loanasync.testing import approval_request, fiscal_code
+    client = LoanClient.from_env()
+    return approval_request, asyncio, client, fiscal_code
+
+@app.cell
+def _(approval_request, client, fiscal_code):
+    async def ask(tag=None):
+        code = fiscal_code()
+        await client.create_request({{"fiscalCode": code}})
+        return await client.approve(code, approval_request(tag=tag))
+    return (ask,)
+
+@app.cell
+async def _(ask):
+    first = await ask()
+    first
+    return (first,)
+
+@app.cell
+async def _(ask, asyncio, client, first):
+    print("{SAID[0]}" if first.approved else "")
+    print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
+    print("and here again:", (await ask()).approved)
+    await client.aclose()
+    return
+
+if __name__ == "__main__":
+    app.run()
+"""
+
+
+def test_marimo_serves_one_client_in_all_its_cells_and_shows_its_decisions(
+    shared: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(MARIMO, encoding="utf-8")
+    printed, complaints = started(shared, tmp_path, "shop.py")
+    assert (printed.split("\n")[:3], complaints) == (SAID[:3], "")
+    _, complaints = started(shared, tmp_path, "-m", "marimo", "export", "html", "shop.py", "-o", "shop.html")
+    page = (tmp_path / "shop.html").read_text(encoding="utf-8")
+    assert "tex2jax_ignore mathjax_ignore" in page
+    assert "in another loop: False" in page
+    assert "Traceback" not in complaints + page
+    assert "Prova" not in page
