@@ -101,10 +101,11 @@ class Direct:
             warn_once(_SEEN)
         if is_replaced or self._session.closed:
             return await self._through_session.send(request, connect=connect, within=within)
-        until = self._loop.time() + within
+        now = self._loop.time()
+        until = now + within
         place = self._place(request)
         try:
-            wire = place.take() or await self._connected(place, connect, until)
+            wire = place.take(now) or await self._connected(place, connect, until)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             try:
                 return replies.no_answer(error, never_left=True)
@@ -145,9 +146,10 @@ class _Place(aiohttp.ClientRequest):
     def name(self) -> str:
         return self.url.host_port_subcomponent or ""
 
-    def take(self) -> Wire | None:
+    def take(self, now: float) -> Wire | None:
         while self.idle:
             wire, _ = self.idle.popitem()  # the last: the others are closed when they are not needed
-            if wire.is_open:
+            if wire.is_at_rest(now):
                 return wire
+            wire.close()
         return None

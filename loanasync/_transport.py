@@ -12,6 +12,7 @@ from yarl import URL
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._display import mask
+from loanasync._standstill import hear_out, listener
 from loanasync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class _Body(bytes, aiohttp.Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it to a connection on which nothing else is under way."""
         out = cast("StreamWriter", writer)
+        has_news = listener(getattr(out, "transport", None))
+        if has_news():
+            await hear_out(has_news)
         # What the server said before it was asked would be taken for the answer.
         if self._kept_back or getattr(out.protocol, "should_close", False):
             raise aiohttp.ClientConnectionResetError("not a clean connection")

@@ -10,6 +10,7 @@ from aiohttp import http
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._standstill import listener
 
 if TYPE_CHECKING:
     from aiohttp.base_protocol import BaseProtocol
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "Wire", "parses", "path_of"]
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
+_RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
 _NO_BODY = {204, 304}  # RFC 9110 §6.4.1
 _SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
 
@@ -96,6 +98,7 @@ class Wire(asyncio.Protocol):
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
+        self._has_news = listener(transport)
         transport.set_protocol(self)
         watch.wires.add(self)
 
@@ -128,8 +131,15 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it waits for a call, as far as its loop has heard."""
         return not self._transport.is_closing()
+
+    def is_at_rest(self, now: float) -> bool:
+        """Whether nothing has come to it: what is written to a connection that has ended is lost."""
+        if not self.is_open:
+            return False
+        has_rested = now - (self.until - _KEPT) >= _RESTED
+        return not (has_rested and self._is_good and self._has_news())
 
     def close(self) -> None:
         """Say goodbye to the server."""

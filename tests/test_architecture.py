@@ -46,7 +46,7 @@ ORDER = [
         "_propagation",
         "_telemetry",
     ),
-    *("_loops", "_replies", "_transport", "_wire", "_direct", "_sessions", "_pipeline"),
+    *("_loops", "_replies", "_standstill", "_transport", "_wire", "_direct", "_sessions", "_pipeline"),
     *("bulk", "_many", "_ledger", "_client", "__init__"),
 ]
 
@@ -161,7 +161,7 @@ def test_only_the_ways_to_the_service_speak_aiohttp() -> None:
 
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if "async def " in file.read_text(encoding="utf-8")}
-    calling = {"_retry", "_loops", "_replies", "_transport", "_direct", "_pipeline", "_client"}
+    calling = {"_retry", "_loops", "_replies", "_standstill", "_transport", "_direct", "_pipeline", "_client"}
     assert waiting == calling | {"bulk._pace", "bulk._window", "bulk._approvals", "_many"}
 
 

@@ -1,0 +1,184 @@
+"""A loop that stands still does not see a server hang up; what it asks next must not be lost for that."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from canned import REFUSAL, approve
+from rawserver import PATIENCE, Certificate, authority, certificate
+
+from loanasync import ConnectError, LoanClient, Refused
+from loanasync import _wire as wire
+from loanasync._standstill import hear_out, listener
+
+
+def loops() -> Iterator[Any]:
+    yield pytest.param(asyncio.new_event_loop, id="asyncio")
+    with contextlib.suppress(ImportError):  # not on every platform
+        import uvloop  # noqa: PLC0415  (as said)
+
+        yield pytest.param(uvloop.new_event_loop, id="uvloop")
+
+
+class HangsUp:
+    """Answers, and ends the connection when it is told to, in a thread of its own."""
+
+    def __init__(self, scheme: str, *, resets: bool) -> None:
+        self.requests = 0
+        self._tls = certificate(Certificate.GOOD) if scheme == "https" else None
+        self._resets = resets
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._hang_up, self._has_hung_up = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def hang_up(self, connections: int = 1) -> None:
+        """End connections, and return when they have ended."""
+        for _ in range(connections):
+            self._hang_up.release()
+        for _ in range(connections):
+            assert self._has_hung_up.acquire(timeout=PATIENCE)
+
+    def stop(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for _ in range(20):
+            self._hang_up.release()
+        self._thread.join(PATIENCE)
+
+    def _serve(self) -> None:
+        talks = []
+        with contextlib.suppress(OSError):  # it is closed in order to stop
+            while True:
+                connection, _ = self._socket.accept()
+                talks.append(threading.Thread(target=self._talk, args=(connection,)))
+                talks[-1].start()
+        for talk in talks:
+            talk.join(PATIENCE)
+
+    def _talk(self, connection: socket.socket) -> None:
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True)
+        with connection:
+            read = b""
+            while b'"citizenship"' not in read and (more := connection.recv(1 << 16)):
+                read += more
+            self.requests += 1
+            connection.sendall(REFUSAL)
+            self._hang_up.acquire()
+            if self._resets:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._has_hung_up.release()
+
+
+@contextmanager
+def hanging_up(scheme: str, *, resets: bool = False) -> Iterator[HangsUp]:
+    server = HangsUp(scheme, resets=resets)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def trust() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority().configure_trust(context)
+    return context
+
+
+@pytest.fixture(autouse=True)
+def a_moment_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_RESTED", 0.0)
+
+
+def of(server: HangsUp, **options: Any) -> LoanClient:
+    if server.base_url.startswith("https") and "session" not in options:
+        options["ssl"] = trust()
+    return LoanClient(server.base_url, shop_id="s", auth_token="t", **options)
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("new_loop", list(loops()))
+def test_the_next_call_takes_another_connection_and_is_asked_once(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
+) -> None:
+    with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
+        client = of(server)
+        for number in range(1, 4):
+            assert isinstance(cells.run(approve(client)), Refused)
+            assert server.requests == number
+            server.hang_up()  # and the loop stands still
+        cells.run(client.aclose())
+
+
+def test_calls_at_once_leave_all_dead_connections_alone() -> None:
+    async def eight() -> list[object]:
+        return list(await asyncio.gather(*(approve(client) for _ in range(8))))
+
+    with hanging_up("http") as server, asyncio.Runner() as cells:
+        client = of(server)
+        for number in (8, 16):
+            assert {type(each) for each in cells.run(eight())} == {Refused}
+            assert server.requests == number
+            server.hang_up(8)
+        cells.run(client.aclose())
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_call_through_a_session_of_the_users_is_known_not_to_have_left(scheme: str) -> None:
+    with hanging_up(scheme) as server, asyncio.Runner() as cells:
+
+        async def opened() -> aiohttp.ClientSession:
+            return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
+
+        session = cells.run(opened())
+        client = of(server, session=session)
+        assert isinstance(cells.run(approve(client)), Refused)
+        server.hang_up()
+        with pytest.raises(ConnectError, match="nothing was sent") as caught:
+            cells.run(approve(client))
+        assert (caught.value.request_sent, server.requests) == ("no", 1)
+        assert isinstance(cells.run(approve(client)), Refused)
+        server.hang_up()
+        cells.run(client.aclose())
+        cells.run(session.close())
+
+
+async def test_what_is_no_socket_or_closed_has_no_news() -> None:
+    here, there = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=here)
+    has_news = listener(writer.transport)
+    assert not has_news()
+    there.sendall(b"x")
+    assert has_news()
+    await hear_out(has_news)
+    assert not has_news()
+    assert await reader.read(1) == b"x"
+    writer.close()
+    await writer.wait_closed()
+    assert not listener(writer.transport)()
+    assert not listener(None)()
+    there.close()
+
+
+async def test_who_is_never_done_talking_is_not_listened_to_for_ever() -> None:
+    here, there = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=here)
+    cast("asyncio.Transport", writer.transport).pause_reading()
+    there.sendall(b"x")
+    has_news = listener(writer.transport)
+    await hear_out(has_news)
+    assert has_news()
+    there.close()
+    writer.close()
+    await writer.wait_closed()
