@@ -121,6 +121,7 @@ def floors(session: nox.Session) -> None:
             session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
     # A browser, the benchmarks and what a dashboard reads have no version of ours to find out about.
     rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "test_benchmarks.py"]
+    rings += ["test_docs_look.py"]
     left_out = [f"--ignore=tests/{ring}" for ring in rings]
     session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
@@ -194,9 +195,12 @@ def types(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documentation; a warning is an error."""
+    """Build the documentation, and look at each of its pages; a warning is an error."""
     install(session, "docs", ".[cli,notebook]")
-    session.run("sphinx-build", "-q", "-W", "--keep-going", "-E", "docs", "docs/_build/html")
+    site = "docs/_build/html"
+    shutil.rmtree(site, ignore_errors=True)
+    session.run("sphinx-build", "-q", "-n", "-W", "--keep-going", "-E", "docs", site)
+    session.run("python", "docs/look.py", site)
 
 
 @nox.session(python=ONE_PYTHON)

@@ -5,13 +5,17 @@ import loanasync
 project = "loanasync"
 author = "The loanasync authors"
 release = loanasync.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["tables.css", "notebooks.css"]
+html_css_files = ["site.css", "notebooks.css"]
+html_favicon = "_static/mark.svg"
+html_logo = "_static/mark.svg"
 html_title = f"loanasync {release}"
+html_show_sourcelink = False
+html_copy_source = False
 default_role = "code"
 myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -24,3 +28,14 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+
+# Every name of our own that is referred to has to be on a page. Those of others cannot be looked up: their
+# inventories are on the network. And these are ours, and stand for shapes rather than for something to make.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*|AnyValue|ReadableSpan"),
+    (r"py:.*", r"Decision|JSON|Progress|RowLike|Trust"),
+    (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoAnswer|Reply)"),
+]

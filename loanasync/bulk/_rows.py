@@ -102,7 +102,7 @@ class RowResult:
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether the row may be given again, mended where need be: nobody was evaluated for it."""
+        """Whether the row may be given again, mended where need be, since nobody was evaluated for it."""
         final = isinstance(self.error, AlreadyEvaluatedError | CannotCompleteError | PayloadMismatchError)
         return self.status in ("rejected", "error") and not final
 

@@ -20,7 +20,7 @@ class State(StrEnum):
     """
 
     RELEASED = "released"
-    """Provably not evaluated: it may be asked (again)."""
+    """Provably not evaluated, so that it may be asked (again)."""
     INFLIGHT = "inflight"
     """Somebody asks right now; when their lease runs out, this is UNKNOWN."""
     UNKNOWN = "unknown"

@@ -51,7 +51,7 @@ class DecisionLedger(Protocol):
         """Write down what became of a claim.
 
         Returns:
-            The entry as it stands now: with what it was settled to, or with what had precedence.
+            The entry as it stands now, with what it was settled to, or with what had precedence.
         """
 
     async def get(self, key: str) -> Entry | None:

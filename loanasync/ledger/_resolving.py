@@ -22,7 +22,7 @@ async def resolve(ledger: DecisionLedger, entry: Entry, state: State, note: str)
         note: Who says so, for who reads the entry later; nothing personal.
 
     Returns:
-        The entry as it stands now: settled so, or as somebody else has claimed or settled it meanwhile.
+        The entry as it stands now, settled so, or as somebody else has claimed or settled it meanwhile.
 
     Raises:
         ValueError: The state is INFLIGHT.

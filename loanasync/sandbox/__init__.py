@@ -4,11 +4,21 @@ It shares no code with the SDK, only the wire, so that an error in one does not 
 """
 
 from loanasync.sandbox._command import serve
-from loanasync.sandbox._customers import Snapshot
+from loanasync.sandbox._customers import Snapshot, StateFileError
 from loanasync.sandbox._journal import Entry, Journal
 from loanasync.sandbox._linter import Finding
 from loanasync.sandbox._outcomes import Rule
 from loanasync.sandbox._process import SandboxProcess
 from loanasync.sandbox._server import Sandbox
 
-__all__ = ["Entry", "Finding", "Journal", "Rule", "Sandbox", "SandboxProcess", "Snapshot", "serve"]
+__all__ = [
+    "Entry",
+    "Finding",
+    "Journal",
+    "Rule",
+    "Sandbox",
+    "SandboxProcess",
+    "Snapshot",
+    "StateFileError",
+    "serve",
+]

@@ -40,7 +40,7 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """Its number and its words: what its faults are counted by, and its rate is drawn with."""
+        """Its number and its words, which are what its faults are counted by, and its rate is drawn with."""
         return f"#{self.number} {self.outcome.name if self.outcome is not None else ''}"
 
     def __attrs_post_init__(self) -> None:
