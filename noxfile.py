@@ -83,8 +83,8 @@ def instructions(session: nox.Session) -> None:
 def pages(session: nox.Session) -> None:
     """Write those tables of the documentation that are made from the tests' own rows."""
     install(session, "tests", ".")
-    session.run("python", "tests/faultpage.py", "--write")
-    session.run("python", "tests/privacypage.py", "--write")
+    for page in ("faultpage", "privacypage", "tagpage"):
+        session.run("python", f"tests/{page}.py", "--write")
 
 
 @nox.session(python=PYTHONS)

@@ -1,0 +1,128 @@
+"""The tables of docs/reference/sandbox-tags.md: what each tag comes to, by asking the sandbox for it.
+
+`python tests/tagpage.py --write` puts them into the page.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    Decision,
+    LoanClient,
+    LoanError,
+    RetryPolicy,
+    Timeout,
+    TransportError,
+    UnexpectedReplyError,
+)
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approval_request, fiscal_code
+
+__all__ = ["ASKED", "PAGE", "tables", "with_tables"]
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "sandbox-tags.md"
+BEGIN, END = "<!-- what each tag comes to begins -->", "<!-- what each tag comes to ends -->"
+
+# Title, and each tag with what it asks for.
+GROUPS = {
+    "Decisions": {
+        "approved": "201, whatever the amount; without a tag it is a 422 above 1,000,000 cents",
+        "refused": "422, final",
+        "noredirect": "201 without `redirectUrl`, as one description has it",
+        "civic": "the street number comes back as `civicNumber`",
+        "street": "the street number comes back as `streetNumber`",
+    },
+    "Errors that decide nothing": {
+        "invalid.city": "400 for this field, or any other; a field of the completion is wrong there",
+        "already": '400 "User already evaluated for approval"',
+        "nouser": '400 "User not found"',
+        "noshop": '400 "This sales point cannot apply for a loan"',
+        "forbidden": "403",
+        "conflict": "409",
+    },
+    "Faults before the decision": {
+        "500x2": "500, as often as it says",
+        "resetbefore": "a connection that is reset",
+        "hangbefore": "nothing, for as long as the client waits",
+        "html502": "502 with HTML, as from a proxy",
+    },
+    "Faults after the decision": {
+        "500after": "500",
+        "resetafter": "a connection that is reset",
+        "hangafter": "nothing, for as long as the client waits",
+        "html502after": "502 with HTML, as from a proxy",
+        "emptyafter": "the status with no body",
+        "truncafter": "half of the body",
+        "garbage": "the status with bytes that are no JSON",
+    },
+    "Answers that take their time": {
+        "slow300": "the answer, 300 milliseconds late; every time",
+        "slow300after": "the answer, 300 milliseconds after the decision; every time",
+        "drip": "the answer in twenty pieces, 50 milliseconds apart; every time",
+    },
+}
+ASKED = [tag for tags in GROUPS.values() for tag in tags]
+
+
+def told(outcome: Decision | LoanError) -> str:
+    said = f"`{type(outcome).__name__}`"
+    if isinstance(outcome, Approved) and outcome.redirect_url is None:
+        return f"{said}, `redirect_url` None"
+    if isinstance(outcome, AlreadyEvaluatedError) and outcome.after_retry:
+        return f"{said}, `after_retry`"
+    if isinstance(outcome, TransportError):
+        return f"{said}, `request_sent` {outcome.request_sent}"
+    if isinstance(outcome, UnexpectedReplyError):
+        return f"{said}, `outcome` {outcome.outcome}"
+    return said
+
+
+async def comes_to(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
+    """The two cells of a tag: what a call makes of it, and what the sandbox did."""
+    code = fiscal_code()
+    await client.create_request({"fiscalCode": code})
+    outcome: Decision | LoanError
+    patience = Timeout(attempt=2, connect=1.9) if tag.startswith("hang") else None
+    try:
+        outcome = await client.approve(code, approval_request(tag=tag), timeout=patience)
+    except LoanError as error:
+        outcome = error
+    calls = sandbox.journal.calls(operation="approve", fiscal_code=code)
+    asked = f", asked {len(calls)} times" if len(calls) > 1 else ""
+    return f"{told(outcome)}{asked} | {'yes' if any(call.evaluated for call in calls) else 'no'}"
+
+
+async def tables() -> str:
+    """All of them, each tag asked for at the same time as the others."""
+    async with Sandbox() as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
+        cells = dict(
+            zip(ASKED, await asyncio.gather(*(comes_to(client, sandbox, tag) for tag in ASKED)), strict=True)
+        )
+    lines = []
+    for title, tags in GROUPS.items():
+        lines += [f"## {title}", "", "| tag | what is answered | `approve` | decided |", "|---|---|---|---|"]
+        lines += [*(f"| `+{tag}` | {asks} | {cells[tag]} |" for tag, asks in tags.items()), ""]
+    return "\n".join(lines)
+
+
+def with_tables(page: str, written: str) -> str:
+    """A page with its tables as they were made."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_tables(page, asyncio.run(tables())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
