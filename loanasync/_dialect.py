@@ -128,7 +128,12 @@ class Dialect:
 
     @classmethod
     def street_number(cls) -> "Dialect":
-        """The description with ``streetNumber``, which the service's validation messages use too."""
+        """The description with ``streetNumber``, which the service's validation messages use too.
+
+        Example:
+            >>> Dialect.street_number().street_number_field
+            'streetNumber'
+        """
         return cls()
 
     @classmethod
@@ -137,6 +142,10 @@ class Dialect:
 
         That ``installments``, ``Italian``, a required order token and no ``iban`` and
         ``paymentDayOfMonth`` go with it is our pairing; the specification leaves it open.
+
+        Example:
+            >>> Dialect.civic_number().street_number_field, Dialect.civic_number().order_token_required
+            ('civicNumber', True)
         """
         return cls(
             street_number_field="civicNumber",

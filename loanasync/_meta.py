@@ -44,6 +44,11 @@ class Meta:
         trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None.
         unread: Wire names of members that came with a type outside spec §2 and therefore are None as
             attributes; ``raw`` still holds them.
+
+    Example:
+        >>> decision = run(client.approve(fiscal_code, request))
+        >>> decision.meta.status, decision.meta.attempts, decision.meta.unread
+        (201, 1, ())
     """
 
     status: int

@@ -29,7 +29,12 @@ Model = TypeVar("Model", bound=type)
 
 
 class Citizenship(StrEnum):
-    """Citizenship of the customer (spec §2.1, ``citizenship``)."""
+    """Citizenship of the customer (spec §2.1, ``citizenship``).
+
+    Example:
+        >>> Citizenship("outside_eu") is Citizenship.OUTSIDE_EU
+        True
+    """
 
     ITALIAN = "italian"
     EU = "eu"
@@ -37,7 +42,12 @@ class Citizenship(StrEnum):
 
 
 class Residence(StrEnum):
-    """How the customer lives (spec §2.1, ``residence``)."""
+    """How the customer lives (spec §2.1, ``residence``).
+
+    Example:
+        >>> Residence("rent")
+        <Residence.RENT: 'rent'>
+    """
 
     RENT = "rent"
     HOME_OWNERSHIP = "home_ownership"
@@ -47,7 +57,12 @@ class Residence(StrEnum):
 
 
 class EducationalQualification(StrEnum):
-    """The customer's degree (spec §2.1, ``educationalQualification``)."""
+    """The customer's degree (spec §2.1, ``educationalQualification``).
+
+    Example:
+        >>> EducationalQualification("diploma")
+        <EducationalQualification.DIPLOMA: 'diploma'>
+    """
 
     MIDDLE_SCHOOL = "middle_school"
     DIPLOMA = "diploma"
@@ -57,14 +72,24 @@ class EducationalQualification(StrEnum):
 
 
 class SalaryType(StrEnum):
-    """What the figure in ``salary`` counts (spec §2.1, ``salaryType``)."""
+    """What the figure in ``salary`` counts (spec §2.1, ``salaryType``).
+
+    Example:
+        >>> SalaryType("net-monthly")
+        <SalaryType.NET_MONTHLY: 'net-monthly'>
+    """
 
     NET_MONTHLY = "net-monthly"
     GROSS_YEARLY = "gross-yearly"
 
 
 class DocumentType(StrEnum):
-    """Kind of identity document (spec §2.2, ``documentOfType``)."""
+    """Kind of identity document (spec §2.2, ``documentOfType``).
+
+    Example:
+        >>> DocumentType("passport")
+        <DocumentType.PASSPORT: 'passport'>
+    """
 
     IDENTITY_CARD = "identity_card"
     DRIVING_LICENSE = "driving_license"

@@ -87,24 +87,72 @@ class Approvals:
 
     @property
     def summary(self) -> Summary:
-        """What has come until now, whether it was read or not."""
+        """What has come until now, whether it was read or not.
+
+        Example:
+            >>> async def asked(rows):
+            ...     async with client.approve_many(rows) as results:
+            ...         async for _ in results:
+            ...             pass
+            ...     return results.summary.approved, results.summary.amount_approved
+            >>> run(asked([(fiscal_code, request)]))
+            (1, 45000)
+        """
         return self._tally.summary()
 
     @property
     def unread(self) -> tuple[RowResult, ...]:
-        """The results that have come and were not read."""
+        """The results that have come and were not read.
+
+        Example:
+            >>> async def asked(rows):
+            ...     async with client.approve_many(rows) as results:
+            ...         pass
+            ...     return results.unread
+            >>> run(asked([(fiscal_code, request)]))
+            ()
+        """
         return self._window.unread
 
     def stop(self) -> None:
-        """Take no more rows; the iteration goes on with what is under way, and ends with it."""
+        """Take no more rows; the iteration goes on with what is under way, and ends with it.
+
+        Example:
+            >>> async def asked(rows):
+            ...     async with client.approve_many(rows) as results:
+            ...         results.stop()
+            ...         return [result.status async for result in results]
+            >>> run(asked([(fiscal_code, request)]))
+            []
+        """
         self._window.stop()
 
     def abort(self) -> None:
-        """Take no more rows and give up what is under way: its outcome is ``unknown``, and it may be read."""
+        """Take no more rows and give up what is under way: its outcome is ``unknown``, and it may be read.
+
+        Example:
+            >>> async def asked(rows):
+            ...     async with client.approve_many(rows) as results:
+            ...         async for result in results:
+            ...             results.abort()
+            ...     return result.status
+            >>> run(asked([(fiscal_code, request)]))
+            'approved'
+        """
         self._window.abort()
 
     async def aclose(self) -> None:
-        """Take no more rows and wait for what is under way; what has come may still be read."""
+        """Take no more rows and wait for what is under way; what has come may still be read.
+
+        Example:
+            >>> async def asked(rows):
+            ...     results = client.approve_many(rows)
+            ...     first = await anext(results)
+            ...     await results.aclose()
+            ...     return first.status
+            >>> run(asked([(fiscal_code, request)]))
+            'approved'
+        """
         self._window.stop()
         await self._window.drained()
         self._close_bar()

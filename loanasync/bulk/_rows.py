@@ -38,6 +38,11 @@ class Row:
         request: What is to be financed, and for whom.
         additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
         id: Yours, to find the row again, such as the order's number; not sent, masked when printed.
+
+    Example:
+        >>> from loanasync.bulk import Row
+        >>> Row(fiscal_code, request, id="order 1042")
+        Row(fiscal_code=***, request=ApprovalRequest(...), additional_data_needed=False, id=***)
     """
 
     fiscal_code: str = field(repr=mask)
@@ -70,6 +75,16 @@ class RowResult:
         status: As above.
         decision: The service's decision.
         error: Why there is none, or why a ledger could not keep it; without traceback.
+
+    Example:
+        >>> from loanasync.bulk import Row
+        >>> async def asked(rows):
+        ...     return [result async for result in client.approve_many(rows, ordered=True)]
+        >>> good, bad = run(asked([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
+        >>> good.id, good.status, good.is_decided, good.request.amount
+        ('order 1042', 'approved', True, 45000)
+        >>> bad.fiscal_code, bad.status, bad.may_be_repeated
+        ('RSSMRA', 'rejected', True)
     """
 
     index: int

@@ -30,6 +30,11 @@ class Summary:
         latency_95: So, 95 % of them.
         latency_99: So, 99 % of them.
         latency_max: So, all of them.
+
+    Example:
+        >>> from loanasync.bulk import Summary
+        >>> Summary().rows
+        0
     """
 
     approved: int = 0

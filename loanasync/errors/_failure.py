@@ -15,6 +15,15 @@ class LoanError(Exception):
 
     Two errors are equal when their type and all they say are equal, so that one that crossed a process
     boundary still compares.
+
+    Example:
+        >>> from loanasync.testing import denied, scripted_client
+        >>> shop = scripted_client(denied())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except LoanError as error:
+        ...     print(type(error).__name__)
+        AccessDeniedError
     """
 
     def __eq__(self, other: object) -> bool:
@@ -34,7 +43,15 @@ class LoanError(Exception):
 
 
 class ClientClosedError(LoanError):
-    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`."""
+    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`.
+
+    Example:
+        >>> run(client.aclose())
+        >>> run(client.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.ClientClosedError: this client was closed: make a new LoanClient, or keep this one...
+    """
 
     def __str__(self) -> str:
         return (
@@ -56,6 +73,13 @@ class InvalidRequestError(LoanError):
 
     Args:
         problems: Every broken rule at once.
+
+    Example:
+        >>> try:
+        ...     run(client.approve("RSSMRA", request))
+        ... except InvalidRequestError as error:
+        ...     print([problem.field for problem in error.problems])
+        ['fiscal_code']
     """
 
     problems: tuple[Problem, ...]
@@ -71,6 +95,18 @@ class ConfigurationError(LoanError):
     Args:
         setting: The parameter or environment variable to mend, such as ``shop_id``.
         message: What it must be.
+
+    Example:
+        >>> from unittest import mock
+        >>> with mock.patch.dict("os.environ", LOANASYNC_BASE_URL=""):
+        ...     LoanClient.from_env()
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.ConfigurationError: LOANASYNC_BASE_URL: must be set in the environment
+        >>> LoanClient("http://loans.example.com", shop_id="my-shop", auth_token="secret")
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.ConfigurationError: base_url: must be https: over http the token and the customer'...
     """
 
     setting: str

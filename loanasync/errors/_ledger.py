@@ -31,6 +31,15 @@ class LedgerError(LoanError):
     Args:
         operation: The call, ``approve``.
         key: The entry's key in the ledger: an HMAC, which names nobody to who has not the secret.
+
+    Example:
+        >>> from loanasync.ledger import SqliteLedger
+        >>> shop = sandbox.client(ledger=SqliteLedger("/nowhere/decisions.db"))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except LedgerError as error:
+        ...     print(type(error).__name__)
+        LedgerUnavailableError
     """
 
     operation: str
@@ -50,6 +59,15 @@ class LedgerUnavailableError(LedgerError):
 
     Args:
         cause_type: Name of the underlying error's class.
+
+    Example:
+        >>> from loanasync.ledger import SqliteLedger
+        >>> shop = sandbox.client(ledger=SqliteLedger("/nowhere/decisions.db"))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except LedgerUnavailableError as error:
+        ...     print(error.cause_type)
+        FileNotFoundError
     """
 
     cause_type: str
@@ -65,6 +83,10 @@ class InFlightError(LedgerError):
     """Another worker asks for this very approval, and its answer did not come while we waited.
 
     Nothing was sent. Call again later: then the decision is there, or it is known to be unknown.
+
+    Example:
+        >>> print(InFlightError("approve", "c0ffee"))
+        approve, entry c0ffee: another worker asks for this approval; nothing was sent: repeat the call later
     """
 
     def __str__(self) -> str:
@@ -83,6 +105,20 @@ class OutcomeUnknownError(LedgerError):
         state: ``unknown`` when the service may have decided, ``lost`` when it says that it has and the
             decision did not reach the ledger, ``held`` when a person said that nobody must ask.
         note: What led to it, such as the name of an error's class.
+
+    Example:
+        >>> import attrs
+        >>> from loanasync.ledger import MemoryLedger
+        >>> shop = sandbox.client(ledger=MemoryLedger())
+        >>> lost = attrs.evolve(request, email="anna+resetafter@example.com")
+        >>> for _ in range(2):
+        ...     try:
+        ...         run(shop.approve(fiscal_code, lost))
+        ...     except LoanError as error:
+        ...         print(type(error).__name__)
+        ConnectionLostError
+        OutcomeUnknownError
+        >>> run(shop.aclose())
     """
 
     state: Unsettled
@@ -110,6 +146,18 @@ class PayloadMismatchError(LedgerError):
 
     Args:
         state: The entry's state, such as ``approved``.
+
+    Example:
+        >>> import attrs
+        >>> from loanasync.ledger import MemoryLedger
+        >>> shop = sandbox.client(ledger=MemoryLedger())
+        >>> decision = run(shop.approve(fiscal_code, request))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, attrs.evolve(request, amount=70_000)))
+        ... except PayloadMismatchError as error:
+        ...     print(error.state)
+        approved
+        >>> run(shop.aclose())
     """
 
     state: str
@@ -133,6 +181,11 @@ class DecisionNotRecordedError(LedgerError):
         decision: What the service answered; None when its answer was cut off after the status.
         file: Where on this machine the answer was written to; None when that failed, too.
         cause_type: Name of the class of the ledger's error.
+
+    Example:
+        >>> error = DecisionNotRecordedError("approve", "c0ffee", "refused", None, None, "OSError")
+        >>> error.outcome, error.decision
+        ('refused', None)
     """
 
     outcome: Literal["approved", "refused"]

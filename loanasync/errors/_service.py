@@ -47,6 +47,15 @@ class ServiceError(LoanError):
         problems: What the service says, in its own words and language; personal values of the request
             are taken out of them.
         meta: Status, attempts, elapsed seconds and trace id.
+
+    Example:
+        >>> from loanasync.testing import reply, scripted_client
+        >>> shop = scripted_client(reply(503))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except ServiceError as error:
+        ...     print(error.status, error.attempts, error.may_be_carried_out)
+        503 1 True
     """
 
     operation: str
@@ -83,7 +92,17 @@ class ServiceError(LoanError):
 
 
 class RejectedError(ServiceError):
-    """400: a parameter is formally wrong for the service (spec §7). Mend `problems` and ask again."""
+    """400: a parameter is formally wrong for the service (spec §7). Mend `problems` and ask again.
+
+    Example:
+        >>> from loanasync.testing import rejected, scripted_client
+        >>> shop = scripted_client(rejected({"postal_code": ["This value should not be blank."]}))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except RejectedError as error:
+        ...     print([problem.field for problem in error.problems])
+        ['postal_code']
+    """
 
     def __str__(self) -> str:
         return self._says("mend these fields, then the call may be repeated")
@@ -93,6 +112,15 @@ class DomainError(RejectedError):
     """400 under ``domain``: the request is well formed and yet not possible (spec §7).
 
     Do not repeat it unchanged; its subclasses say what is in the way.
+
+    Example:
+        >>> from loanasync.testing import domain_error, scripted_client
+        >>> shop = scripted_client(domain_error("The campaign has ended"))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except DomainError as error:
+        ...     print(*error.problems)
+        domain: The campaign has ended
     """
 
     def __str__(self) -> str:
@@ -103,6 +131,12 @@ class UserNotFoundError(DomainError):
     """400 "User not found": the fiscal code is wrong, or no request was created for it (spec §7).
 
     Check the code, and call `create_request` for it first.
+
+    Example:
+        >>> run(client.approve("TSTBRN00A00A000B", request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.UserNotFoundError: approve was answered with 400 (domain: User not found): check t...
     """
 
     def __str__(self) -> str:
@@ -110,14 +144,32 @@ class UserNotFoundError(DomainError):
 
 
 class ShopNotAllowedError(DomainError):
-    """400 "This sales point cannot apply for a loan" (spec §7). Ask the service to enable the shop."""
+    """400 "This sales point cannot apply for a loan" (spec §7). Ask the service to enable the shop.
+
+    Example:
+        >>> from loanasync.testing import domain_error, scripted_client
+        >>> shop = scripted_client(domain_error("This sales point cannot apply for a loan"))
+        >>> run(shop.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.ShopNotAllowedError: approve was answered with 400 (domain: This sales point canno...
+    """
 
     def __str__(self) -> str:
         return self._says("the service has to allow this shop to request loans; no retry helps")
 
 
 class InvalidFiscalCodeError(DomainError):
-    """400 "Invalid fiscalCode." (spec §7). Let the customer check the code."""
+    """400 "Invalid fiscalCode." (spec §7). Let the customer check the code.
+
+    Example:
+        >>> from loanasync.testing import domain_error, scripted_client
+        >>> shop = scripted_client(domain_error("Invalid fiscalCode."))
+        >>> run(shop.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.InvalidFiscalCodeError: approve was answered with 400 (...): let the customer...
+    """
 
     def __str__(self) -> str:
         return self._says("let the customer check the fiscal code")
@@ -133,6 +185,15 @@ class AlreadyEvaluatedError(DomainError):
         after_retry: True when an earlier attempt of this same call was answered with a 500: that attempt
             may be the evaluation, and its decision did not reach us. Ask the service for it by other
             means; do not treat the customer as refused.
+
+    Example:
+        >>> from loanasync.testing import domain_error, scripted_client, system_error
+        >>> shop = scripted_client(system_error(), domain_error("User already evaluated for approval"))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except AlreadyEvaluatedError as error:
+        ...     print(error.after_retry)
+        True
     """
 
     after_retry: bool = False
@@ -148,14 +209,32 @@ class AlreadyEvaluatedError(DomainError):
 
 
 class AccessDeniedError(ServiceError):
-    """403: the shop id or the token is not accepted (spec §5, §7). Check both."""
+    """403: the shop id or the token is not accepted (spec §5, §7). Check both.
+
+    Example:
+        >>> from loanasync.testing import denied, scripted_client
+        >>> shop = scripted_client(denied())
+        >>> run(shop.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.AccessDeniedError: approve was answered with 403 (Access denied): check shop_id an...
+    """
 
     def __str__(self) -> str:
         return self._says("check shop_id and auth_token, and that base_url is the environment they belong to")
 
 
 class CannotCompleteError(ServiceError):
-    """409: the request cannot be completed (spec §4.1, §7). Do not repeat it."""
+    """409: the request cannot be completed (spec §4.1, §7). Do not repeat it.
+
+    Example:
+        >>> from loanasync.testing import conflict, scripted_client
+        >>> shop = scripted_client(conflict())
+        >>> run(shop.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.CannotCompleteError: approve was answered with 409 (The request cannot be complete...
+    """
 
     def __str__(self) -> str:
         return self._says("the service cannot complete this request; do not repeat it")
@@ -169,6 +248,15 @@ class SystemFaultError(ServiceError):
 
     Args:
         stopped_by: Why no further attempt was made: ``attempts``, ``deadline`` or ``quota``.
+
+    Example:
+        >>> from loanasync.testing import scripted_client, system_error
+        >>> shop = scripted_client(system_error(), system_error(), system_error())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except SystemFaultError as error:
+        ...     print(error.attempts, error.stopped_by)
+        3 attempts
     """
 
     stopped_by: StoppedBy = "attempts"
@@ -187,6 +275,14 @@ class UnexpectedStatusError(ServiceError):
 
     Check `base_url`, and what stands between this machine and the service. From 500 on, a gateway may have
     given up while the service went on: settle the outcome before the call is repeated.
+
+    Example:
+        >>> from loanasync.testing import reply, scripted_client
+        >>> shop = scripted_client(reply(502))
+        >>> run(shop.approve(fiscal_code, request))
+        Traceback (most recent call last):
+            ...
+        loanasync.errors.UnexpectedStatusError: approve was answered with 502: the specification does not n...
     """
 
     def __str__(self) -> str:
@@ -208,6 +304,15 @@ class UnexpectedReplyError(LoanError):
         outcome: ``refused`` when a 422, or ``approved`` when a 201, is not contradicted by its own body
             (spec §3: the status alone is final), else ``unknown``.
         meta: Status, attempts, elapsed seconds and trace id.
+
+    Example:
+        >>> from loanasync.testing import reply, scripted_client
+        >>> shop = scripted_client(reply(422, b"cut off"))
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except UnexpectedReplyError as error:
+        ...     print(error.outcome, error.status)
+        refused 422
     """
 
     operation: str

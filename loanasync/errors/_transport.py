@@ -28,6 +28,15 @@ class TransportError(LoanError):
         attempts: How many attempts were begun.
         trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None: where to
             look for what became of it.
+
+    Example:
+        >>> from loanasync.testing import connection_lost, scripted_client
+        >>> shop = scripted_client(connection_lost())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except TransportError as error:
+        ...     print(type(error).__name__, error.request_sent, error.attempts)
+        ConnectionLostError maybe 1
     """
 
     operation: str
@@ -53,6 +62,15 @@ class ConnectError(TransportError):
 
     Or the connection that was kept open turned out unusable before the request was written to it.
     Check `base_url` and the network; repeat the call when `request_sent` is ``no``.
+
+    Example:
+        >>> from loanasync.testing import not_connected, scripted_client
+        >>> shop = scripted_client(not_connected())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except ConnectError as error:
+        ...     print(error.request_sent)
+        no
     """
 
     def __str__(self) -> str:
@@ -65,6 +83,10 @@ class PoolTimeoutError(TransportError):
 
     With a session of yours also: no free connection of its pool within ``Timeout.connect`` seconds. Raise
     the limit, or call less at once; repeat the call when `request_sent` is ``no``.
+
+    Example:
+        >>> print(PoolTimeoutError("approve", "TimeoutError", "no", 0))
+        approve: no free place among the concurrent calls in time (TimeoutError): nothing was sent, the cal...
     """
 
     def __str__(self) -> str:
@@ -75,6 +97,15 @@ class ReadTimeoutError(TransportError):
     """Connected, and no answer within ``Timeout.attempt`` seconds.
 
     Settle with the service what became of the request before it is repeated.
+
+    Example:
+        >>> from loanasync.testing import scripted_client, timed_out
+        >>> shop = scripted_client(timed_out())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except ReadTimeoutError as error:
+        ...     print(error.request_sent)
+        maybe
     """
 
     def __str__(self) -> str:
@@ -85,6 +116,15 @@ class ConnectionLostError(TransportError):
     """Connected, and the connection broke before an answer came, or what came is no HTTP.
 
     Settle with the service what became of the request before it is repeated.
+
+    Example:
+        >>> from loanasync.testing import connection_lost, scripted_client
+        >>> shop = scripted_client(connection_lost())
+        >>> try:
+        ...     run(shop.approve(fiscal_code, request))
+        ... except ConnectionLostError as error:
+        ...     print(error.request_sent)
+        maybe
     """
 
     def __str__(self) -> str:
@@ -95,6 +135,16 @@ class DeadlineExceededError(TransportError):
     """``Timeout.total`` seconds ran out before an answer came.
 
     Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
+
+    Example:
+        >>> import attrs
+        >>> slow = attrs.evolve(request, email="anna+hangbefore@example.com")
+        >>> soon = Timeout(total=0.2, attempt=10, connect=5)
+        >>> try:
+        ...     run(client.approve(fiscal_code, slow, timeout=soon))
+        ... except DeadlineExceededError as error:
+        ...     print(error.request_sent)
+        maybe
     """
 
     def __str__(self) -> str:

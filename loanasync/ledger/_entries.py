@@ -54,6 +54,11 @@ class Settlement:
         status: HTTP status of the service's answer, for a decision.
         body: Body of that answer, as it came or encrypted.
         fault: Why that body is not whole, if it is not.
+
+    Example:
+        >>> from loanasync.ledger import Settlement, State
+        >>> Settlement(state=State.HELD, note="by telephone")
+        Settlement(state=<State.HELD: 'held'>, note='by telephone', status=None, body=None, fault=None)
     """
 
     state: State = field()
@@ -83,6 +88,12 @@ class Entry:
         takeovers: How often it was claimed by naming the token of an unsettled claim, since the first.
         note: As of the settlement.
         status: As of the settlement, and so the others.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger
+        >>> entry = run(MemoryLedger().claim("k", token="t", payload="p", lease=90.0))
+        >>> entry.state, entry.is_claimed_by("t"), entry.takeovers
+        (<State.INFLIGHT: 'inflight'>, True, 0)
     """
 
     key: str

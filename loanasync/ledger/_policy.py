@@ -18,7 +18,15 @@ _TRIAL = b"a body to try"
 
 
 class Cipher(Protocol):
-    """What encrypts the bodies of decisions; cryptography's ``Fernet`` and ``MultiFernet`` are such."""
+    """What encrypts the bodies of decisions; cryptography's ``Fernet`` and ``MultiFernet`` are such.
+
+    Example:
+        >>> from cryptography.fernet import Fernet
+        >>> from loanasync.ledger import LedgerPolicy
+        >>> policy = LedgerPolicy(encrypt=Fernet(Fernet.generate_key()))
+        >>> policy.encrypt.decrypt(policy.encrypt.encrypt(b"a body"))
+        b'a body'
+    """
 
     def encrypt(self, data: bytes, /) -> bytes:
         """What is stored for a body."""
@@ -90,7 +98,13 @@ class LedgerPolicy:
 
     @property
     def spools(self) -> tuple[Path, ...]:
-        """The folders to try for what the ledger did not take, in order."""
+        """The folders to try for what the ledger did not take, in order.
+
+        Example:
+            >>> from loanasync.ledger import LedgerPolicy
+            >>> LedgerPolicy(spool="orphans").spools
+            (PosixPath('orphans'),)
+        """
         return default_spools() if self.spool is None else (self.spool,)
 
 

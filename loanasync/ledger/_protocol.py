@@ -27,6 +27,21 @@ class DecisionLedger(Protocol):
     and a settlement that raised may or may not have been written. Both may be repeated with the same token.
 
     `loanasync.testing.LedgerConformance` has a test for each of these sentences.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger, Settlement, State
+        >>> async def example(ledger):
+        ...     await ledger.claim("k", token="t", payload="p", lease=90.0)
+        ...     refused = Settlement(state=State.REFUSED, status=422)
+        ...     await ledger.settle("k", token="t", payload="p", settlement=refused)
+        ...     print([entry.state.name async for entry in ledger.scan()])
+        ...     print(await ledger.get("k") == await ledger.wait("k", within=1.0))
+        ...     print(await ledger.purge(older_than=3600))
+        ...     await ledger.aclose()
+        >>> run(example(MemoryLedger()))
+        ['REFUSED']
+        True
+        0
     """
 
     async def claim(
@@ -50,6 +65,12 @@ class DecisionLedger(Protocol):
     async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
         """Write down what became of a claim.
 
+        Args:
+            key: Which approval.
+            token: Of the claim; a decision lands with an older one's, too.
+            payload: Digest of what was asked, for an entry that is not there any more.
+            settlement: What became of it.
+
         Returns:
             The entry as it stands now, with what it was settled to, or with what had precedence.
         """
@@ -58,7 +79,12 @@ class DecisionLedger(Protocol):
         """An entry as it stands now."""
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then.
+
+        Args:
+            key: Which approval.
+            within: Seconds.
+        """
 
     def scan(self, *states: State) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are, in no order, and never all of them in memory.

@@ -52,7 +52,12 @@ class Customer:
 
 
 class Snapshot(dict[str, str]):
-    """All customers at one moment, for `Sandbox.restore`; nothing personal shows when it is printed."""
+    """All customers at one moment, for `Sandbox.restore`; nothing personal shows when it is printed.
+
+    Example:
+        >>> sandbox.snapshot()
+        <Snapshot of 1 customers>
+    """
 
     def __repr__(self) -> str:
         return f"<Snapshot of {len(self)} customers>"
@@ -66,7 +71,21 @@ class NoCustomersError(ValueError):
 
 
 class StateFileError(ValueError):
-    """The file cannot be used as a sandbox's state; the text says why and what to do."""
+    """The file cannot be used as a sandbox's state; the text says why and what to do.
+
+    Example:
+        >>> from loanasync.sandbox import StateFileError
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "orders.csv")
+        ...     _ = file.write_text("no customers, but a file all the same")
+        ...     try:
+        ...         run(Sandbox(state=file).start())
+        ...     except StateFileError:
+        ...         print("name another file")
+        name another file
+    """
 
 
 class Store(Protocol):

@@ -60,6 +60,16 @@ class Finding:
         rule: Its name, such as ``post-after-422``.
         call: Number of the call in the journal.
         sentence: What was wrong, and what to do instead.
+
+    Example:
+        >>> import attrs
+        >>> again = attrs.evolve(request, email="anna+refused@example.com")
+        >>> refused = run(client.approve(fiscal_code, again))
+        >>> try:
+        ...     run(client.approve(fiscal_code, again))
+        ... except AlreadyEvaluatedError:
+        ...     print(sandbox.findings[0].rule, sandbox.findings[0].call)
+        post-after-422 3
     """
 
     rule: str

@@ -25,7 +25,19 @@ _OPENER = build_opener(ProxyHandler({}))  # it is on this machine, whatever the 
 
 
 class SandboxProcess:
-    """A running ``python -m loanasync.sandbox``; made by `Sandbox.subprocess`."""
+    """A running ``python -m loanasync.sandbox``; made by `Sandbox.subprocess`.
+
+    Example:
+        >>> with Sandbox.subprocess() as process:
+        ...     shop = process.client()
+        ...     process.fault("create_request=500x1")
+        ...     answer = run(shop.create_request({"fiscalCode": fiscal_code}))
+        ...     print(process.pid > 0, [call["status"] for call in process.calls()])
+        ...     process.reset()
+        ...     run(shop.aclose())
+        ...     process.kill()
+        True [500, 201]
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.shop_id: str = options.get("shop_id", "sandbox-shop")

@@ -156,7 +156,16 @@ class Sandbox:
             return self._engine.rules.add(**which)
 
     def off(self, rule: Rule | None = None) -> None:
-        """Take one rule back, or all."""
+        """Take one rule back, or all.
+
+        Example:
+            >>> rule = sandbox.on().respond(503)
+            >>> len(sandbox.rules)
+            1
+            >>> sandbox.off(rule)
+            >>> sandbox.rules
+            []
+        """
         with self._engine.lock:
             if rule is None:
                 self._engine.rules.clear()
@@ -173,6 +182,13 @@ class Sandbox:
 
         Raises:
             KeyError: Nothing is known of this customer.
+
+        Example:
+            >>> decision = run(client.approve(fiscal_code, request))
+            >>> sandbox.reset(fiscal_code)
+            >>> created = run(client.create_request({"fiscalCode": fiscal_code}))
+            >>> run(client.approve(fiscal_code, request)).approved
+            True
         """
         with self._engine.lock:
             if fiscal_code is None:
@@ -184,7 +200,15 @@ class Sandbox:
             self._engine.changed()
 
     def snapshot(self) -> Snapshot:
-        """All customers as they are now, for `restore`."""
+        """All customers as they are now, for `restore`.
+
+        Example:
+            >>> before = sandbox.snapshot()
+            >>> decision = run(client.approve(fiscal_code, request))
+            >>> sandbox.restore(before)
+            >>> run(client.approve(fiscal_code, request)).approved
+            True
+        """
         with self._engine.lock:
             return self._engine.customers.snapshot()
 
@@ -199,6 +223,12 @@ class Sandbox:
 
         Args:
             options: Those of `loanasync.LoanClient`, without address and credentials.
+
+        Example:
+            >>> shop = sandbox.client(timeout=Timeout(total=10, attempt=5, connect=1))
+            >>> run(shop.approve(fiscal_code, request)).approved
+            True
+            >>> run(shop.aclose())
         """
         return client_of(self.base_url, self.shop_id, self.auth_token, options)
 
@@ -237,6 +267,13 @@ class Sandbox:
             OSError: The port is taken.
             RuntimeError: It listens already.
             StateFileError: The state file cannot be used.
+
+        Example:
+            >>> other = Sandbox()
+            >>> run(other.start())
+            >>> other.base_url == sandbox.base_url
+            False
+            >>> run(other.stop())
         """
         if self._runner is not None:
             raise RuntimeError(f"the sandbox listens already, at {self._address}")

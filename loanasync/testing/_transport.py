@@ -77,6 +77,13 @@ class ScriptedTransport:
 
         Raises:
             TypeError: One of them is no step; none is added.
+
+        Example:
+            >>> from loanasync.testing import ScriptedTransport, refused
+            >>> script = ScriptedTransport()
+            >>> script.add(refused(), refused())
+            >>> script.left
+            2
         """
         for step in steps:
             require_step(step)

@@ -29,6 +29,13 @@ class Entry:
         answer: The JSON object that was answered, also when a fault spoiled it on its way.
         findings: Rules of the protocol that this call broke.
         canned: Whether the answer is one that a rule wrote.
+
+    Example:
+        >>> call = sandbox.journal[0]
+        >>> call.operation, call.status, call.evaluated
+        ('create_request', 201, False)
+        >>> call.masked()["fiscal_code"]
+        '***'
     """
 
     number: int

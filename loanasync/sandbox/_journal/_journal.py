@@ -36,6 +36,21 @@ class Journal(Sequence[Entry]):
     Args:
         most: Calls to keep.
         on: False keeps none, for measurements under load.
+
+    Example:
+        >>> decision = run(client.approve(fiscal_code, request))
+        >>> [call.operation for call in sandbox.journal]
+        ['create_request', 'approve']
+        >>> len(sandbox.journal.calls(operation="approve", fiscal_code=fiscal_code))
+        1
+        >>> sandbox.journal.assert_once(operation="approve", status=201).evaluated
+        True
+        >>> sandbox.journal.assert_never(operation="complete")
+        >>> fiscal_code in sandbox.journal.to_jsonl()
+        False
+        >>> sandbox.journal.clear()
+        >>> len(sandbox.journal)
+        0
     """
 
     def __init__(self, most: int = 1000, *, on: bool = True) -> None:
@@ -91,7 +106,20 @@ class Journal(Sequence[Entry]):
         return "".join(json.dumps(entry.masked()) + "\n" for entry in self.calls(**criteria))
 
     def write_jsonl(self, file: str | Path, **criteria: Any) -> None:
-        """Write `to_jsonl` to a file, in UTF-8."""
+        """Write `to_jsonl` to a file, in UTF-8.
+
+        Args:
+            file: Its path; what was in it is gone.
+            criteria: As for `calls`.
+
+        Example:
+            >>> from pathlib import Path
+            >>> from tempfile import TemporaryDirectory
+            >>> with TemporaryDirectory() as folder:
+            ...     sandbox.journal.write_jsonl(f"{folder}/journal.jsonl")
+            ...     len(Path(folder, "journal.jsonl").read_text().splitlines())
+            1
+        """
         Path(file).write_text(self.to_jsonl(**criteria), encoding="utf-8")
 
     def assert_once(self, **criteria: Any) -> Entry:
@@ -137,6 +165,11 @@ class Journal(Sequence[Entry]):
 
         Raises:
             AssertionError: They did not come in time; the text has the nearest ones.
+
+        Example:
+            >>> [call] = run(sandbox.journal.wait_for(operation="create_request"))
+            >>> call.status
+            201
         """
         with self._wait(count, criteria) as waiting:
             try:
@@ -147,8 +180,18 @@ class Journal(Sequence[Entry]):
     def wait(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[Entry]:
         """`wait_for` without a loop, for a sandbox in another thread.
 
+        Args:
+            count: How many.
+            timeout: Seconds.
+            criteria: As for `calls`.
+
         Raises:
             AssertionError: They did not come in time.
+
+        Example:
+            >>> [call] = sandbox.journal.wait(operation="create_request")
+            >>> call.status
+            201
         """
         with self._wait(count, criteria) as waiting:
             try:

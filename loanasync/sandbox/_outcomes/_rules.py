@@ -26,7 +26,17 @@ _SERVER_S_OWN = ("content-length", "content-type", "transfer-encoding", "connect
 
 @define(kw_only=True)
 class Rule:
-    """Which calls are meant, and with what they are answered; made by `Sandbox.on`."""
+    """Which calls are meant, and with what they are answered; made by `Sandbox.on`.
+
+    Example:
+        >>> rule = sandbox.on(operation="approve").respond("500x2")
+        >>> rule.name, rule.answered
+        ('#1 500x2', 0)
+        >>> run(client.approve(fiscal_code, request, retry=RetryPolicy(base=0.001))).meta.attempts
+        3
+        >>> rule.answered
+        3
+    """
 
     operation: Operation | None = None
     fiscal_code: str | None = field(default=None, repr=False)
