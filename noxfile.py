@@ -212,9 +212,10 @@ def screenshots(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def pictures(session: nox.Session) -> None:
-    """Draw the picture of traces again, from the spans of real calls."""
+    """Draw the pictures of traces, from the spans of real calls, and of the architecture again."""
     session.install("-q", ".[cli]")
     session.run("python", "docs/traces.py")
+    session.run("python", "docs/drawing.py")
 
 
 @nox.session(python=ONE_PYTHON)

@@ -15,6 +15,7 @@ html_css_files = ["site.css", "notebooks.css"]
 html_favicon = "_static/mark.svg"
 html_logo = "_static/mark.svg"
 html_title = f"loanasync {release}"
+html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
 default_role = "code"

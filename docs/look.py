@@ -36,6 +36,10 @@ WIDE = """() => {
   }
   return found.slice(-1).concat(found.length ? [] : ['something outside of the article']);
 }"""
+CUT = """() => [...document.querySelectorAll('article svg text')].filter((each) => {
+  const [text, all] = [each, each.closest('svg')].map((which) => which.getBoundingClientRect());
+  return text.left < all.left - 1 || text.right > all.right + 1 || text.bottom > all.bottom + 1;
+}).map((each) => each.textContent.trim())"""
 BROKEN = """() => [...document.images]
   .filter((each) => each.checkVisibility() && !(each.complete && each.naturalWidth))
   .map((each) => each.getAttribute('src'))"""
@@ -120,6 +124,7 @@ class Reader:
     def _see(self, page: Page, where: str) -> None:
         seen = {
             "wider than the screen": page.evaluate(WIDE),
+            "cut off by the edge of its drawing": page.evaluate(CUT),
             "a picture that does not load": page.evaluate(BROKEN),
             "a picture without a description": page.evaluate(NAMELESS),
             "hard to read": page.evaluate(FAINT, READABLE),

@@ -42,6 +42,9 @@ BROKEN = {
     "<p style='color: #999'>Pale by day.</p>": "(phone, light): hard to read: Pale by day.",
     "<p style='color: #222'>Pale by night.</p>": "(desk, dark): hard to read: Pale by night.",
     "<svg><text y='15' fill='#222'>Drawn for the day.</text></svg>": "hard to read: Drawn for the day.",
+    "<svg width='60'><text y='15' fill='currentColor'>Longer than it is wide.</text></svg>": (
+        "cut off by the edge of its drawing: Longer than it is wide."
+    ),
     "<a href='gone.html'>Gone</a>": "leads nowhere: gone.html",
     "<a href='other.html#here'>Elsewhere</a>": "leads to no such place: other.html#here",
     "<a href='#nowhere'>Here</a>": "leads to no such place: #nowhere",
