@@ -71,6 +71,15 @@ async def test_what_a_page_shows_runs(page: Path, collector: Collector) -> None:
     assert {each.path for each in collector.received} == ({"/v1/traces", "/v1/metrics"} if exports else set())
 
 
+async def test_the_tutorial_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    told = "".join(re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(program, {"__name__": "__page__"})  # noqa: S307  (our own page)
+    printed = capsys.readouterr().out
+    assert doctest.OutputChecker().check_output(told, printed, doctest.ELLIPSIS), printed
+
+
 def examples() -> Iterator[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
     for module in MODULES:
@@ -117,8 +126,12 @@ def test_what_a_docstring_shows_runs(example: doctest.DocTest) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        led = page.parent / target if target else page
+        assert led.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", led.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
 
 
 # What spec §2 to §8 name, row by row, as its tables have them.
