@@ -1,24 +1,19 @@
-"""The commands that a page shows run as they stand, one after the other, in an empty folder."""
+"""The commands that a page shows run as they stand, and print what the page says."""
 
 import asyncio
 import csv
-import doctest
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import shellpage
 from builders import FISCAL_CODE
 
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 
 DOCS = Path(__file__).parent.parent / "docs"
-END = "=== end of a step ==="
+SHOWN = "http://127.0.0.1:8080"
 ORDER = {
     "fiscal_code": FISCAL_CODE,
     "amount": "450,00",
@@ -36,11 +31,6 @@ ORDER = {
 }
 
 
-def steps(page: Path) -> list[tuple[str, str]]:
-    """Each block of commands, with the text that is said to come of it."""
-    return re.findall(r"```sh\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
 async def given(folder: Path, sandbox: Sandbox) -> None:
     """The reader's own files: orders in euro, whose requests are created, and one in euro cents."""
     orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
@@ -55,33 +45,29 @@ async def given(folder: Path, sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", ["index.md", "howto/bulk.md"])
-def test_the_commands_of_a_page_run_and_say_what_is_told(name: str, tmp_path: Path) -> None:
-    if not shutil.which("bash"):
-        assert not os.environ.get("CI"), "the gate needs bash"
-        pytest.skip("there is no bash")
-    shown = steps(DOCS / name)
-    assert shown
-    programs = Path(sys.executable).parent
+def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path: Path) -> None:
+    assert shellpage.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
         asyncio.run(given(tmp_path, sandbox))
         environment = {
-            **os.environ,
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "LOANASYNC_BASE_URL": sandbox.base_url,
             "LOANASYNC_SHOP_ID": sandbox.shop_id,
             "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
         }
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail"],  # noqa: S607  (whichever there is)
-            input=f"\necho '{END}'\n".join(commands for commands, _ in shown),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-    assert done.returncode == 0, done.stderr
-    checker = doctest.OutputChecker()
-    for (commands, wanted), got in zip(shown, done.stdout.split(f"{END}\n"), strict=True):
-        told = f"{commands}\nwanted:\n{wanted}\ngot:\n{got}"
-        assert checker.check_output(wanted.rstrip(), got.rstrip(), doctest.ELLIPSIS), told
+        shellpage.run(DOCS / name, tmp_path, environment, {})
+
+
+def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> None:
+    page = DOCS / "howto" / "curl.md"
+    assert len(shellpage.steps(page)) > 10
+    with Sandbox.in_thread() as sandbox:
+        shellpage.run(page, tmp_path, {}, {SHOWN: sandbox.base_url})
+
+
+@pytest.mark.parametrize(
+    "page", ["```sh\necho one\n```\n```text\ntwo\n```\n", "```sh\nfalse\n```\n", "```sh\necho one\n```\n"]
+)
+def test_a_page_that_says_otherwise_is_noticed(page: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    with pytest.raises(AssertionError):
+        shellpage.run(tmp_path / "page.md", tmp_path, {}, {})

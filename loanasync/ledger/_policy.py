@@ -102,8 +102,8 @@ class LedgerPolicy:
 
         Example:
             >>> from loanasync.ledger import LedgerPolicy
-            >>> LedgerPolicy(spool="orphans").spools
-            (PosixPath('orphans'),)
+            >>> [folder.name for folder in LedgerPolicy(spool="orphans").spools]
+            ['orphans']
         """
         return default_spools() if self.spool is None else (self.spool,)
 
