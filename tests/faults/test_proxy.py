@@ -1,0 +1,100 @@
+"""A session of the shop's may lead through a proxy: it passes bytes on, and reads none of them."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from builders import FISCAL_CODE, approval_request
+from faultrow import http
+from rawserver import Certificate, Play, RawServer, authority, certificate, running
+
+from loanasync import Approved, ConnectError, LoanClient
+
+ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))
+TOKEN = "token-of-the-shop"
+
+
+class Proxy:
+    """Opens tunnels, or says why not; keeps all that shops sent through it."""
+
+    def __init__(self, *, answer: str = "200 Connection established") -> None:
+        self.heard = b""
+        self._answer = answer
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, shop: asyncio.StreamReader, to_shop: asyncio.StreamWriter) -> None:
+        head = await shop.readuntil(b"\r\n\r\n")
+        self.heard += head
+        to_shop.write(f"HTTP/1.1 {self._answer}\r\nContent-Length: 0\r\n\r\n".encode())
+        if self._answer.startswith("200"):
+            host, port = head.split()[1].decode().rsplit(":", 1)
+            service, to_service = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(self._pass(shop, to_service), self._pass(service, to_shop, keep=False))
+        to_shop.close()
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, keep: bool = True
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while part := await reader.read(65536):
+                self.heard += part if keep else b""
+                writer.write(part)
+        writer.close()
+
+
+@asynccontextmanager
+async def shop(service: str, proxy: str) -> AsyncIterator[LoanClient]:
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority().configure_trust(trusting)
+    async with (
+        aiohttp.ClientSession(proxy=proxy, connector=aiohttp.TCPConnector(ssl=trusting)) as session,
+        LoanClient(service, shop_id="s", auth_token=TOKEN, session=session) as client,
+    ):
+        yield client
+
+
+async def test_an_approval_goes_through_a_proxy_that_reads_nothing_of_it() -> None:
+    proxy = Proxy()
+    async with (
+        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        proxy.running() as address,
+        shop(server.base_url, address) as client,
+    ):
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+    assert proxy.heard.startswith(b"CONNECT 127.0.0.1:")
+    assert len(proxy.heard) > 1000
+    for secret in (TOKEN.encode(), FISCAL_CODE.encode(), b"/api/shops/"):
+        assert secret not in proxy.heard
+        assert secret in server.requests[0]
+
+
+@pytest.mark.parametrize("answer", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
+async def test_what_a_proxy_turns_away_was_never_sent(answer: str) -> None:
+    proxy = Proxy(answer=answer)
+    async with (
+        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        proxy.running() as address,
+        shop(server.base_url, address) as client,
+    ):
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+        assert caught.value.request_sent == "no"
+    assert server.requests == []
+
+
+async def test_a_proxy_that_is_not_there_is_no_connection() -> None:
+    async with Proxy().running() as gone:
+        pass
+    async with shop("https://loans.example.com", gone) as client:
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert caught.value.request_sent == "no"
