@@ -41,7 +41,7 @@ class Box:
         return WIDTH - 2 * self.left
 
 
-REQUEST = Stage("one HTTP request", "_sessions _direct _transport _replies", "wire")
+REQUEST = Stage("one HTTP request", "_sessions _direct _wire _transport _replies", "wire")
 ATTEMPT = Stage("a span for each attempt", "_propagation", "awaits", REQUEST)
 ATTEMPTS = Stage("attempts: after a 500 only", "_retry", "awaits", ATTEMPT)
 PLACE = Stage("a place among the concurrent calls", "_pipeline _loops", "awaits", ATTEMPTS)
