@@ -161,7 +161,8 @@ results.summary
     assert (bar["value"], bar["max"], bar["bar_style"]) == (5, 5, "success")
 
 
-TYPED = f"""{ASK}
+# Functions of several lines cannot be piped into every Python's prompt.
+TYPED = f"""exec({ASK!r})
 client = LoanClient.from_env()
 print("first:", (await ask()).approved)
 print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
@@ -197,11 +198,7 @@ def started(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -> t
 def test_a_prompt_with_await_serves_one_client_in_all_its_loops(
     shared: Sandbox, tmp_path: Path, command: list[str]
 ) -> None:
-    # A blank line ends the function that is typed in.
-    typed = TYPED.replace(
-        "\nclient = LoanClient.from_env()\nprint", "\n\nclient = LoanClient.from_env()\nprint", 1
-    )
-    printed, complaints = started(shared, tmp_path, *command, typed=typed)
+    printed, complaints = started(shared, tmp_path, *command, typed=TYPED)
     told = [line.rpartition(">>> ")[2].rpartition("]: ")[2] for line in printed.splitlines()]
     assert [line for line in told if line in SAID] == SAID
     for wrong in ("Traceback", "Error", "Unclosed", "never awaited"):
