@@ -111,6 +111,9 @@ class Direct:
                 return replies.no_answer(error, never_left=True)
             finally:
                 replies.drop_frames(error)
+        except asyncio.CancelledError as given_up:
+            replies.drop_frames(given_up)  # an error report with local variables would show the token
+            raise
         try:
             return await wire.ask(request, place.name, until)
         finally:

@@ -81,11 +81,11 @@ class _Lane:
         """Whether the next call has to wait for another to end."""
         return self._places is not None and self._places.locked()
 
-    async def take_place(self, within: float) -> bool:
-        """Wait for a place, at most so many seconds."""
+    async def take_place(self, within: float, *, has_to_wait: bool) -> bool:
+        """Take a place, and wait for one at most so many seconds if they are all taken."""
         if self._places is None:
             return True
-        if not self._places.locked():
+        if not has_to_wait:
             return await self._places.acquire()  # at once
         try:
             async with asyncio.timeout(within):
@@ -191,7 +191,7 @@ class Pipeline:
         operation = call.endpoint.operation
         deadline = started + timeout.total
         has_to_wait = lane.is_full
-        has_place = await lane.take_place(timeout.total)
+        has_place = await lane.take_place(timeout.total, has_to_wait=has_to_wait)
         try:
             if has_to_wait:
                 record.queued(self._now() - started, None if has_place else "PoolTimeoutError")

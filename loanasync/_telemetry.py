@@ -5,8 +5,9 @@ samplers, propagators, processors and handlers are the shop's: what they raise s
 """
 
 import logging
+from collections.abc import Mapping
 from time import perf_counter
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry import context as otel_context
@@ -61,7 +62,8 @@ class Telemetry:
         require_provider("Tracer", "tracer_provider", tracer_provider)
         require_provider("Meter", "meter_provider", meter_provider)
         self._inject = injector(propagate)
-        self._only_traces = propagate != "global"  # what is global may send baggage without a trace, too
+        self.sends_more_than_traces = propagate == "global"  # baggage, which needs no trace
+        self._attributes: dict[tuple[str, str, int, int | None, str | None], Attributes] = {}
         self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
         self.metrics = metrics_of(meter_provider)
 
@@ -77,15 +79,32 @@ class Telemetry:
             broken(error)
             return NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
 
-    def headers(self, *, is_traced: bool) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         """What an attempt sends of its trace."""
-        if self._only_traces and not is_traced:
-            return {}
         try:
             return self._inject(otel_context.get_current())
         except Exception as error:  # noqa: BLE001  (a propagator's)
             broken(error)
             return {}
+
+    def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
+        """What the conventions say of a request and its end, for all that ended the same way."""
+        shop, endpoint = call.shop, call.endpoint
+        key = (endpoint.operation, shop.host, shop.port, status, error_type)
+        try:
+            return self._attributes[key]
+        except KeyError:
+            kept: Attributes = {
+                "http.request.method": endpoint.method,
+                "server.address": shop.host,
+                "server.port": shop.port,
+                "url.template": endpoint.template,
+            }
+            if status is not None:
+                kept["http.response.status_code"] = status
+            if error_type is not None:
+                kept["error.type"] = error_type
+            return self._attributes.setdefault(key, kept)
 
 
 def _trace_id(span: Span) -> str | None:
@@ -110,20 +129,17 @@ class CallRecord:
     `trace_id` is the trace's id in hex, if there is a trace.
     """
 
-    __slots__ = (
-        *("_attempts", "_call", "_ledger", "_outcome", "_span", "_started"),
-        *("_stopped_by", "_telemetry", "_token", "trace_id"),
-    )
+    # What most calls never set belongs to the class: making a record is a good part of its cost.
+    trace_id: str | None = None
+    _attempts = 0
+    _stopped_by: str | None = None
+    _outcome: str | None = None
+    _ledger: str | None = None
+    _token: "Token[Context] | None" = None
 
     def __init__(self, telemetry: Telemetry, call: Call) -> None:
         self._telemetry = telemetry
         self._call = call
-        self._attempts = 0
-        self._stopped_by: str | None = None
-        self._outcome: str | None = None
-        self._ledger: str | None = None
-        self._token: Token[Context] | None = None
-        self.trace_id: str | None = None
 
     def __enter__(self) -> Self:
         self._started = perf_counter()
@@ -175,22 +191,19 @@ class CallRecord:
         if self._outcome is not None and self._ledger in (None, CLAIMED):
             metrics.decisions.counts[self._outcome] += 1
         try:
-            self._tell(error)
+            # A cancelled call did not fail, it was given up: CancelledError is no Exception.
+            failure = type(error).__name__ if isinstance(error, Exception) else None
+            level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
+            if LOGGER.isEnabledFor(level):
+                self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
+            if self._token is not None and self._span.is_recording():
+                self._describe(failure)
         except Exception as own:  # noqa: BLE001  (a span's)
             broken(own)
         finally:  # also when somebody in there wants the program to end
             if self._token is not None:
                 otel_context.detach(self._token)
                 _end(self._span)
-
-    def _tell(self, error: BaseException | None) -> None:
-        # A cancelled call did not fail, it was given up: CancelledError is no Exception.
-        failure = type(error).__name__ if isinstance(error, Exception) else None
-        level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
-        if LOGGER.isEnabledFor(level):
-            self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
-        if self._span.is_recording():
-            self._describe(failure)
 
     def _log(self, level: int, end: str) -> None:
         tell(
@@ -227,26 +240,18 @@ class AttemptRecord:
     `headers` are what it sends of its trace.
     """
 
-    __slots__ = (
-        "_call",
-        "_error_type",
-        "_is_recorded",
-        "_number",
-        "_span",
-        "_started",
-        "_status",
-        "_telemetry",
-        "_token",
-        "headers",
-    )
+    # As above.
+    headers: Mapping[str, str] = MappingProxyType({})
+    _is_recorded = False
+    _status: int | None = None
+    _error_type: str | None = None
+    _token: "Token[Context] | None" = None
 
     def __init__(self, telemetry: Telemetry, call: Call, number: int, above: Span) -> None:
         self._telemetry = telemetry
         self._call = call
         self._number = number
         self._span = above
-        self._status: int | None = None
-        self._error_type: str | None = None
 
     def answered(self, status: int, fault: str | None = None) -> None:
         """Say with which status the attempt was answered; 4xx, 5xx and half a body are its errors."""
@@ -261,20 +266,23 @@ class AttemptRecord:
         self._error_type = cause_type
 
     def __enter__(self) -> Self:
-        # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
         is_traced = self._span is not INVALID_SPAN
-        self._is_recorded = is_traced and self._span.is_recording()
-        self._token = None
-        if self._is_recorded:
+        # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
+        if is_traced and self._span.is_recording():
+            self._is_recorded = True
             self._span = self._begin()
             self._token = otel_context.attach(set_span_in_context(self._span))
-        self.headers = self._telemetry.headers(is_traced=is_traced)
+        if is_traced or self._telemetry.sends_more_than_traces:
+            self.headers = self._telemetry.headers()
         self._started = perf_counter()
         return self
 
     def _begin(self) -> Span:
         endpoint = self._call.endpoint
-        attributes = {**self._attributes(), "url.full": self._call.redacted_url}
+        attributes = {
+            **self._telemetry.attributes(self._call, None, None),
+            "url.full": self._call.redacted_url,
+        }
         if self._number > 1:
             attributes["http.request.resend_count"] = self._number - 1
         return self._telemetry.span(f"{endpoint.method} {endpoint.template}", SpanKind.CLIENT, attributes)
@@ -284,7 +292,15 @@ class AttemptRecord:
     ) -> None:
         duration = perf_counter() - self._started
         try:
-            self._tell(duration, given_up=error is not None)
+            if self._is_recorded:
+                self._describe()
+            if error is None:  # a request that was given up has no duration worth counting
+                told = self._telemetry.attributes(self._call, self._status, self._error_type)
+                self._telemetry.metrics.duration.record(duration, told)
+                is_usual = self._status is not None and self._status < SYSTEM_FAULT
+                level = logging.DEBUG if is_usual else logging.WARNING
+                if LOGGER.isEnabledFor(level):
+                    self._log(level, duration)
         except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
             broken(own)
         finally:  # as above
@@ -292,39 +308,22 @@ class AttemptRecord:
                 otel_context.detach(self._token)
                 _end(self._span)
 
-    def _attributes(self) -> Attributes:
-        shop, endpoint = self._call.shop, self._call.endpoint
-        return {
-            "http.request.method": endpoint.method,
-            "server.address": shop.host,
-            "server.port": shop.port,
-            "url.template": endpoint.template,
-        }
-
-    def _tell(self, duration: float, *, given_up: bool) -> None:
-        ended: Attributes = {}
+    def _describe(self) -> None:
         if self._status is not None:
-            ended["http.response.status_code"] = self._status
+            self._span.set_attribute("http.response.status_code", self._status)
         if self._error_type is not None:
-            ended["error.type"] = self._error_type
-        if self._is_recorded:
-            self._span.set_attributes(ended)
-            if self._error_type is not None:
-                self._span.set_status(Status(StatusCode.ERROR))
-        if given_up:  # a request that was given up has no duration worth counting
-            return
-        self._telemetry.metrics.duration.record(duration, {**self._attributes(), **ended})
-        is_usual = self._status is not None and self._status < SYSTEM_FAULT
-        level = logging.DEBUG if is_usual else logging.WARNING
-        if LOGGER.isEnabledFor(level):
-            tell(
-                level,
-                "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
-                operation=self._call.endpoint.operation,
-                end=self._error_type or self._status,
-                attempt=self._number,
-                duration=duration,
-                status=self._status,
-                error_type=self._error_type,
-                trace_id=_trace_id(self._span),
-            )
+            self._span.set_attribute("error.type", self._error_type)
+            self._span.set_status(Status(StatusCode.ERROR))
+
+    def _log(self, level: int, duration: float) -> None:
+        tell(
+            level,
+            "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
+            operation=self._call.endpoint.operation,
+            end=self._error_type or self._status,
+            attempt=self._number,
+            duration=duration,
+            status=self._status,
+            error_type=self._error_type,
+            trace_id=_trace_id(self._span),
+        )
