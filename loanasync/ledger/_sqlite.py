@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
+from weakref import finalize
 
 from attrs import astuple, fields
 
@@ -57,6 +58,7 @@ class SqliteLedger:
     this machine: on a network's file system SQLite's locks cannot be trusted.
 
     It is opened when it is first used, in a thread of its own, so that no event loop ever waits for the disk.
+    When its process ends, it lets go of the file, also where nobody closed it.
 
     Args:
         file: Made if it is not there; its folder must be.
@@ -185,6 +187,8 @@ class _Thread:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = _open(self._file, self._patience)
+            # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
+            finalize(self, _let_go, self._connection, self.process)
         return self._connection
 
     async def end(self) -> None:
@@ -195,6 +199,11 @@ class _Thread:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _let_go(connection: sqlite3.Connection, process: int) -> None:
+    if process == os.getpid():  # to close it in a forked child would drop its parent's locks
+        connection.close()
 
 
 def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:

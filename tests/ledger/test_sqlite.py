@@ -172,6 +172,17 @@ def test_a_forked_child_opens_the_file_anew(file: Path) -> None:
     assert subprocess.run([sys.executable, "-c", FORKING, file], check=False, timeout=60).returncode == 0
 
 
+def test_a_process_that_ends_lets_go_of_the_file_in_order(file: Path) -> None:
+    forgotten = (
+        "import asyncio, sys; from loanasync.ledger import SqliteLedger; ledger = SqliteLedger(sys.argv[1]);"
+        " asyncio.run(ledger.claim('k', token='t', payload='p', lease=60))"
+    )
+    command = [sys.executable, "-X", "dev", "-c", forgotten, str(file)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60)
+    assert done.stderr == ""  # Python 3.13 would tell of a connection that is left open
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
 def test_it_says_which_file_it_is(file: Path) -> None:
     assert repr(SqliteLedger(file)) == f"SqliteLedger('{file}')"
 
