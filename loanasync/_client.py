@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from copy import copy
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from opentelemetry.metrics import MeterProvider
@@ -16,6 +15,7 @@ from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
 from loanasync._display import JSON
 from loanasync._ledger import recorder
+from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
 from loanasync._meta import Problem
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["LoanClient"]
 
 
-class LoanClient(AsksMany):
+class LoanClient(AsksMany, Lifetime):
     """A shop's access to the service (spec §4), for as many calls at once as it likes.
 
     It can be made anywhere, also before a loop runs; sessions are opened on first use, one for each event
@@ -381,17 +381,6 @@ class LoanClient(AsksMany):
         await self._pipeline.aclose(self._options.timeout.total)
         if self._recorder is not None:
             await self._recorder.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same

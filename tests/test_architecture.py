@@ -47,7 +47,7 @@ ORDER = [
         "_telemetry",
     ),
     *("_loops", "_replies", "_standstill", "_transport", "_wire", "_direct", "_sessions", "_pipeline"),
-    *("bulk", "_many", "_ledger", "_client", "__init__"),
+    *("bulk", "_many", "_ledger", "_lifetime", "_client", "__init__"),
 ]
 
 # And so within the rooms of more than one module. The ledgers stand on the core.
@@ -167,7 +167,7 @@ def waits(file: Path) -> bool:
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if waits(file)}
     calling = {"_retry", "_loops", "_replies", "_standstill", "_transport", "_direct", "_pipeline", "_client"}
-    assert waiting == calling | {"bulk._pace", "bulk._window", "bulk._approvals", "_many"}
+    assert waiting == calling | {"bulk._pace", "bulk._window", "bulk._approvals", "_many", "_lifetime"}
 
 
 def test_the_sandbox_and_the_core_share_no_code() -> None:

@@ -1,0 +1,126 @@
+"""The example shops as a shopper meets them: in process, and over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+import httpx
+import uvicorn
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from loanasync import LoanClient
+
+SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
+FORM = {
+    "fiscal_code": "tstxyz00a00a000a",  # as people type it
+    "first_name": "Anna",
+    "last_name": "Prova",
+    "email": "anna@example.com",
+    "mobile_phone": "3330000000",
+    "address": "Via Prova",
+    "street_number": "12/A",
+    "postal_code": "00100",
+    "city": "Roma",
+    "province": "RM",
+    "citizenship": "italian",
+    "instalments": "12",
+}
+CODE = FORM["fiscal_code"].upper()
+DATA = {
+    "document_type": "identity_card",
+    "document_code": "AA00000AA",
+    "document_city": "Roma",
+    "document_issue_date": "2022-05-17",
+    "document_expiration_date": "2032-05-17",
+    "marketing": "on",
+}
+
+
+def made(name: str, client: LoanClient) -> Any:
+    return import_module(f"shop_{name}").make_app(client)
+
+
+@asynccontextmanager
+async def living(app: Any) -> AsyncIterator[None]:
+    """An ASGI application between its start and its end, as a server tells it of them."""
+    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    heard: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+    running = asyncio.create_task(app(scope, told.get, heard.put))
+    await told.put({"type": "lifespan.startup"})
+    assert await heard.get() == {"type": "lifespan.startup.complete"}
+    try:
+        yield
+    finally:
+        await told.put({"type": "lifespan.shutdown"})
+        assert await heard.get() == {"type": "lifespan.shutdown.complete"}
+        await running
+
+
+@asynccontextmanager
+async def shopper(name: str, client: LoanClient) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser without a screen, in a shop that runs in this process."""
+    app = made(name, client)
+    if isinstance(app, web.Application):
+        async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url(""))) as browser:
+            yield browser
+    else:
+        inside = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+        async with living(app), inside as browser:
+            yield browser
+
+
+def listening() -> socket.socket:
+    """A port of this machine that is ours already, so that others can be told of it."""
+    made = socket.create_server(("127.0.0.1", 0))
+    made.settimeout(0)
+    return made
+
+
+def address_of(sock: socket.socket) -> str:
+    return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def serving(name: str, client: LoanClient, sock: socket.socket) -> AbstractAsyncContextManager[None]:
+    """A shop over a real socket, on the server that its page names."""
+    app = made(name, client)
+    return _aiohttp(app, sock) if isinstance(app, web.Application) else _uvicorn(app, sock)
+
+
+@asynccontextmanager
+async def _aiohttp(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+class Server(uvicorn.Server):
+    """One that tells when it has started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
+@asynccontextmanager
+async def _uvicorn(app: Any, sock: socket.socket) -> AsyncIterator[None]:
+    server = Server(uvicorn.Config(app, lifespan="on", log_config=None))
+    running = asyncio.create_task(server.serve([sock]))
+    await server.is_up.wait()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await running
