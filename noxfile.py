@@ -191,6 +191,7 @@ def types(session: nox.Session) -> None:
     found = re.search(r'Symbols exported by "loanasync": ([1-9][0-9]*)', str(report))
     if not found or "Type completeness score: 100%" not in str(report):
         session.error("the public surface is not found, or not typed as a whole")
+    session.run("pytest", "tests/typing/checkers.py")
 
 
 @nox.session(python=ONE_PYTHON)

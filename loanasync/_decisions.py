@@ -18,25 +18,45 @@ class _Echo:
     """The members that both decisions share (spec §2.1, response); None is what did not come."""
 
     email: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     last_name: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1, ``lastname``)."""
     first_name: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1, ``firstname``)."""
     fiscal_code: str | None = field(default=None, repr=mask)
+    """The customer's fiscal code (spec §2.1)."""
     mobile_phone: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     city: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     address: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     province: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     postal_code: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     street_number: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
     citizenship: Citizenship | str | None = field(default=None, repr=mask)
+    """As it was sent; a value that this version does not know stays a str (spec §2.1)."""
     iban: str | None = field(default=None, repr=mask)
+    """As it was sent (spec §2.1)."""
     amount: int | None = None
+    """Amount requested, euro cents (spec §2.1)."""
     net_amount: int | None = None
+    """What the shop receives on successful payment, euro cents (spec §2.1)."""
     instalments: int | None = None
+    """Number of instalments (spec §2.1)."""
     zero_interest_rate: bool | None = None
+    """Whether the zero rate is enabled (spec §2.1)."""
     order_token: str | None = field(default=None, repr=mask)
+    """Token of the order (spec §2.1)."""
     payment_day_of_month: int | None = None
+    """Day of the month on which instalments are paid (spec §2.1)."""
     raw: Mapping[str, JSON] = field(default=NO_MEMBERS, hash=False)
+    """The body as it came, read-only, unknown members included (spec §2.1)."""
     meta: Meta
+    """How the answer came about: status, attempts, seconds, trace id (spec §4.1)."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -83,7 +103,9 @@ class Approved(_Echo):
     """
 
     approved: Literal[True] = field(default=True, init=False)
+    """True: the service approved (spec §3)."""
     redirect_url: str | None = field(default=None, repr=mask)
+    """Where the customer must be sent (spec §1.3); it holds a token: opaque, never log it."""
 
 
 @frozen(kw_only=True, slots=False)
@@ -98,6 +120,8 @@ class Refused(_Echo):
     """
 
     approved: Literal[False] = field(default=False, init=False)
+    """False: the service refused, which is final (spec §3)."""
 
 
 Decision: TypeAlias = Approved | Refused
+"""What an approval comes to: match it over `Approved` and `Refused`; nothing else can come (spec §3)."""

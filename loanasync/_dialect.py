@@ -110,11 +110,17 @@ class Dialect:
     """
 
     street_number_field: Literal["streetNumber", "civicNumber"] = "streetNumber"
+    """Wire name of the street number (spec §2.1)."""
     instalments_field: Literal["instalments", "installments"] = "instalments"
+    """Wire name of the number of instalments (spec §2.1)."""
     italian: Literal["italian", "Italian"] = "italian"
+    """Spelling of the Italian citizenship (spec §2.1)."""
     order_token_required: bool = False
+    """Whether `ApprovalRequest.order_token` must be given (spec §2.1)."""
     sends_iban: bool = True
+    """Whether `ApprovalRequest.iban` is part of the call (spec §2.1)."""
     sends_payment_day_of_month: bool = True
+    """Whether `ApprovalRequest.payment_day_of_month` is part of the call (spec §2.1)."""
 
     def __attrs_post_init__(self) -> None:
         spellings = {

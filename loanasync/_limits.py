@@ -32,12 +32,19 @@ class Limits:
     """
 
     amount_min: int = 5_000
+    """Least loan amount, euro cents (spec §8)."""
     amount_max: int = 1_500_000
+    """Greatest loan amount, euro cents (spec §8)."""
     instalments_min: int = 3
+    """Fewest instalments (spec §8)."""
     instalments_max: int = 60
+    """Most instalments (spec §8)."""
     province: str = "[A-Z]{2}"
+    """Pattern that the whole province matches (spec §8)."""
     postal_code: str = "[0-9]{5}"
+    """Pattern that the whole postal code matches (spec §8)."""
     street_number: str | None = None
+    """Pattern that the whole street number matches; None: it is only not blank (spec §2.1)."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("amount", "instalments"):

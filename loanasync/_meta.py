@@ -20,8 +20,11 @@ class Problem:
     """
 
     field: str
+    """Our name of the field; a wire name that we do not know as it came (spec §7)."""
     wire_name: str
+    """The name under which the service knows it (spec §7)."""
     message: str
+    """What helps to mend it; never the value (spec §7)."""
 
     def __str__(self) -> str:
         # spec §7: the one message of a 403 and of a 409 belongs to no field
@@ -52,7 +55,12 @@ class Meta:
     """
 
     status: int
+    """HTTP status of the last answer (spec §4)."""
     attempts: int
+    """Requests sent for this call; more than 1 only after a 500 (spec §7)."""
     elapsed: float
+    """Seconds from the call's first step to its answer, waiting and sleeping included."""
     trace_id: str | None = None
+    """The trace's 32 hex digits, when a trace was recorded or passed on."""
     unread: tuple[str, ...] = ()
+    """Wire names of members that came with a type outside the specification (spec §2)."""

@@ -154,11 +154,17 @@ class AdditionalData:
     """
 
     residence: Residence | str
+    """How the customer lives (spec §2.1)."""
     residence_start_date: date
+    """Since when; the day is not sent (spec §2.1, MM/YYYY)."""
     educational_qualification: EducationalQualification | str
+    """The customer's degree (spec §2.1)."""
     children: str
+    """Number of children, "0" to "4" or "5+" (spec §2.1)."""
     salary_type: SalaryType | str
+    """What `salary` counts (spec §2.1)."""
     salary: int
+    """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
         return "AdditionalData(***)"
@@ -209,27 +215,47 @@ class ApprovalRequest:
     """
 
     amount: int
+    """Loan amount, euro cents, 5000 to 1500000 (spec §2.1, §8)."""
     instalments: int
+    """Number of instalments, 3 to 60 (spec §2.1, §8)."""
     loan_finality: str = "ecommerce_shop"
+    """Purpose of the loan (spec §2.1)."""
     email: str = field(repr=mask)
+    """E-mail address (spec §2.1)."""
     last_name: str = field(repr=mask)
+    """Family name (spec §2.1, ``lastname``)."""
     first_name: str = field(repr=mask)
+    """Given name (spec §2.1, ``firstname``)."""
     mobile_phone: str = field(repr=mask)
+    """Mobile number, digits only, without the international prefix (spec §2.1)."""
     country_calling_code: str | None = field(default=None, repr=mask)
+    """International prefix; the service assumes ``+39`` for None (spec §2.1)."""
     city: str = field(repr=mask)
+    """City of residence (spec §2.1)."""
     address: str = field(repr=mask)
+    """Street name without commas and without the street number (spec §2.1)."""
     province: str = field(repr=mask)
+    """Two upper-case letters, such as ``RM`` (spec §2.1, §8)."""
     postal_code: str = field(repr=mask)
+    """Five digits as a string (spec §2.1, §8)."""
     street_number: str = field(repr=mask)
+    """Such as ``12`` or ``12/A`` (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
     citizenship: Citizenship | str = field(repr=mask)
+    """A `Citizenship` or its wire value (spec §2.1)."""
     iban: str | None = field(default=None, repr=mask)
+    """Bank account identifier (spec §2.1)."""
     zero_interest_rate: bool | None = None
+    """None leaves it to the shop's own setting and is not sent (spec §2.1)."""
     order_token: str | None = field(default=None, repr=mask)
+    """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
     payment_day_of_month: int | None = None
+    """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
     additional: AdditionalData | None = field(default=None, repr=masked_unless(AdditionalData))
+    """The conditional block, when the service wants it (spec §2.1)."""
     extra: Mapping[str, JSON] = field(
         default=NO_MEMBERS, converter=read_only, hash=False, repr=masked_unless(Body)
     )
+    """Members to send as they are, for fields that this version does not know (spec §2.1)."""
 
 
 @names_its_fields
@@ -263,17 +289,29 @@ class UserData:
     """
 
     document_type: DocumentType | str | None = None
+    """A `DocumentType` or its wire value (spec §2.2, ``documentOfType``)."""
     document_code: str | None = None
+    """The document's code (spec §2.2)."""
     document_city: str | None = None
+    """City that issued the document (spec §2.2)."""
     document_issue_date: date | None = None
+    """Day of issue (spec §2.2)."""
     document_expiration_date: date | None = None
+    """Last day of validity (spec §2.2)."""
     iban: str | None = None
+    """Bank account identifier (spec §2.2)."""
     politically_exposed: bool | None = None
+    """True for a politically exposed person (spec §2.2)."""
     us_person: bool | None = None
+    """True for a US citizen (spec §2.2)."""
     marketing: bool | None = None
+    """True if the data may be used for marketing (spec §2.2)."""
     payment_day_of_month: int | None = None
+    """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
     profession: str | None = None
+    """A profession (spec §2.2)."""
     extra: Mapping[str, JSON] = field(default=NO_MEMBERS, converter=read_only, hash=False)
+    """Members to send as they are; in an answer, those that this version does not know (spec §2.2)."""
 
     def __repr__(self) -> str:
         return "UserData(***)"

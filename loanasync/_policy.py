@@ -46,9 +46,13 @@ class RetryPolicy:
     """
 
     attempts: int = 3
+    """Requests sent at the most, the first included; again only after a 500 (spec §7)."""
     base: float = 0.2
+    """Seconds of the first wait at the most."""
     cap: float = 5.0
+    """Seconds of any wait at the most."""
     quota: int = 50
+    """Retries that a client may have in hand for all its calls."""
 
     def __attrs_post_init__(self) -> None:
         _require_count("retry", 1, attempts=self.attempts)
@@ -75,8 +79,11 @@ class Timeout:
     """
 
     total: float = 60.0
+    """Seconds for the call as a whole, waits included (spec §8)."""
     attempt: float = 30.0
+    """Seconds for one attempt (spec §8)."""
     connect: float = 5.0
+    """Seconds for a connection to stand; less than `attempt` (spec §8)."""
 
     def __attrs_post_init__(self) -> None:
         _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)

@@ -7,9 +7,11 @@ from loanasync import (
     ApprovalRequest,
     Approved,
     Decision,
+    Dialect,
     LoanClient,
     Problem,
     Refused,
+    RetryPolicy,
     UserData,
 )
 from loanasync.errors import AlreadyEvaluatedError, ServiceError
@@ -79,3 +81,24 @@ def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: A
     decision.approved = False  # type: ignore[misc, assignment]
     refused.redirect_url  # type: ignore[attr-defined]  # noqa: B018  (a refusal leads nowhere)
     client.approve("code", {"amount": 1})  # type: ignore[arg-type, unused-coroutine]
+    client.approve("code", request=UserData()).approved  # type: ignore[arg-type, attr-defined]  # noqa: B018
+    LoanClient("a", shop_id="b", auth_token="c", dialect="street_number")  # type: ignore[arg-type]
+    LoanClient("a", shop_id="b", auth_token="c", session=anything, retries=3)  # type: ignore[call-arg]
+    Dialect(street_number_field="number")  # type: ignore[arg-type]
+    RetryPolicy(attempts="3")  # type: ignore[arg-type]
+    client.with_options(base_url="https://loans.example.com")  # type: ignore[call-arg]
+    decision.approval_message_api_full  # type: ignore[attr-defined]  # noqa: B018  ("must not be used")
+
+
+def a_refusal_may_not_be_forgotten(decision: Decision) -> str:
+    match decision:
+        case Approved():
+            return "send the customer on"
+        case _:
+            assert_never(decision)  # type: ignore[arg-type]
+
+
+def nor_may_it_fall_through(decision: Decision) -> str:  # type: ignore[return]
+    match decision:
+        case Approved():
+            return "send the customer on"

@@ -1,0 +1,107 @@
+"""What other type checkers make of the public surface, and what an editor shows of it; for `nox -s types`."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from languageserver import editing
+
+import loanasync
+
+SURFACE = Path(__file__).with_name("surface.py").read_text(encoding="utf-8")
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
+VALUES = ["AdditionalData", "ApprovalRequest", "Approved", "Dialect", "Limits", "Meta", "Problem"]
+VALUES += ["Refused", "RetryPolicy", "Timeout", "UserData"]
+UNITS = {
+    "ApprovalRequest.amount": "euro cents",
+    "AdditionalData.salary": "Whole euros, not cents",
+    "Approved.net_amount": "euro cents",
+    "Limits.amount_min": "euro cents",
+    "Limits.amount_max": "euro cents",
+    "Meta.elapsed": "Seconds",
+    "RetryPolicy.base": "Seconds",
+    "RetryPolicy.cap": "Seconds",
+    "Timeout.total": "Seconds",
+    "Timeout.attempt": "Seconds",
+    "Timeout.connect": "Seconds",
+}
+OWN = ("RetryPolicy.", "Meta.elapsed", "Meta.trace_id")  # of this package: no paragraph tells of them
+
+
+def found_by_pyright(*files: Path) -> set[int]:
+    said = report("basedpyright", "--outputjson", *map(str, files))
+    return {each["range"]["start"]["line"] + 1 for each in said["generalDiagnostics"]}
+
+
+def found_by_ty(*files: Path) -> set[int]:
+    beside = ("--extra-search-path", str(EXAMPLES))  # where the examples find each other
+    said = report("ty", "check", "--output-format", "gitlab", *beside, *map(str, files))
+    return {each["location"]["positions"]["begin"]["line"] for each in said}
+
+
+def report(*command: str) -> Any:
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
+def test_misuse_that_mypy_refuses_is_refused_by_others_and_nothing_else_is(
+    found: Callable[..., set[int]], tmp_path: Path
+) -> None:
+    """The lines that mypy must refuse carry an ignore each, and mypy tells of one that is not needed."""
+    misuse = {number for number, line in enumerate(SURFACE.splitlines(), 1) if IGNORED.search(line)}
+    assert len(misuse) > 10
+    file = tmp_path / "surface.py"
+    file.write_text(IGNORED.sub("", SURFACE), encoding="utf-8")
+    assert found(file) == misuse
+
+
+@pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
+def test_the_example_shops_are_in_order(found: Callable[..., set[int]]) -> None:
+    """All but Django's, which has no types of its own: each checker brings others."""
+    files = set(EXAMPLES.glob("*.py")) - {EXAMPLES / "shop_django.py"}
+    assert len(files) > 4
+    assert found(*files) == set()
+
+
+def test_an_editor_shows_units_and_paragraph_of_each_field() -> None:
+    fields = [(name, field.name) for name in VALUES for field in attrs.fields(getattr(loanasync, name))]
+    values = ", ".join(f"a_{name}: {name}" for name in VALUES)
+    lines = [f"from loanasync import {', '.join(VALUES)}", f"def look({values}) -> None:"]
+    lines += [f"    a_{name}.{field}" for name, field in fields]
+    with editing("\n".join(lines)) as server:
+        shown = {
+            f"{name}.{field}": server.hover(number, len(lines[number]) - 1)
+            for number, (name, field) in enumerate(fields, 2)
+        }
+    assert len(shown) > 100
+    assert [name for name, text in shown.items() if "(spec §" not in text and not name.startswith(OWN)] == []
+    assert [name for name, unit in UNITS.items() if unit not in shown[name]] == []
+
+
+def test_an_editor_tells_what_a_name_is_for() -> None:
+    """At the end of what is typed, or at the name of its argument."""
+    told = {
+        "ApprovalRequest(amount=1)": "Loan amount, euro cents",
+        "Timeout(total=1)": "Seconds for the call",
+        "client.approve": "It may be asked once. A refusal is an answer, not an error, and final.",
+        "client.approve(code, request, scope=1)": "an order's number; nothing personal",
+        "client.approve(code, request, additional_data_needed=1)": "(spec §2.1)",
+        "Decision": "nothing else can come (spec §3)",
+        "RejectedError": "400: a parameter is formally wrong for the service (spec §7).",
+        "Citizenship": "(spec §2.1, ``citizenship``)",
+        "client.lifespan": "FastAPI(lifespan=client.lifespan)",
+    }
+    lines = ["from loanasync import *", "def look(client: LoanClient) -> None:"]
+    lines += [f"    {typed}" for typed in told]
+    with editing("\n".join(lines)) as server:
+        for number, (typed, expected) in enumerate(told.items(), 2):
+            name = typed.partition("=")[0]
+            assert expected in " ".join(server.hover(number, 3 + len(name)).split())
