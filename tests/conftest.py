@@ -21,7 +21,8 @@ import loanasync
 from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
 
-pytest_plugins = ["offline", "pytester"]  # the latter for runs of pytest within tests, of our own plugin
+# pytester is for runs of pytest within tests, of our own plugin.
+pytest_plugins = ["offline", "pytester", "servers.fixtures"]
 
 # No deadline: on a busy machine a slow example is not a wrong one.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,64 @@
+"""The servers that tests use are real: they answer, die of kill -9, and come back with what they kept."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from servers import MissingServerError, Nats, Postgres, Server, Valkey
+from servers.fixtures import missing_is_skipped
+from servers.process import packaged, script
+
+KINDS = pytest.mark.parametrize("kind", [Valkey, Nats, Postgres])
+
+
+@KINDS
+def test_a_server_comes_back_on_its_port_after_kill_9_and_leaves_nothing_behind(
+    kind: Callable[[], Server],
+) -> None:
+    with missing_is_skipped(), kind() as server:
+        first, folder, port = server.pid, server.folder, server.port
+        family = psutil.Process(first).children(recursive=True)
+        server.kill()
+        assert not any(psutil.pid_exists(each) for each in [first, *(each.pid for each in family)])
+        with pytest.raises(OSError):  # noqa: PT011  (refused, on each system in its own words)
+            socket.create_connection(("127.0.0.1", port), 5)
+        server.start()
+        assert (server.pid != first, server.port) == (True, port)
+        assert server.answers()
+    assert not folder.exists()
+    assert not psutil.pid_exists(first)
+
+
+@KINDS
+def test_a_server_that_does_not_start_says_why(kind: Callable[[], Server]) -> None:
+    with missing_is_skipped():
+        server = kind()
+        taken = socket.create_server(("127.0.0.1", server.port))
+        with taken, pytest.raises(RuntimeError, match=r"(?i)address|bind"):
+            server.__enter__()
+    assert not server.folder.exists()
+
+
+def test_a_paused_server_is_reached_and_does_not_answer() -> None:
+    with missing_is_skipped(), Valkey() as server:
+        server.pause()
+        with pytest.raises(TimeoutError):
+            server.answers()
+        server.resume()
+        assert server.answers()
+
+
+def test_a_missing_server_is_skipped_but_never_where_ci_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(what: Callable[[], Path]) -> None:
+        with missing_is_skipped():
+            what()
+
+    for what in (lambda: packaged("no_such_package", "*"), lambda: script("no-such-program")):
+        monkeypatch.delenv("CI", raising=False)
+        with pytest.raises(pytest.skip.Exception, match="no"):
+            look(what)
+        monkeypatch.setenv("CI", "true")
+        with pytest.raises(MissingServerError):
+            look(what)
