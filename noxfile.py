@@ -23,7 +23,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 MEASURED = "3.13"
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
-EVERYTHING = ".[cli,notebook,strict]"  # the package with all of its extras
+EVERYTHING = ".[cli,notebook,postgres,redis,strict]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400

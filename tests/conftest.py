@@ -61,6 +61,8 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
             function.can_block_in("loanasync/testing/_recorder.py", "__init__")
             function.can_block_in("loanasync/cli/_recorded.py", "__init__")
+            # asyncpg looks for certificates and passwords in its user's folder, with each connection
+            function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # a module is read from its file once, where it is first needed
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
             # what is covered is written down by threads, too

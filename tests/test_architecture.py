@@ -56,6 +56,7 @@ ROOMS = {
     "bulk": ["_pace", "_window", "_rows", "_summary", "_approvals", "__init__"],
     "ledger": [
         *("_entries", "_moves", "_protocol", "_polling", "_memory", "_sqlite"),
+        *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
     ],
 }
@@ -227,6 +228,11 @@ def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None
 @pytest.mark.parametrize("absent", ["typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"])
 def test_importing_the_help_for_tests_needs_no_extra(absent: str) -> None:
     assert absent not in loaded_by("loanasync.testing")
+
+
+@pytest.mark.parametrize("absent", ["redis", "asyncpg"])
+def test_importing_the_ledgers_needs_no_extra(absent: str) -> None:
+    assert absent not in loaded_by("loanasync.ledger")
 
 
 @pytest.mark.parametrize(

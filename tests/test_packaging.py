@@ -61,6 +61,8 @@ def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
     assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {
         "cli",
         "notebook",
+        "postgres",
+        "redis",
         "strict",
     }
 

@@ -3,7 +3,9 @@
 from loanasync.ledger._entries import Entry, Settlement, State
 from loanasync.ledger._memory import MemoryLedger
 from loanasync.ledger._policy import Cipher, LedgerPolicy
+from loanasync.ledger._postgres import PostgresLedger
 from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger._redis import RedisLedger
 from loanasync.ledger._resolving import resolve
 from loanasync.ledger._spool import import_orphans
 from loanasync.ledger._sqlite import SqliteLedger
@@ -14,6 +16,8 @@ __all__ = [
     "Entry",
     "LedgerPolicy",
     "MemoryLedger",
+    "PostgresLedger",
+    "RedisLedger",
     "Settlement",
     "SqliteLedger",
     "State",

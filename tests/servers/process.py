@@ -85,6 +85,11 @@ class Server(ABC):
         return {}
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Of the running server."""
         assert self._process is not None

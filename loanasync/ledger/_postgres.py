@@ -1,0 +1,182 @@
+"""A ledger in PostgreSQL: for the processes of many machines, beside the shop's own orders."""
+
+import re
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from attrs import fields
+
+from loanasync.errors import ConfigurationError
+from loanasync.ledger import _moves as moves
+from loanasync.ledger import _polling as polling
+from loanasync.ledger._connections import PostgresConnection, PostgresPool, source
+from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._remote import check_version, shown
+from loanasync.ledger._sql import Statements
+
+__all__ = ["PostgresLedger"]
+
+Row: TypeAlias = Any  # of asyncpg's, which has no types
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+_REPEATS = 10
+_IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_MADE_MEANWHILE = {
+    "23505",
+    "42P07",
+    "42710",
+}  # by another process: unique_violation, duplicate_table, _object
+
+
+class PostgresLedger:
+    """Decisions in a table of PostgreSQL's (from 12 on), for all clients that reach it.
+
+    Each move is one statement, committed when it returns, and the server's clock is the one that leases go
+    by. What it says is written is on the server's disk, also where server or user are set up not to wait
+    for that (``synchronous_commit``). The table is made when it is first used, unless it is there.
+
+    Given a connection of the shop's own, moves are part of a transaction that is open in it: what a person
+    settles is written together with the shop's own rows, or not at all. A claim is never made in one: it
+    would vanish with the transaction, although the service was asked.
+
+    Needs the extra ``postgres``, which is asyncpg: it works in every event loop of every system,
+    and can be cancelled while a server hangs.
+
+    Args:
+        where: ``postgresql://`` with user, password, host and database, and whatever else libpq
+            takes in one; or an ``asyncpg.Pool`` or ``asyncpg.Connection`` of the shop's own, which stays
+            its own to close.
+        table: To use or make, with or without its schema; in lower case.
+        connections: To have at once from each event loop, if `where` is an address.
+
+    Raises:
+        ConfigurationError: The extra is not installed, or address or table cannot be.
+
+    Example:
+        >>> from loanasync.ledger import PostgresLedger
+        >>> PostgresLedger("postgresql://shop:secret@db.example.com/shop")
+        PostgresLedger('postgresql://db.example.com/shop')
+    """
+
+    def __init__(
+        self,
+        where: str | PostgresPool | PostgresConnection,
+        *,
+        table: str = "loanasync_decisions",
+        connections: int = 10,
+    ) -> None:
+        if not _NAME.fullmatch(table):
+            raise ConfigurationError(
+                "ledger", "needs a table's name of small letters, digits and underscores"
+            )
+        self._where = where
+        self._source = source(where, connections)
+        self._say = Statements.of(table)
+        self._is_there = False
+
+    async def _run(self, statement: str, *arguments: object, is_claim: bool = False) -> list[Row]:
+        async with self._source.connection() as connection:
+            if is_claim and connection.is_in_transaction():
+                raise ConfigurationError(
+                    "ledger", "must not claim inside a transaction, with which the claim would vanish"
+                )
+            if not self._is_there:
+                await _prepare(connection, self._say)
+                self._is_there = not connection.is_in_transaction()  # which may take it back
+            return await _repeated(connection, statement, *arguments)
+
+    async def _move(self, statement: str, key: str, *arguments: object, is_claim: bool = False) -> Entry:
+        """The entry that a move made; or, where it had no right to it, the one that stands there."""
+        while not (rows := await self._run(statement, key, *arguments, is_claim=is_claim)):
+            # Asked for by itself: within the statement others' moves since its beginning cannot be seen.
+            entry = await self.get(key)
+            if entry is not None:  # or it was purged meanwhile, and is free
+                return entry
+        return _entry(rows[0])
+
+    async def claim(
+        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+    ) -> Entry:
+        """As of `DecisionLedger`, and so the others."""
+        return await self._move(self._say.claim, key, token, payload, lease, over, is_claim=True)
+
+    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+        """Write down what became of a claim."""
+        became = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
+        return await self._move(self._say.settle, key, token, payload, *became)
+
+    async def get(self, key: str) -> Entry | None:
+        """An entry as it stands now."""
+        rows = await self._run(self._say.look, key)
+        return _entry(rows[0]) if rows else None
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        return await polling.wait(self.get, key, within)
+
+    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+        """All entries in these states, or all there are."""
+        last = ""
+        while rows := await self._run(self._say.scan, last):
+            last = rows[-1]["key"]
+            for row in rows:
+                entry = _entry(row)
+                if not states or entry.state in states:
+                    yield entry
+
+    async def purge(self, older_than: float) -> int:
+        """Forget what was decided or released and has not changed for so many seconds."""
+        [[gone]] = await self._run(self._say.purge, older_than)
+        return int(gone)
+
+    async def aclose(self) -> None:
+        """Let go of the ledger's own connections; a later call opens them anew."""
+        await self._source.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        where = self._where
+        return f"PostgresLedger({shown(where) if isinstance(where, str) else type(where).__name__!r})"
+
+
+async def _repeated(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
+    """Rows of a statement, which is made again where others got in its way."""
+    for _ in range(_REPEATS):
+        try:
+            return await connection.fetch(statement, *arguments)
+        except Exception as error:
+            # A transaction of the caller's has ended with that: it is theirs to repeat, as a whole.
+            if getattr(error, "sqlstate", None) not in _IN_THE_WAY or connection.is_in_transaction():
+                raise
+    return await connection.fetch(statement, *arguments)
+
+
+async def _prepare(connection: PostgresConnection, say: Statements) -> None:
+    """Make the table, unless it is there: then this user may do without the right to make one."""
+    for is_last in (False, True):
+        [[found]] = await connection.fetch(say.exists)
+        if found is not None:
+            return
+        try:
+            await connection.fetch(say.create)
+        except Exception as error:
+            if is_last or getattr(error, "sqlstate", None) not in _MADE_MEANWHILE:
+                raise
+
+
+def _entry(row: Row) -> Entry:
+    """An entry as seen at the row's time."""
+    check_version(row["version"])
+    values = {each.name: row[each.name] for each in fields(Entry)}
+    return moves.seen(Entry(**{**values, "state": State(values["state"])}), row["now"])

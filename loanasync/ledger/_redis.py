@@ -1,0 +1,237 @@
+"""A ledger on Valkey or Redis: for the processes of many machines, in a server that shops mostly have."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeAlias, cast
+
+from loanasync._events import LOGGER
+from loanasync._loops import PerLoop
+from loanasync.errors import ConfigurationError
+from loanasync.ledger import _lua as lua
+from loanasync.ledger import _moves as moves
+from loanasync.ledger import _polling as polling
+from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._remote import CLOSING, VERSION, check_version, missing, shown
+
+__all__ = ["RedisLedger"]
+
+Told: TypeAlias = tuple[bytes, list[bytes]]  # what a script answers: the time, and names and values in turn
+
+_PAGE = 500  # entries that a scan reads at once, between which others have their turn
+
+
+class RedisLedger:
+    """Decisions on a Valkey, or a Redis from 6.2 on, for all clients that reach it.
+
+    Each move is one script there, and its clock is the one that leases go by. Entries never expire. What it
+    says is written is as safe as that server makes it: with ``appendonly yes`` and ``appendfsync always``
+    it is on the disk. One that would forget decisions is refused when it is first used; one
+    that writes them a second late is warned of. It has to be a single server with its replicas, not a
+    cluster.
+
+    Needs the extra ``redis``.
+
+    Args:
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and number of the
+            database, and whatever else redis-py takes in one.
+        prefix: Stands before the name of all that is kept, for servers with other data.
+        connections: To have at once from each event loop; who finds none free waits.
+        durable: Refuse a server that keeps nothing on the disk, or that evicts what is still needed. False
+            takes it as it is, for instance in tests.
+
+    Raises:
+        ConfigurationError: The extra is not installed, or the address cannot be one.
+
+    Example:
+        >>> from loanasync.ledger import RedisLedger
+        >>> RedisLedger("rediss://shop:secret@valkey.example.com/0")
+        RedisLedger('rediss://valkey.example.com/0')
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "loanasync:", connections: int = 10, durable: bool = True
+    ) -> None:
+        try:
+            from redis.asyncio.connection import parse_url  # noqa: PLC0415  (its extra may not be installed)
+        except ImportError:
+            raise missing("redis", "redis") from None
+        try:
+            parse_url(url)
+        except (AttributeError, TypeError, ValueError):
+            raise ConfigurationError("ledger", "is at no address that redis-py can read") from None
+        self._url = url
+        self._prefix = prefix
+        self._connections = connections
+        self._durable = durable
+        self._servers = PerLoop(self._server, _close)
+
+    def _server(self) -> "_Server":
+        return _Server(self._url, self._connections, is_checked=not self._durable)
+
+    async def _move(self, script: str, key: str, *arguments: str | bytes | float) -> Entry | None:
+        names = [f"{self._prefix}entry:{key}", f"{self._prefix}entries"]
+        return _entry(key, *cast("Told", await self._run(script, names, key, str(VERSION), *arguments)))
+
+    async def _run(self, script: str, names: Sequence[str], *arguments: str | bytes | float) -> object:
+        return await self._servers.here().run(script, names, arguments)
+
+    async def claim(
+        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+    ) -> Entry:
+        """As of `DecisionLedger`, and so the others."""
+        takes_over = [] if over is None else [over]
+        entry = await self._move(lua.CLAIM, key, token, payload, lease, *takes_over)
+        return cast("Entry", entry)
+
+    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+        """Write down what became of a claim."""
+        answer = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
+        there = [part for name, value in answer.items() if value is not None for part in (name, value)]
+        entry = await self._move(lua.SETTLE, key, token, payload, settlement.state, settlement.note, *there)
+        return cast("Entry", entry)
+
+    async def get(self, key: str) -> Entry | None:
+        """An entry as it stands now."""
+        return await self._move(lua.LOOK, key)
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        return await polling.wait(self.get, key, within)
+
+    def _page(self, after: str) -> tuple[list[str], list[str]]:
+        return [f"{self._prefix}entries"], [f"{self._prefix}entry:", after, str(_PAGE)]
+
+    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+        """All entries in these states, or all there are."""
+        after = "-"
+        while True:
+            names, arguments = self._page(after)
+            now, page = cast("tuple[bytes, list[Any]]", await self._run(lua.PAGE, names, *arguments))
+            if not page:
+                return
+            after = f"({page[-1][0].decode()}"
+            for name, told in page:
+                entry = _entry(name.decode(), now, told)
+                if entry is not None and (not states or entry.state in states):
+                    yield entry
+
+    async def purge(self, older_than: float) -> int:
+        """Forget what was decided or released and has not changed for so many seconds."""
+        after, gone = "-", 0
+        while True:
+            names, arguments = self._page(after)
+            last, more = cast(
+                "tuple[bytes | None, int]", await self._run(lua.PURGE, names, *arguments, older_than)
+            )
+            if last is None:
+                return gone
+            after, gone = f"({last.decode()}", gone + more
+
+    async def aclose(self) -> None:
+        """Let go of all connections; a later call opens them anew."""
+        await self._servers.aclose(CLOSING)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"RedisLedger({shown(self._url)!r})"
+
+
+class _Server:
+    """The server as one event loop reaches it, looked over before its first use."""
+
+    def __init__(self, url: str, connections: int, *, is_checked: bool) -> None:
+        from redis.asyncio import BlockingConnectionPool, Redis  # noqa: PLC0415  (needs its extra)
+        from redis.asyncio.retry import Retry  # noqa: PLC0415  (as above)
+        from redis.backoff import NoBackoff  # noqa: PLC0415  (as above)
+
+        # Once more, since a connection that was not used for a while may be gone: no move is made twice
+        # by that, since it has its token.
+        again = Retry(NoBackoff(), 1)
+        # It does not introduce itself: for that it would read its version from a file, with each connection.
+        pool = BlockingConnectionPool.from_url(
+            url, max_connections=connections, retry=again, driver_info=None
+        )
+        self.client = Redis.from_pool(pool)
+        self._is_checked = is_checked
+        self._checking = asyncio.Lock()
+        self._scripts: dict[str, Any] = {}
+
+    async def run(
+        self, script: str, names: Sequence[str], arguments: Sequence[str | bytes | float]
+    ) -> object:
+        if not self._is_checked:
+            async with self._checking:
+                await self._check()
+        known = self._scripts.get(script) or self._scripts.setdefault(
+            script, self.client.register_script(script)
+        )
+        return await known(keys=names, args=arguments)
+
+    async def _check(self) -> None:
+        from redis.exceptions import ResponseError  # noqa: PLC0415  (needs its extra)
+
+        if self._is_checked:
+            return
+        try:
+            told = await self.client.info()
+        except ResponseError:  # this user may not ask: the shop knows its server
+            told = {}
+        if told.get("maxmemory_policy", "").startswith("allkeys"):
+            raise _unsafe("may evict decisions", "set its maxmemory-policy to noeviction")
+        if told.get("aof_enabled") == 0:
+            raise _unsafe("forgets decisions when it ends", "set its appendonly to yes")
+        try:
+            when = (await self.client.config_get("appendfsync")).get("appendfsync", "always")
+        except ResponseError:  # as above; where others keep the server, nobody may
+            when = "always"
+        if when != "always":
+            LOGGER.warning(
+                "the ledger's server writes to the disk late (appendfsync %s): what it said last is lost "
+                "if its machine fails, and would be asked again",
+                when,
+            )
+        self._is_checked = True
+
+
+def _unsafe(what: str, mend: str) -> ConfigurationError:
+    return ConfigurationError("ledger", f"is on a server that {what}: {mend}, or say durable=False")
+
+
+async def _close(server: _Server, within: float) -> None:
+    del within  # it says goodbye to nobody
+    await server.client.aclose()
+
+
+def _entry(key: str, stamp: bytes, told: list[bytes]) -> Entry | None:
+    """An entry as seen at a time of the server's; None if there is none."""
+    if not told:
+        return None
+    values = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
+    check_version(int(values["version"]))
+    text = {name: value.decode() for name, value in values.items() if name != "body"}
+    entry = Entry(
+        key=key,
+        state=State(text["state"]),
+        token=text["token"],
+        payload=text["payload"],
+        claimed=float(text["claimed"]),
+        changed=float(text["changed"]),
+        expires=float(text["expires"]),
+        takeovers=int(text["takeovers"]),
+        note=text["note"],
+        status=int(text["status"]) if "status" in text else None,
+        body=values.get("body"),
+        fault=text.get("fault"),
+    )
+    return moves.seen(entry, float(stamp))
