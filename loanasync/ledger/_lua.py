@@ -75,14 +75,15 @@ end
 return {{stamp, page}}
 """
 
-# As PAGE, and the age in seconds. Comes back with the last name that was looked at, and how many are gone.
+# As PAGE, and the version and the age in seconds. Comes back with the last name that was looked at, and how
+# many are gone.
 PURGE = f"""{_NOW}
 local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local gone = 0
 for _, name in ipairs(names) do
-  local state, changed = unpack(redis.call('HMGET', ARGV[1] .. name, 'state', 'changed'))
+  local version, state, changed = unpack(redis.call('HMGET', ARGV[1] .. name, 'version', 'state', 'changed'))
   local ended = state == 'approved' or state == 'refused' or state == 'released'
-  if ended and tonumber(changed) <= now - ARGV[4] then
+  if version == ARGV[4] and ended and tonumber(changed) <= now - ARGV[5] then
     redis.call('DEL', ARGV[1] .. name)
     redis.call('ZREM', KEYS[1], name)
     gone = gone + 1

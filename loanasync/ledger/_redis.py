@@ -16,7 +16,8 @@ from loanasync.ledger._remote import CLOSING, VERSION, check_version, missing, s
 
 __all__ = ["RedisLedger"]
 
-Told: TypeAlias = tuple[bytes, list[bytes]]  # what a script answers: the time, and names and values in turn
+Argument: TypeAlias = str | bytes | float
+Answer: TypeAlias = Any  # of a script: lists and bytes
 
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
 
@@ -62,6 +63,7 @@ class RedisLedger:
             raise ConfigurationError("ledger", "is at no address that redis-py can read") from None
         self._url = url
         self._prefix = prefix
+        self._names = f"{prefix}entries"
         self._connections = connections
         self._durable = durable
         self._servers = PerLoop(self._server, _close)
@@ -69,11 +71,11 @@ class RedisLedger:
     def _server(self) -> "_Server":
         return _Server(self._url, self._connections, is_checked=not self._durable)
 
-    async def _move(self, script: str, key: str, *arguments: str | bytes | float) -> Entry | None:
-        names = [f"{self._prefix}entry:{key}", f"{self._prefix}entries"]
-        return _entry(key, *cast("Told", await self._run(script, names, key, str(VERSION), *arguments)))
+    async def _move(self, script: str, key: str, *arguments: Argument) -> Entry | None:
+        names = [f"{self._prefix}entry:{key}", self._names]
+        return _entry(key, *await self._run(script, names, key, VERSION, *arguments))
 
-    async def _run(self, script: str, names: Sequence[str], *arguments: str | bytes | float) -> object:
+    async def _run(self, script: str, names: list[str], *arguments: Argument) -> Answer:
         return await self._servers.here().run(script, names, arguments)
 
     async def claim(
@@ -99,15 +101,14 @@ class RedisLedger:
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
         return await polling.wait(self.get, key, within)
 
-    def _page(self, after: str) -> tuple[list[str], list[str]]:
-        return [f"{self._prefix}entries"], [f"{self._prefix}entry:", after, str(_PAGE)]
+    def _page(self, after: str) -> list[str]:
+        return [f"{self._prefix}entry:", after, str(_PAGE)]
 
     async def scan(self, *states: State) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
         after = "-"
         while True:
-            names, arguments = self._page(after)
-            now, page = cast("tuple[bytes, list[Any]]", await self._run(lua.PAGE, names, *arguments))
+            now, page = await self._run(lua.PAGE, [self._names], *self._page(after))
             if not page:
                 return
             after = f"({page[-1][0].decode()}"
@@ -120,10 +121,8 @@ class RedisLedger:
         """Forget what was decided or released and has not changed for so many seconds."""
         after, gone = "-", 0
         while True:
-            names, arguments = self._page(after)
-            last, more = cast(
-                "tuple[bytes | None, int]", await self._run(lua.PURGE, names, *arguments, older_than)
-            )
+            page = self._page(after)
+            last, more = await self._run(lua.PURGE, [self._names], *page, VERSION, older_than)
             if last is None:
                 return gone
             after, gone = f"({last.decode()}", gone + more
@@ -167,9 +166,7 @@ class _Server:
         self._checking = asyncio.Lock()
         self._scripts: dict[str, Any] = {}
 
-    async def run(
-        self, script: str, names: Sequence[str], arguments: Sequence[str | bytes | float]
-    ) -> object:
+    async def run(self, script: str, names: Sequence[str], arguments: Sequence[Argument]) -> Answer:
         if not self._is_checked:
             async with self._checking:
                 await self._check()

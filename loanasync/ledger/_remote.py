@@ -18,9 +18,10 @@ def missing(library: str, extra: str) -> ConfigurationError:
 def shown(url: str) -> str:
     """An address without whatever could be a password."""
     try:
-        return str(URL(url).with_user(None).with_query(None).with_fragment(None))
+        plain = str(URL(url).with_user(None).with_query(None).with_fragment(None))
     except ValueError:  # several hosts, for one
         return "***"
+    return "***" if "@" in plain else plain  # a slash in a password, for one
 
 
 def check_version(version: int) -> None:

@@ -1,0 +1,304 @@
+"""A ledger on a server, whichever it is: what becomes of decisions when that server fails."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from remembering import Shop, held
+from servers import Valkey
+from sharing import OnPostgres, OnValkey, Place
+
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    ConnectionLostError,
+    DecisionNotRecordedError,
+    LedgerUnavailableError,
+    LoanClient,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    Refused,
+)
+from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, import_orphans
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approved, refused
+
+OTHER = "TSTXYZ00A00A000B"
+PATIENCE = 1.0  # seconds after which a client gives up a server that hangs
+
+
+@pytest.fixture(params=["valkey", "postgres"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    server = request.getfixturevalue(request.param)
+    yield OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)
+    if not server.is_running:
+        server.start()
+
+
+async def test_a_server_that_is_gone_at_the_claim_lets_nothing_be_sent(place: Place) -> None:
+    shop = Shop(approved(), ledger=place.ledger())
+    await shop.ledger.get("k")
+    await asyncio.to_thread(place.server.kill)
+    with pytest.raises(LedgerUnavailableError, match="nothing was sent"):
+        await shop.approve()
+    assert shop.script.left == 1
+    await asyncio.to_thread(place.server.start)
+    assert isinstance(await shop.approve(), Approved)
+    await shop.ledger.aclose()
+
+
+async def test_a_server_that_is_gone_at_the_commit_loses_no_answer(place: Place, tmp_path: Path) -> None:
+    step, arrived, go = held(refused())
+    shop = Shop(step, ledger=place.ledger(), spool=tmp_path)
+    asking = asyncio.create_task(shop.comes_to())
+    await arrived.wait()
+    await asyncio.to_thread(place.server.kill)
+    go.set()
+    error = await asking
+    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error.decision, Refused)
+    assert error.file is not None
+
+    await asyncio.to_thread(place.server.start)
+    assert (await shop.entry()).state is State.INFLIGHT  # as the claim left it
+    assert await import_orphans(shop.ledger, tmp_path) == 1
+    assert isinstance(await shop.approve(), Refused)
+    assert len(shop.script.sent) == 1
+    await shop.ledger.aclose()
+
+
+@pytest.mark.parametrize("moment", ["claim", "commit"])
+async def test_a_server_that_hangs_is_given_up_in_time(place: Place, moment: str, tmp_path: Path) -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, spool=tmp_path)
+    await shop.ledger.get("k")
+    if moment == "claim":
+        place.server.pause()
+    asking = asyncio.create_task(shop.comes_to())
+    if moment == "commit":
+        await arrived.wait()
+        place.server.pause()
+    go.set()
+    try:
+        async with asyncio.timeout(20 * PATIENCE):
+            error = await asking
+    finally:
+        place.server.resume()
+    if moment == "claim":
+        assert isinstance(error, LedgerUnavailableError)
+        assert shop.script.left == 1
+        assert {entry.state for entry in await shop.entries()} <= {State.INFLIGHT, State.RELEASED}
+    else:
+        assert isinstance(error, DecisionNotRecordedError)
+        await import_orphans(shop.ledger, tmp_path)
+        assert (await shop.entry()).state is State.APPROVED
+    await shop.ledger.aclose()
+
+
+async def test_a_server_that_is_started_again_is_used_again_at_once(place: Place) -> None:
+    ledger = place.ledger()
+    await asyncio.gather(
+        *(ledger.claim(f"k{number}", token="t", payload="p", lease=60) for number in range(20))
+    )
+    await asyncio.to_thread(place.server.kill)
+    await asyncio.to_thread(place.server.start)
+    entries = await asyncio.gather(*(ledger.get(f"k{number}") for number in range(20)))
+    assert [entry.state for entry in entries if entry] == [State.INFLIGHT] * 20
+    await ledger.aclose()
+
+
+async def test_a_decision_outlives_kill_9_of_its_server(place: Place) -> None:
+    ledger = place.ledger()
+    for number in range(50):
+        await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
+        told = Settlement(state=State.REFUSED, status=422, body=b"no")
+        await ledger.settle(f"k{number}", token="t", payload="p", settlement=told)
+    await asyncio.to_thread(place.server.kill)
+    await asyncio.to_thread(place.server.start)
+    assert {entry.state async for entry in ledger.scan()} == {State.REFUSED}
+    assert len([entry async for entry in ledger.scan()]) == 50
+    await ledger.aclose()
+
+
+async def test_a_wrong_password_is_no_ledger_and_is_shown_nowhere(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "wr0ng-w0rd"
+    scheme, _, rest = place.server.url.partition("://")
+    ledger = place.ledger(f"{scheme}://postgres:{secret}@{rest.rpartition('@')[2]}?password={secret}")
+    shop = Shop(approved(), ledger=ledger)
+    with pytest.raises(LedgerUnavailableError) as caught:
+        await shop.approve()
+    assert shop.script.left == 1
+    with pytest.raises(Exception) as plain:  # noqa: PT011  (as its library raises it)
+        await ledger.get("k")
+    shown = [repr(ledger), caplog.text]
+    for error in (caught.value, plain.value):
+        shown += [str(error), repr(error), *traceback.format_exception(error)]
+    assert secret not in "".join(shown)
+    assert repr(ledger).endswith(f"{rest.rpartition('@')[2]}')")
+    await ledger.aclose()
+
+
+async def test_an_entry_of_a_later_version_is_left_alone_and_said(place: Place) -> None:
+    shop = Shop(approved(), refused(), ledger=place.ledger())
+    await shop.approve()
+    entry = await shop.entry()
+    await place.grow_old(entry.key)
+    before = await place.kept()
+    with pytest.raises(ConfigurationError, match="later version"):
+        await shop.approve()
+    told = Settlement(state=State.REFUSED)
+    for token in (entry.token, "another"):
+        with pytest.raises(ConfigurationError, match="later version"):
+            await shop.ledger.claim(entry.key, token="u", payload="p", lease=60, over=token)
+        with pytest.raises(ConfigurationError, match="later version"):
+            await shop.ledger.settle(entry.key, token=token, payload="p", settlement=told)
+    with pytest.raises(ConfigurationError, match="later version"):
+        await shop.entries()
+    assert await shop.ledger.purge(0) == 0
+    assert await place.kept() == before
+    assert shop.script.left == 1
+    await shop.ledger.aclose()
+
+
+async def test_what_a_server_has_names_nobody(place: Place) -> None:
+    shop = Shop(approved(), refused(), ledger=place.ledger())
+    for code in (FISCAL_CODE, OTHER):
+        await shop.approve(code=code)
+    kept = await place.kept()
+    assert "redirectUrl" in kept
+    asked = approval_request()
+    persons = (FISCAL_CODE, OTHER, asked.email, asked.mobile_phone, asked.last_name, asked.address)
+    assert not [each for each in persons if str(each) in kept]
+    await shop.ledger.aclose()
+
+
+async def test_two_machines_ask_once(place: Place) -> None:
+    async with Sandbox() as sandbox:
+        for code in (FISCAL_CODE, OTHER):
+            async with sandbox.client() as client:
+                await client.create_request({"fiscalCode": code})
+
+        def worker() -> LoanClient:
+            return sandbox.client(ledger=place.ledger())
+
+        asked = approval_request(email="anna@example.com")
+        async with worker() as one, worker() as other:
+            decisions = await asyncio.gather(*(each.approve(FISCAL_CODE, asked) for each in (one, other)))
+            assert all(isinstance(each, Approved) for each in decisions)
+            assert len({str(each.redirect_url) for each in decisions if isinstance(each, Approved)}) == 1
+            with pytest.raises(PayloadMismatchError):
+                await other.approve(FISCAL_CODE, approval_request(email="bea@example.com"))
+            cut = approval_request(email="anna+resetafter@example.com")
+            with pytest.raises(ConnectionLostError):
+                await one.approve(OTHER, cut)
+            for each in (one, other):
+                with pytest.raises(OutcomeUnknownError):
+                    await each.approve(OTHER, cut)
+        assert len([each for each in sandbox.journal if each.operation == "approve"]) == 2
+
+
+def test_it_serves_loops_that_come_and_go_in_several_threads(place: Place) -> None:
+    ledger = place.ledger()
+    won: list[bool] = []
+
+    def ask(token: str) -> None:
+        entry = asyncio.run(ledger.claim("k", token=token, payload="p", lease=60))
+        won.append(entry.is_claimed_by(token))
+
+    threads = [threading.Thread(target=ask, args=[f"t{number}"]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(ledger.aclose())
+    assert sorted(won) == [False] * 7 + [True]
+
+
+FORKING = """
+import asyncio, os, pickle, sys, warnings
+from base64 import b64decode
+
+warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+ledger = pickle.loads(b64decode(sys.argv[1]))()
+
+async def claim(key):
+    return (await ledger.claim(key, token=f"{os.getpid()}", payload="p", lease=60)).token == f"{os.getpid()}"
+
+assert asyncio.run(claim("before"))
+child = os.fork()
+if not child:
+    fine = not asyncio.run(claim("before")) and asyncio.run(claim("child's"))
+    asyncio.run(ledger.aclose())
+    os._exit(0 if fine else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert not asyncio.run(claim("child's")) and asyncio.run(claim("parent's"))
+asyncio.run(ledger.aclose())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
+def test_a_forked_child_connects_anew(place: Place) -> None:
+    opener = b64encode(pickle.dumps(place.opener())).decode()
+    command = [sys.executable, "-W", "error", "-c", FORKING, opener]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+
+
+async def test_many_moves_share_a_few_connections(place: Place) -> None:
+    ledger = place.ledger()
+    await asyncio.gather(*(ledger.claim(f"k{each}", token="t", payload="p", lease=60) for each in range(300)))
+    assert await place.connected() <= 10
+    await ledger.aclose()
+    while await place.connected():  # noqa: ASYNC110  (until the server has noticed)
+        await asyncio.sleep(0.01)
+
+
+EXTRAS = [
+    (RedisLedger, "redis://127.0.0.1/0", "redis.asyncio.connection", "redis"),
+    (PostgresLedger, "postgresql://127.0.0.1/shop", "asyncpg", "postgres"),
+]
+
+
+@pytest.mark.parametrize(("kind", "url", "module", "extra"), EXTRAS)
+def test_a_missing_extra_is_named_with_how_to_install_it(
+    kind: Callable[[str], object], url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=rf"pip install 'loanasync\[{extra}\]'"):
+        kind(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:s3cret@h/d", "s3cret", "", None, 6379, "redis://u:s3cret@h:port/0"]
+)
+@pytest.mark.parametrize("kind", [RedisLedger, PostgresLedger])
+def test_what_is_no_address_is_refused_and_not_repeated(kind: Callable[[Any], object], url: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(url)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "shown"),
+    [
+        (RedisLedger, "redis://:s3cret@h:1/2", "redis://h:1/2"),
+        (RedisLedger, "rediss://h/2?password=s3cret", "rediss://h/2"),
+        (RedisLedger, "unix://u:s3cret@/run/valkey.sock", "unix:/run/valkey.sock"),
+        (PostgresLedger, "postgres://u:s3cret@h/d?password=s3cret", "postgres://h/d"),
+        (PostgresLedger, "postgresql://u:s3cret@h1:1,h2:2/d", "***"),
+        (PostgresLedger, "postgresql://u:12/s3cret@h/d", "***"),
+    ],
+)
+def test_it_says_where_it_is_and_no_password(kind: type, url: str, shown: str) -> None:
+    assert repr(kind(url)) == f"{kind.__name__}('{shown}')"
