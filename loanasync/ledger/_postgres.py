@@ -37,8 +37,8 @@ class PostgresLedger:
     for that (``synchronous_commit``). The table is made when it is first used, unless it is there.
 
     Given a connection of the shop's own, moves are part of a transaction that is open in it: what a person
-    settles is written together with the shop's own rows, or not at all. A claim is never made in one: it
-    would vanish with the transaction, although the service was asked.
+    settles with `resolve` is written together with the shop's own rows, or not at all. A client refuses to
+    ask in there: its claim could be undone, although the service was asked.
 
     Needs the extra ``postgres``, which is asyncpg: it works in every event loop of every system,
     and can be cancelled while a server hangs.
@@ -75,20 +75,20 @@ class PostgresLedger:
         self._say = Statements.of(table)
         self._is_there = False
 
-    async def _run(self, statement: str, *arguments: object, is_claim: bool = False) -> list[Row]:
+    async def _run(self, statement: str, *arguments: object, is_first: bool = False) -> list[Row]:
         async with self._source.connection() as connection:
-            if is_claim and connection.is_in_transaction():
+            if is_first and connection.is_in_transaction():
                 raise ConfigurationError(
-                    "ledger", "must not claim inside a transaction, with which the claim would vanish"
+                    "ledger", "must not claim inside a transaction: that could be undone"
                 )
             if not self._is_there:
                 await _prepare(connection, self._say)
                 self._is_there = not connection.is_in_transaction()  # which may take it back
             return await _repeated(connection, statement, *arguments)
 
-    async def _move(self, statement: str, key: str, *arguments: object, is_claim: bool = False) -> Entry:
+    async def _move(self, statement: str, key: str, *arguments: object, is_first: bool = False) -> Entry:
         """The entry that a move made; or, where it had no right to it, the one that stands there."""
-        while not (rows := await self._run(statement, key, *arguments, is_claim=is_claim)):
+        while not (rows := await self._run(statement, key, *arguments, is_first=is_first)):
             # Asked for by itself: within the statement others' moves since its beginning cannot be seen.
             entry = await self.get(key)
             if entry is not None:  # or it was purged meanwhile, and is free
@@ -98,8 +98,12 @@ class PostgresLedger:
     async def claim(
         self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
     ) -> Entry:
-        """As of `DecisionLedger`, and so the others."""
-        return await self._move(self._say.claim, key, token, payload, lease, over, is_claim=True)
+        """As of `DecisionLedger`, and so the others.
+
+        Raises:
+            ConfigurationError: The shop's connection is in a transaction, and `over` names no token.
+        """
+        return await self._move(self._say.claim, key, token, payload, lease, over, is_first=over is None)
 
     async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
         """Write down what became of a claim."""

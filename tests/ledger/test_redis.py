@@ -1,14 +1,26 @@
 """The ledger on Valkey or Redis keeps all promises of a ledger, to any number of machines."""
 
+import asyncio
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+from remembering import Shop, held
 from servers import Valkey
+from servers.fixtures import missing_is_skipped
 
-from loanasync.ledger import RedisLedger
-from loanasync.testing import SharedLedgerConformance
+from loanasync import Approved, ConfigurationError, DecisionNotRecordedError, LedgerUnavailableError
+from loanasync.ledger import RedisLedger, Settlement, State, import_orphans
+from loanasync.testing import SharedLedgerConformance, approved
+
+OTHER = "TSTXYZ00A00A000B"
+REFUSED = Settlement(state=State.REFUSED, status=422)
 
 
 class TestRedisLedger(SharedLedgerConformance):
@@ -17,3 +29,143 @@ class TestRedisLedger(SharedLedgerConformance):
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self, valkey: Valkey) -> None:
         self.opener = partial(RedisLedger, valkey.url, prefix=f"{token_hex(4)}:")
+
+
+@contextmanager
+def ledger_on(**settings: str) -> Iterator[tuple[Valkey, Callable[..., RedisLedger]]]:
+    """A server set up in another way, and what opens a ledger on it."""
+    with missing_is_skipped(), Valkey(**settings) as server:
+        yield server, partial(RedisLedger, server.url)
+
+
+async def run(server: Valkey, *command: str) -> Any:
+    async with Redis.from_url(server.url) as client:
+        return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+FORGETFUL = [
+    ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100mb"}, "maxmemory-policy to noeviction"),
+    ({"maxmemory_policy": "allkeys-random"}, "maxmemory-policy to noeviction"),
+    ({"appendonly": "no"}, "appendonly to yes"),
+]
+
+
+@pytest.mark.parametrize(("settings", "mend"), FORGETFUL)
+async def test_a_server_that_forgets_is_refused_with_how_to_mend_it(
+    settings: dict[str, str], mend: str
+) -> None:
+    with ledger_on(**settings) as (_, opener):
+        shop = Shop(approved(), ledger=opener())
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=mend):
+                await shop.approve()
+        assert shop.script.left == 1
+        await shop.ledger.aclose()
+        async with opener(durable=False) as ledger:
+            assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [({"appendfsync": "everysec"}, 1), ({"appendfsync": "always", "maxmemory_policy": "volatile-lru"}, 0)],
+)
+async def test_a_server_that_writes_late_is_warned_of_once(
+    settings: dict[str, str], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ledger_on(**settings) as (_, opener):
+        async with opener() as ledger:
+            await asyncio.gather(*(ledger.get(f"k{number}") for number in range(20)))
+            assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+            assert caplog.text.count("appendfsync everysec") == warnings
+
+
+@pytest.mark.parametrize("forbidden", [["-config"], ["-config", "-info"]])
+async def test_where_nobody_may_ask_how_the_server_is_set_up_the_shop_is_trusted(
+    forbidden: list[str], valkey: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = f"user{token_hex(4)}"
+    await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", *forbidden)
+    url = valkey.url.replace("redis://", f"redis://{user}:word@")
+    async with RedisLedger(url, prefix=f"{token_hex(4)}:") as ledger:
+        assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+    assert caplog.records == []
+
+
+async def test_a_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> None:
+    user = f"user{token_hex(4)}"
+    await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", "-@scripting")
+    url = valkey.url.replace("redis://", f"redis://{user}:word@")
+    shop = Shop(approved(), ledger=RedisLedger(url))
+    with pytest.raises(LedgerUnavailableError, match="NoPermissionError"):
+        await shop.approve()
+    assert shop.script.left == 1
+    await shop.ledger.aclose()
+
+
+async def test_without_memory_nothing_is_claimed_and_no_entry_is_torn(tmp_path: Path) -> None:
+    with ledger_on() as (server, opener):
+        step, arrived, go = held(approved())
+        shop = Shop(step, approved(), ledger=opener(), spool=tmp_path)
+        asking = asyncio.create_task(shop.comes_to())
+        await arrived.wait()
+        before = await shop.entry()
+        await run(server, "CONFIG", "SET", "maxmemory", "1")
+        go.set()
+        assert isinstance(await asking, DecisionNotRecordedError)
+        assert await shop.entry() == before
+        with pytest.raises(LedgerUnavailableError, match="OutOfMemoryError"):
+            await shop.approve(code=OTHER)
+        assert shop.script.left == 1
+        await run(server, "CONFIG", "SET", "maxmemory", "0")
+        assert await import_orphans(shop.ledger, tmp_path) == 1
+        assert isinstance(await shop.approve(code=OTHER), Approved)
+        assert {entry.state for entry in await shop.entries()} == {State.APPROVED}
+        await shop.ledger.aclose()
+
+
+async def test_a_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
+    prefix = f"{token_hex(4)}:"
+    await run(valkey, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    async with RedisLedger(valkey.url, prefix=prefix) as first:
+        await first.claim("k", token="t", payload="p", lease=60)
+        with ledger_on(replicaof=f"127.0.0.1 {valkey.port}") as (_, opener):
+            shop = Shop(approved(), ledger=opener(prefix=prefix))
+            while await shop.ledger.get("k") is None:  # noqa: ASYNC110  (until the replica has it)
+                await asyncio.sleep(0.01)
+            with pytest.raises(LedgerUnavailableError, match="ReadOnlyError"):
+                await shop.approve()
+            assert shop.script.left == 1
+            await shop.ledger.aclose()
+
+
+async def test_entries_never_expire_and_others_data_is_left_alone(valkey: Valkey) -> None:
+    mine, others = f"{token_hex(4)}[*]?:", f"{token_hex(4)}:"
+    async with (
+        RedisLedger(valkey.url, prefix=mine) as ledger,
+        RedisLedger(valkey.url, prefix=others) as other,
+    ):
+        for each in (ledger, other):
+            await each.claim("k", token="t", payload="p", lease=60)
+            await each.settle("k", token="t", payload="p", settlement=Settlement(state=State.REFUSED))
+        assert await run(valkey, "TTL", f"{mine}entry:k") == -1
+        assert await ledger.purge(0) == 1
+        assert [entry async for entry in ledger.scan()] == []
+        assert len([entry async for entry in other.scan()]) == 1
+        names = await run(valkey, "KEYS", "*")
+        assert not [name for name in names if name.startswith(mine.encode())]
+
+
+async def test_scripts_that_the_server_forgot_are_brought_again(valkey: Valkey) -> None:
+    async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
+        await ledger.claim("k", token="t", payload="p", lease=60)
+        await run(valkey, "SCRIPT", "FLUSH")
+        assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+
+
+async def test_pages_end_where_they_should(valkey: Valkey) -> None:
+    async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
+        for number in range(1000):  # twice what is read at once
+            await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
+            await ledger.settle(f"k{number}", token="t", payload="p", settlement=REFUSED)
+        assert len([entry async for entry in ledger.scan(State.REFUSED)]) == 1000
+        assert await ledger.purge(0) == 1000
