@@ -202,10 +202,10 @@ PLACES = (
 )
 
 
-def leaks(seen: Seen) -> list[str]:
+def leaks(seen: Seen, places: tuple[Place, ...] = PLACES) -> list[str]:
     """Which fields show where, and the end of the first text that shows one."""
     found = []
-    for place in PLACES:
+    for place in places:
         texts = list(place.texts(seen))
         if fields := found_in("\n".join(texts)):
             first = next((text for text in texts if found_in(text)), "")

@@ -182,7 +182,7 @@ def test_every_error_there_is_was_searched() -> None:
         ConfigurationError,
     }
     searched = {row.comes.error for row in ROWS} | set(ANSWERED) | ends
-    # What a ledger keeps and raises is searched where there is one: tests/ledger/test_told.py.
+    # Those of a ledger are searched where there is one: test_shown_by_ledgers.py.
     searched |= {LedgerError, *LedgerError.__subclasses__()}
     never_themselves = {LoanError, ServiceError, TransportError}
     assert searched - {None} == {getattr(errors, name) for name in errors.__all__} - never_themselves
