@@ -57,14 +57,14 @@ def demo(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def bench(session: nox.Session) -> None:
     """Compare our calls with others', and measure all else; or `-- soak.py --requests 1000000`."""
-    install(session, "bench-peers", ".")
+    install(session, "bench-peers", ".[postgres,redis]")
     figures = f"docs/_static/calls-{session.python}"  # one of each Python
     runs = (
         [session.posargs]
         if session.posargs
         else [
             ["calls.py", "--json", f"{figures}.json", "--plot", f"{figures}.svg"],
-            *(["conversions.py"], ["growth.py"], ["counts.py"], ["telemetry.py"]),
+            *(["conversions.py"], ["growth.py"], ["counts.py"], ["telemetry.py"], ["ledger.py"]),
             *(["sandbox.py"], ["soak.py", "--minutes", "1"]),
         ]
     )

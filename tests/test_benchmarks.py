@@ -38,6 +38,21 @@ def test_what_telemetry_costs_is_measured_beside_what_is_written_by_hand(tmp_pat
     assert all(re.search(rf"^{name} +[0-9.]+ ", told, re.MULTILINE) for name in rows)
 
 
+def test_what_a_ledger_adds_is_measured_beside_the_call_without_one(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    told = printed("ledger.py", "--rounds=2", "--calls=10", "--in-flight=1,4", f"--json={file}")
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    servers = {"Valkey", "PostgreSQL"} - figures["left_out"].keys()
+    for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
+        rows = {row["name"]: row for row in level["rows"]}
+        assert rows.keys() == {"no ledger", "memory", "SQLite"} | servers
+        assert f"\n{in_flight} in flight" in told
+        assert rows["no ledger"]["wall"]["ratio"] == {"median": 1, "low": 1, "high": 1}
+        assert all(row["wall"]["cost"]["low"] > 0 for row in rows.values())
+        assert all(row["again"]["low"] > 0 < row["cpu"]["cost"]["low"] for row in rows.values())
+    assert all(f"left out: {name}: {reason}" in told for name, reason in figures["left_out"].items())
+
+
 def test_clients_are_compared_and_those_that_are_not_there_are_named(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     told = printed("calls.py", "--rounds=2", "--calls=20", "--in-flight=1,4", f"--json={file}")

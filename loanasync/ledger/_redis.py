@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 
+from orjson import loads
+
 from loanasync._events import LOGGER
 from loanasync._loops import PerLoop
 from loanasync.errors import ConfigurationError
@@ -108,12 +110,12 @@ class RedisLedger:
         """All entries in these states, or all there are."""
         after = "-"
         while True:
-            now, page = await self._run(lua.PAGE, [self._names], *self._page(after))
+            page = await self._run(lua.PAGE, [self._names], *self._page(after))
             if not page:
                 return
             after = f"({page[-1][0].decode()}"
             for name, told in page:
-                entry = _entry(name.decode(), now, told)
+                entry = _entry(name.decode(), *told)
                 if entry is not None and (not states or entry.state in states):
                     yield entry
 
@@ -210,25 +212,26 @@ async def _close(server: _Server, within: float) -> None:
     await server.client.aclose()
 
 
-def _entry(key: str, stamp: bytes, told: list[bytes]) -> Entry | None:
+def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     """An entry as seen at a time of the server's; None if there is none."""
-    if not told:
+    stamp, version, state, token, payload, claimed, changed, expires, takeovers, note, status, fault = loads(
+        text
+    )
+    if not version:
         return None
-    values = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
-    check_version(int(values["version"]))
-    text = {name: value.decode() for name, value in values.items() if name != "body"}
+    check_version(int(version))
     entry = Entry(
         key=key,
-        state=State(text["state"]),
-        token=text["token"],
-        payload=text["payload"],
-        claimed=float(text["claimed"]),
-        changed=float(text["changed"]),
-        expires=float(text["expires"]),
-        takeovers=int(text["takeovers"]),
-        note=text["note"],
-        status=int(text["status"]) if "status" in text else None,
-        body=values.get("body"),
-        fault=text.get("fault"),
+        state=State(state),
+        token=token,
+        payload=payload,
+        claimed=float(claimed),
+        changed=float(changed),
+        expires=float(expires),
+        takeovers=int(takeovers),
+        note=note,
+        status=int(status) if status else None,
+        body=body,
+        fault=None if fault is False else fault,
     )
     return moves.seen(entry, float(stamp))
