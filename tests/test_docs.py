@@ -62,7 +62,12 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     [page for page in PAGES if fences(page).strip()],
     ids=name_of,
 )
-async def test_what_a_page_shows_runs(page: Path, collector: Collector) -> None:
+async def test_what_a_page_shows_runs(
+    page: Path, collector: Collector, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, server in {"VALKEY_URL": "valkey", "DATABASE_URL": "postgres"}.items():
+        if f'os.environ["{name}"]' in fences(page):
+            monkeypatch.setenv(name, request.getfixturevalue(server).url)
     program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     running = eval(program, {"__name__": "__page__"})  # noqa: S307  (our own pages)
     if program.co_flags & CO_COROUTINE:

@@ -127,9 +127,11 @@ async def set_up(postgres: Postgres, **settings: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_of_many_racers_one_wins_at_each_isolation(postgres: Postgres, isolation: str) -> None:
+async def test_of_many_racers_one_wins_at_each_isolation(
+    postgres: Postgres, table: str, isolation: str
+) -> None:
     async with set_up(postgres, default_transaction_isolation=isolation) as url:
-        ledgers = [PostgresLedger(url) for _ in range(4)]
+        ledgers = [PostgresLedger(url, table=table) for _ in range(4)]
         for key in ("k", "l", "m"):
             claims = [
                 ledgers[number % 4].claim(key, token=f"t{number}", payload="p", lease=60)
@@ -160,10 +162,12 @@ async def test_a_conflict_in_the_shops_own_transaction_is_the_shops_to_repeat(
 
 
 @pytest.mark.parametrize("late", ["off", "local"])
-async def test_a_user_who_does_not_wait_for_the_disk_waits_for_it_here(postgres: Postgres, late: str) -> None:
+async def test_a_user_who_does_not_wait_for_the_disk_waits_for_it_here(
+    postgres: Postgres, table: str, late: str
+) -> None:
     async with set_up(postgres, synchronous_commit=late) as url:
         connection = await asyncpg.connect(url)
-        ledger = PostgresLedger(connection)
+        ledger = PostgresLedger(connection, table=table)
         await ledger.get("k")
         for move in (
             partial(ledger.claim, "k", token="t", payload="p", lease=60),
@@ -179,9 +183,9 @@ async def test_a_user_who_does_not_wait_for_the_disk_waits_for_it_here(postgres:
         await connection.close()
 
 
-async def test_who_may_not_write_sends_nothing(postgres: Postgres) -> None:
+async def test_who_may_not_write_sends_nothing(postgres: Postgres, table: str) -> None:
     async with set_up(postgres, default_transaction_read_only="on") as url:
-        shop = Shop(approved(), ledger=PostgresLedger(url))
+        shop = Shop(approved(), ledger=PostgresLedger(url, table=table))
         with pytest.raises(LedgerUnavailableError, match="ReadOnlySQLTransactionError"):
             await shop.approve()
         assert shop.script.left == 1
