@@ -29,9 +29,8 @@ class RedisLedger:
 
     Each move is one script there, and its clock is the one that leases go by. Entries never expire. What it
     says is written is as safe as that server makes it: with ``appendonly yes`` and ``appendfsync always``
-    it is on the disk. One that would forget decisions is refused when it is first used; one
-    that writes them a second late is warned of. It has to be a single server with its replicas, not a
-    cluster.
+    it is on the disk. One that would forget decisions is refused when it is first used; one that writes
+    them a second late is warned of. It has to be one server, with replicas if you like, and no cluster.
 
     Needs the extra ``redis``.
 
@@ -156,8 +155,8 @@ class _Server:
         from redis.asyncio.retry import Retry  # noqa: PLC0415  (as above)
         from redis.backoff import NoBackoff  # noqa: PLC0415  (as above)
 
-        # Once more, since a connection that was not used for a while may be gone: no move is made twice
-        # by that, since it has its token.
+        # Once more, since a connection that was not used for a while may be gone. By its token, a move that
+        # has arrived already is known.
         again = Retry(NoBackoff(), 1)
         # It does not introduce itself: for that it would read its version from a file, with each connection.
         pool = BlockingConnectionPool.from_url(
@@ -166,16 +165,12 @@ class _Server:
         self.client = Redis.from_pool(pool)
         self._is_checked = is_checked
         self._checking = asyncio.Lock()
-        self._scripts: dict[str, Any] = {}
 
     async def run(self, script: str, names: Sequence[str], arguments: Sequence[Argument]) -> Answer:
         if not self._is_checked:
             async with self._checking:
                 await self._check()
-        known = self._scripts.get(script) or self._scripts.setdefault(
-            script, self.client.register_script(script)
-        )
-        return await known(keys=names, args=arguments)
+        return await self.client.register_script(script)(keys=names, args=arguments)
 
     async def _check(self) -> None:
         from redis.exceptions import ResponseError  # noqa: PLC0415  (needs its extra)
@@ -214,12 +209,11 @@ async def _close(server: _Server, within: float) -> None:
 
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     """An entry as seen at a time of the server's; None if there is none."""
-    stamp, version, state, token, payload, claimed, changed, expires, takeovers, note, status, fault = loads(
-        text
-    )
+    stamp, version, *fields = loads(text)
     if not version:
         return None
     check_version(int(version))
+    state, token, payload, claimed, changed, expires, takeovers, note, status, fault = fields
     entry = Entry(
         key=key,
         state=State(state),

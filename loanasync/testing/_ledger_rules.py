@@ -133,6 +133,12 @@ class LedgerConformance:
             entry = await ledger.claim("k", token="u", payload="other", lease=HOUR)
             assert entry.is_claimed_by("u")
             assert (entry.payload, entry.takeovers, entry.note) == ("other", 0, "")
+            first = await self.run_out(ledger, "l", "t")
+            await ledger.claim("l", token="u", payload="p", lease=HOUR, over="t")
+            await ledger.settle("l", token="u", payload="p", settlement=RELEASED)
+            anew = await self.claimed(ledger, "l", "v")
+            assert (anew.takeovers, anew.claimed) == (0, anew.changed)
+            assert anew.claimed > first.claimed
 
     async def test_a_lease_that_ran_out_leaves_the_outcome_unknown_and_is_not_claimable(self) -> None:
         async with self.opened() as ledger, self.opened() as other:
