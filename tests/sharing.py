@@ -91,5 +91,5 @@ class OnPostgres:
         return repr([tuple(row.items()) for row in rows])
 
     async def grow_old(self, key: str) -> None:
-        del key  # the only one
+        del key  # and all others
         await self.run("UPDATE {table} SET version = 2")

@@ -140,6 +140,21 @@ class LedgerConformance:
             assert (anew.takeovers, anew.claimed) == (0, anew.changed)
             assert anew.claimed > first.claimed
 
+    async def test_a_claim_or_settlement_leaves_nothing_of_the_settlement_before(self) -> None:
+        async with self.opened() as ledger:
+            for state in (State.RELEASED, State.UNKNOWN, State.LOST, State.HELD):
+                await self.claimed(ledger, state, "t")
+                told = Settlement(state=state, note="n", status=500, body=b"b", fault="cut off")
+                entry = await ledger.settle(state, token="t", payload="p", settlement=told)
+                assert (entry.note, entry.status, entry.body, entry.fault) == ("n", 500, b"b", "cut off")
+                again = Settlement(state=state)
+                settled = await ledger.settle(state, token="t", payload="p", settlement=again)
+                await ledger.settle(state, token="t", payload="p", settlement=told)
+                claimed = await ledger.claim(state, token="u", payload="p", lease=HOUR, over="t")
+                assert claimed.is_claimed_by("u")
+                for bare in (settled, claimed):
+                    assert (bare.note, bare.status, bare.body, bare.fault) == ("", None, None, None)
+
     async def test_a_lease_that_ran_out_leaves_the_outcome_unknown_and_is_not_claimable(self) -> None:
         async with self.opened() as ledger, self.opened() as other:
             entry = await self.run_out(ledger, "k", "t")

@@ -31,7 +31,7 @@ from loanasync import (
 )
 from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, import_orphans
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approved, refused
+from loanasync.testing import approved, refused, timed_out
 
 OTHER = "TSTXYZ00A00A000B"
 PATIENCE = 1.0  # seconds after which a client gives up a server that hangs
@@ -151,19 +151,23 @@ async def test_a_wrong_password_is_no_ledger_and_is_shown_nowhere(
 
 
 async def test_an_entry_of_a_later_version_is_left_alone_and_said(place: Place) -> None:
-    shop = Shop(approved(), refused(), ledger=place.ledger())
-    await shop.approve()
-    entry = await shop.entry()
-    await place.grow_old(entry.key)
+    shop = Shop(approved(), timed_out(), refused(), ledger=place.ledger())
+    for code in (FISCAL_CODE, OTHER):
+        await shop.comes_to(code=code)
+    entries = await shop.entries()
+    assert {entry.state for entry in entries} == {State.APPROVED, State.UNKNOWN}
+    for entry in entries:
+        await place.grow_old(entry.key)
     before = await place.kept()
-    with pytest.raises(ConfigurationError, match="later version"):
-        await shop.approve()
+    for code in (FISCAL_CODE, OTHER):
+        with pytest.raises(ConfigurationError, match="later version"):
+            await shop.approve(code=code)
     told = Settlement(state=State.REFUSED)
-    for token in (entry.token, "another"):
+    for entry in entries:
         with pytest.raises(ConfigurationError, match="later version"):
-            await shop.ledger.claim(entry.key, token="u", payload="p", lease=60, over=token)
+            await shop.ledger.claim(entry.key, token="u", payload="p", lease=60, over=entry.token)
         with pytest.raises(ConfigurationError, match="later version"):
-            await shop.ledger.settle(entry.key, token=token, payload="p", settlement=told)
+            await shop.ledger.settle(entry.key, token=entry.token, payload="p", settlement=told)
     with pytest.raises(ConfigurationError, match="later version"):
         await shop.entries()
     assert await shop.ledger.purge(0) == 0
