@@ -226,6 +226,7 @@ class LedgerConformance:
                 await self.run_out(ledger, key, "t")
                 entry = await ledger.settle(key, token="t", payload="p", settlement=settlement)
                 assert (entry.state, entry.note) == (settlement.state, settlement.note)
+                assert entry.claimed < entry.expires <= entry.changed
                 assert await ledger.get(key) == entry
 
     async def test_a_late_decision_lands_with_a_token_that_is_none_any_more(self) -> None:

@@ -95,6 +95,17 @@ async def test_a_table_that_was_rolled_back_is_made_again(connection: Any, table
     assert await ledger.get("k") is None
 
 
+async def test_a_lease_runs_out_while_a_transaction_is_open(
+    connection: Any, postgres: Postgres, table: str
+) -> None:
+    mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
+    await other.claim("k", token="t", payload="p", lease=0.2)
+    async with connection.transaction():
+        assert await mine.get("j") is None  # its time has begun
+        assert await other.wait("k", 30) == await mine.get("k")
+    await other.aclose()
+
+
 async def test_moves_on_one_connection_take_turns(connection: Any, table: str) -> None:
     ledger = PostgresLedger(connection, table=table)
     claims = [ledger.claim("k", token=f"t{number}", payload="p", lease=60) for number in range(32)]
