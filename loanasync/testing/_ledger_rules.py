@@ -254,6 +254,7 @@ class LedgerConformance:
         async with self.opened() as ledger:
             entry = await ledger.settle("k", token="t", payload="p", settlement=REFUSAL)
             assert (entry.state, entry.payload, entry.status) == (State.REFUSED, "p", 422)
+            assert entry.claimed == entry.changed == entry.expires
             assert await ledger.get("k") == entry
 
     async def test_a_decision_is_never_overwritten(self) -> None:
