@@ -22,11 +22,7 @@ Row: TypeAlias = Any  # of asyncpg's, which has no types
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _REPEATS = 10
 _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-_MADE_MEANWHILE = {
-    "23505",
-    "42P07",
-    "42710",
-}  # by another process: unique_violation, duplicate_table, _object
+_MADE_MEANWHILE = {"23505", "42P07", "42710"}  # unique_violation, duplicate_table, duplicate_object
 
 
 class PostgresLedger:
