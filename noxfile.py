@@ -35,6 +35,15 @@ PURE = "calls certificates codec configuration decisions dialect display html js
 PURE += " options policy prepare problems rules values"
 
 
+# What the page on performance tells is written by these, with each Python.
+KEPT = "--json=docs/figures/{}-{{python}}.json"
+EVERY_FIGURE = [
+    ["calls.py", KEPT.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
+    *([f"{name}.py", KEPT.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
+    *(["ledger.py"], ["sandbox.py"], ["soak.py", "--minutes=1"], ["page.py"]),
+]
+
+
 def install(session: nox.Session, group: str, *package: str) -> None:
     session.install("-q", *nox.project.dependency_groups(PYPROJECT, group), *package)
 
@@ -58,18 +67,10 @@ def demo(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Compare our calls with others', and measure all else; or `-- soak.py --requests 1000000`."""
     install(session, "bench-peers", ".[postgres,redis]")
-    figures = f"docs/_static/calls-{session.python}"  # one of each Python
-    runs = (
-        [session.posargs]
-        if session.posargs
-        else [
-            ["calls.py", "--json", f"{figures}.json", "--plot", f"{figures}.svg"],
-            *(["conversions.py"], ["growth.py"], ["counts.py"], ["telemetry.py"], ["ledger.py"]),
-            *(["sandbox.py"], ["soak.py", "--minutes", "1"]),
-        ]
-    )
+    runs = [session.posargs] if session.posargs else EVERY_FIGURE
     for script, *options in runs:
-        session.run("python", f"benchmarks/{script}", *options)
+        told = [option.replace("{python}", str(session.python)) for option in options]
+        session.run("python", f"benchmarks/{script}", *told)
 
 
 @nox.session(python=ONE_PYTHON)
