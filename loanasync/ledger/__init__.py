@@ -9,6 +9,7 @@ from loanasync.ledger._redis import RedisLedger
 from loanasync.ledger._resolving import resolve
 from loanasync.ledger._spool import import_orphans
 from loanasync.ledger._sqlite import SqliteLedger
+from loanasync.ledger._sweeping import sweep
 
 __all__ = [
     "Cipher",
@@ -23,4 +24,5 @@ __all__ = [
     "State",
     "import_orphans",
     "resolve",
+    "sweep",
 ]

@@ -1,0 +1,113 @@
+"""Entries of a ledger as a person and a program read them: nobody's name, and no token, is in it."""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from attrs import fields
+
+from loanasync import Approved
+from loanasync._dialect import field_of
+from loanasync._display import mask
+from loanasync.cli._ledgers import short
+from loanasync.ledger import Entry, State
+
+__all__ = ["ADVICE", "answer_of", "facts_of", "line_of", "story_of", "when"]
+
+_PERSONAL = frozenset(each.name for each in fields(Approved) if each.repr is mask)
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+ADVICE = {
+    State.RELEASED: "it was not evaluated: the next call asks",
+    State.INFLIGHT: "somebody is asking; when the lease runs out, the outcome is unknown",
+    State.UNKNOWN: "ask the service what it decided, then: loanasync ledger resolve {key}",
+    State.LOST: "the service has decided: ask it what, then: loanasync ledger resolve {key}",
+    State.HELD: "nobody asks, until: loanasync ledger resolve {key}",
+    State.APPROVED: "decided, for ever",
+    State.REFUSED: "decided, for ever",
+}
+
+
+def when(seconds: float) -> str:
+    """A time of the ledger's clock."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def _age(seconds: float) -> str:
+    past = time.time() - seconds
+    for unit, length in _UNITS:
+        if past >= length:
+            return f"{past / length:.0f} {unit}"
+    return f"{max(past, 0):.0f} s"
+
+
+def line_of(entry: Entry) -> str:
+    """An entry in one line."""
+    told = f"{short(entry.key)}  {entry.state.value:<8}  {when(entry.changed)}  {_age(entry.changed):>6}"
+    return f"{told}  {entry.note}".rstrip()
+
+
+def facts_of(entry: Entry) -> dict[str, Any]:
+    """An entry for a program; not its tokens, with which entries are settled, and not the answer."""
+    return {
+        "key": entry.key,
+        "state": entry.state.value,
+        "claimed": _stamp(entry.claimed),
+        "changed": _stamp(entry.changed),
+        "expires": _stamp(entry.expires),
+        "takeovers": entry.takeovers,
+        "note": entry.note,
+        "status": entry.status,
+        "fault": entry.fault,
+        "has_answer": entry.body is not None,
+    }
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def answer_of(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:
+    """What is kept of the service's answer; None where nothing is, or it is encrypted.
+
+    Args:
+        entry: Whose.
+        reveal: Show what is personal, and the redirect, which is as good as a password.
+    """
+    try:
+        members = json.loads(entry.body or b"")
+    except ValueError:
+        return None
+    if not isinstance(members, dict):
+        return None
+    return {
+        name: value if reveal or not _is_personal(name) else mask(value) for name, value in members.items()
+    }
+
+
+def _is_personal(wire_name: str) -> bool:
+    name = field_of(wire_name)
+    return name in _PERSONAL or name not in _NAMES
+
+
+_NAMES = frozenset(each.name for each in fields(Approved))
+
+
+def story_of(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
+    """All of an entry, as names and what is said of them."""
+    yield "entry", entry.key
+    yield "state", f"{entry.state.value} since {when(entry.changed)} ({_age(entry.changed)})"
+    again = f", taken over {entry.takeovers} times" if entry.takeovers else ""
+    yield "asked", f"{when(entry.claimed)}{again}; its lease ends {when(entry.expires)}"
+    if entry.note:
+        yield "note", entry.note
+    if entry.status is not None:
+        yield "answer", f"HTTP {entry.status}" + (f", {entry.fault}" if entry.fault else "")
+    answer = answer_of(entry, reveal=reveal)
+    for name, value in (answer or {}).items():
+        yield f"  {name}", value if isinstance(value, str) else json.dumps(value)
+    if answer is None and entry.body is not None:
+        yield "  body", "encrypted"
+    yield "next", ADVICE[entry.state].format(key=short(entry.key))

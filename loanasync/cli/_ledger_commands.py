@@ -1,0 +1,303 @@
+"""``loanasync ledger``: looking at a ledger, settling what is unknown, and keeping it in order."""
+
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+from rich.console import Console
+
+from loanasync import ConfigurationError
+from loanasync._rules import check_fiscal_code, normalize_fiscal_code
+from loanasync.cli._entries import answer_of, facts_of, line_of, story_of
+from loanasync.cli._exit import Exit
+from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
+from loanasync.cli._results import Appending
+from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
+from loanasync.ledger import Entry, State, import_orphans
+from loanasync.ledger._keys import key_of
+from loanasync.ledger._policy import default_spools
+from loanasync.ledger._sweeping import sweep as sweep_ledger
+
+__all__ = ["LEDGER", "app"]
+
+app = typer.Typer(
+    help="Look at a ledger of decisions, and settle what nobody else can.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local variables
+)
+
+LEDGER = typer.Option(
+    metavar="NAME",
+    envvar="LOANASYNC_LEDGER",
+    help="The ledger: a file's path, or sqlite:///path.",
+)
+Name: TypeAlias = Annotated[str, LEDGER]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
+_KEY = typer.Argument(metavar="KEY", help="An entry's key, or how it begins.", show_default=False)
+_SPAN = re.compile("([0-9]{1,6})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_FORGOTTEN = (State.APPROVED, State.REFUSED, State.RELEASED)
+
+
+def _say(sentence: str) -> None:
+    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def _with(name: str, work: Callable[[Opened], Exit]) -> None:
+    """Do something with a ledger, and end with what it came to."""
+    try:
+        with opened(name) as use:
+            code = work(use)
+    except (ConfigurationError, NotFoundError, UnusableError) as error:
+        _say(str(error))
+        code = Exit.NOTHING_SENT
+    except BrokenPipeError:  # who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = Exit.FAILED
+    except OSError as error:
+        _say(f"{error.filename or 'the ledger'}: {error.strerror}")
+        code = Exit.FAILED
+    except (typer.Abort, KeyboardInterrupt):  # what was said until then is written down
+        _say("\ninterrupted")  # below the question
+        code = Exit.INTERRUPTED
+    raise typer.Exit(code)
+
+
+@app.command()
+def ls(
+    ledger: Name,
+    state: Annotated[list[State] | None, typer.Option(help="Only these; may be given again.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List entries, one a line: key, state, since when, and what led to it; at the end how many there are.
+
+    Example: loanasync ledger ls --ledger decisions.db --state unknown --state lost
+    """
+
+    def work(use: Opened) -> Exit:
+        counts: Counter[str] = Counter()
+        for entry in use.entries(*(state or ())):
+            counts[entry.state.value] += 1
+            print(json.dumps(facts_of(entry)) if as_json else line_of(entry))  # noqa: T201  (what was asked for)
+        if not as_json:
+            told = ", ".join(f"{number:,} {each}" for each, number in sorted(counts.items()))
+            _say(told or "no entries")
+        return Exit.DECIDED
+
+    _with(ledger, work)
+
+
+@app.command()
+def show(
+    ledger: Name,
+    key: Annotated[str | None, _KEY] = None,
+    scope: Annotated[str, typer.Option(help="Of a customer's approval, if it was given one.")] = "",
+    *,
+    customer: Annotated[
+        bool,
+        typer.Option("--customer", help="Look for a customer: the fiscal code is asked for, or piped in."),
+    ] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Show what is masked of the answer, such as its redirect.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show all of an entry, found by its key, or by its customer.
+
+    For the latter, the shop is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN, and
+    the ledger's own secret, if it has one, is in LOANASYNC_LEDGER_KEY.
+
+    Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
+    """
+    if (key is None) != customer:
+        raise typer.BadParameter("give KEY, or --customer, and not both")
+
+    def work(use: Opened) -> Exit:
+        entry = use.entry(_key_of_a_customer(scope) if key is None else key)
+        if as_json:
+            typer.echo(json.dumps({**facts_of(entry), "answer": answer_of(entry, reveal=reveal)}, indent=2))
+        else:
+            for name, told in story_of(entry, reveal=reveal):
+                typer.echo(f"{name:<20}{told}")
+        return Exit.DECIDED
+
+    _with(ledger, work)
+
+
+def _key_of_a_customer(scope: str) -> str:
+    shop, policy = shop_of(os.environ), policy_of(os.environ)
+    # Never an argument: those stand in the shell's history, and in the list of processes.
+    is_asked = sys.stdin.isatty()
+    code = (
+        typer.prompt("Fiscal code", hide_input=True, err=True) if is_asked else sys.stdin.readline()
+    ).strip()
+    if wrong := [problem.message for problem in check_fiscal_code(code)]:
+        raise NotFoundError(f"the fiscal code {wrong[0]}")
+    return key_of(shop, normalize_fiscal_code(code), policy, scope)
+
+
+@app.command()
+def resolve(
+    ledger: Name,
+    keys: Annotated[list[str] | None, _KEY] = None,
+    word: Annotated[
+        Word | None,
+        typer.Option(
+            "--as", help="What the service says; released: it never evaluated, and may be asked again."
+        ),
+    ] = None,
+    note: Annotated[str, typer.Option(help="Who says so, such as a ticket's number; nothing personal.")] = "",
+) -> None:
+    """Settle approvals of unknown outcome with what the service says of them.
+
+    Without KEY, goes through all that are unknown or lost, and asks for each. No decision is overwritten.
+    Ends with 0 when all are settled, 1 when one could not be, 2 when nothing was done, 3 when one was
+    skipped.
+
+    Example: loanasync ledger resolve 3f2a9c17d0b4 --as refused --note "ticket 17" --ledger decisions.db
+    """
+    try:
+        said = note_that_is_safe(note)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--note") from None
+    if word is not None and not (keys and said):
+        raise typer.BadParameter("needs KEY, and --note for who says so", param_hint="--as")
+
+    def work(use: Opened) -> Exit:
+        entries = [use.entry(key) for key in keys] if keys else _open(use)
+        if not entries:
+            _say("nothing is unknown or lost")
+        if word is None:
+            return settle_by_asking(use, entries, said, _say)
+        return max([settle(use, entry, word, said, _say) for entry in entries])
+
+    _with(ledger, work)
+
+
+def _open(use: Opened) -> list[Entry]:
+    return sorted(use.entries(*OPEN), key=lambda entry: entry.changed)
+
+
+@app.command()
+def sweep(ledger: Name, *, as_json: Json = False) -> None:
+    """Write down as unknown whose asker died: their lease has run out; and name all that is unknown or lost.
+
+    Nothing depends on it: who looks sees them as unknown anyway. Ends with 3 when something needs a person,
+    so that a timer can tell one.
+
+    Example: loanasync ledger sweep --ledger decisions.db
+    """
+
+    def work(use: Opened) -> Exit:
+        swept = use.run(sweep_ledger(use.ledger))
+        entries = _open(use)
+        if as_json:
+            told = {"swept": [entry.key for entry in swept], "open": [facts_of(entry) for entry in entries]}
+            typer.echo(json.dumps(told, indent=2))
+        else:
+            for entry in entries:
+                typer.echo(line_of(entry))
+            _say(
+                f"{len(swept):,} leases had run out; {len(entries):,} need a person: loanasync ledger resolve"
+            )
+        return Exit.UNKNOWN if entries else Exit.DECIDED
+
+    _with(ledger, work)
+
+
+@app.command()
+def purge(
+    ledger: Name,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Such as 52w, 400d, 12h.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many it would be.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Forget what was decided or released and has not changed for so long: it may be asked again.
+
+    What is unknown, lost, held or in flight stays.
+
+    Example: loanasync ledger purge --older-than 104w --ledger decisions.db
+    """
+    span = _SPAN.fullmatch(older_than)
+    seconds = 0 if span is None else int(span[1]) * _SECONDS[span[2]]
+    if not seconds:
+        raise typer.BadParameter("must be an age such as 52w, 400d, 12h, 30m", param_hint="--older-than")
+
+    def work(use: Opened) -> Exit:
+        if dry_run or not yes:
+            before = time.time() - seconds
+            number = sum(entry.changed <= before for entry in use.entries(*_FORGOTTEN))
+            _say(f"{number:,} entries are older than {older_than}")
+            if dry_run or not number:
+                return Exit.DECIDED
+            if not typer.confirm("Forget them? These customers may be asked for again", err=True):
+                return Exit.NOTHING_SENT
+        _say(f"{use.run(use.ledger.purge(float(seconds))):,} entries are forgotten")
+        return Exit.DECIDED
+
+    _with(ledger, work)
+
+
+@app.command()
+def export(
+    ledger: Name,
+    out: Annotated[
+        str, typer.Option("-o", "--out", metavar="OUT", help="A file, made anew; - is standard output.")
+    ] = "-",
+    *,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="And what is kept of the service's answers, all of it.")
+    ] = False,
+) -> None:
+    """Write all entries as JSON lines, for a report or an audit.
+
+    Example: loanasync ledger export -o entries.jsonl --ledger decisions.db
+    """
+
+    def work(use: Opened) -> Exit:
+        with closing(Appending(out, afresh="")) as file:
+            number = 0
+            for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (how many there were)
+                told = {"answer": answer_of(entry, reveal=True)} if answers else {}
+                file.add(json.dumps({**facts_of(entry), **told}) + "\n")
+            _say(f"{number:,} entries")
+        return Exit.DECIDED
+
+    _with(ledger, work)
+
+
+@app.command("import-orphans")
+def bring_orphans(
+    ledger: Name,
+    folder: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Where they are, if not where clients put them."),
+    ] = None,
+) -> None:
+    """Bring answers to the ledger that it could not take when they came, and delete their files.
+
+    Ends with 1 when files were left: they are no answers, or contradict the ledger.
+
+    Example: loanasync ledger import-orphans --ledger decisions.db
+    """
+
+    def work(use: Opened) -> Exit:
+        brought = use.run(import_orphans(use.ledger, folder))
+        folders = default_spools() if folder is None else (folder,)
+        left = sum(len([*each.glob("*.json")]) for each in folders)
+        _say(
+            f"{brought:,} answers were brought to the ledger" + (f", {left:,} files are left" if left else "")
+        )
+        return Exit.FAILED if left else Exit.DECIDED
+
+    _with(ledger, work)

@@ -1,0 +1,178 @@
+"""The ledger that an option names, and the approvals in it that a person means."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from attrs import frozen
+
+from loanasync import ConfigurationError
+from loanasync._configuration import Shop, configure, from_environment
+from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State
+
+__all__ = [
+    "NotFoundError",
+    "Opened",
+    "UnusableError",
+    "ledger_at",
+    "name_of",
+    "opened",
+    "policy_of",
+    "shop_of",
+    "short",
+]
+
+SHORT = 12  # characters of a key that tell it from all others, as errors show it
+_FEWEST = 4  # characters of a key that a person may give
+_PAGE = 500  # entries that are read before any is shown
+
+T = TypeVar("T")
+
+
+class NotFoundError(Exception):
+    """No such entry, or several; the text says which."""
+
+
+class UnusableError(Exception):
+    """A ledger that cannot be used; the text says why."""
+
+
+def short(key: str) -> str:
+    """A key as people see it and may give it back."""
+    return key[:SHORT]
+
+
+def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") -> DecisionLedger:
+    """The ledger of this name: a path, ``sqlite:///path``, or the address of a server.
+
+    Args:
+        name: As an option gives it.
+        absent: What becomes of a file that is not there: it is a mistake in the name; it is made when it is
+            used; or nothing is made, and nothing is in it.
+
+    Raises:
+        ConfigurationError: It names none.
+    """
+    scheme, found, _ = name.partition("://")
+    if not found or scheme == "sqlite":
+        file = _file(name)
+        if file.is_dir():
+            raise ConfigurationError("ledger", f"{file} is a directory")
+        if not file.exists() and absent == "empty":
+            return MemoryLedger()
+        if not (file if absent == "wrong" else file.parent).exists():
+            raise ConfigurationError("ledger", f"{file} is not there")
+        return SqliteLedger(file)
+    raise ConfigurationError("ledger", f"{scheme}:// is no ledger; give a path, or sqlite:///path")
+
+
+def name_of(name: str) -> str:
+    """What tells this ledger from others, without a password."""
+    parts = urlsplit(name)
+    if parts.scheme in ("", "sqlite") or "://" not in name:
+        return str(_file(name).resolve())
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _file(name: str) -> Path:
+    return Path(name.removeprefix("sqlite:///")).expanduser()
+
+
+def policy_of(environment: Mapping[str, str]) -> LedgerPolicy:
+    """How the shop's programs use their ledger: as the environment says, and else as by default.
+
+    Raises:
+        ConfigurationError: The key is too short.
+    """
+    key = environment.get("LOANASYNC_LEDGER_KEY")
+    return LedgerPolicy(
+        key=None if not key else key.encode(), environment=environment.get("LOANASYNC_LEDGER_ENVIRONMENT", "")
+    )
+
+
+def shop_of(environment: Mapping[str, str]) -> Shop:
+    """Whose approvals are meant, by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
+
+    Raises:
+        ConfigurationError: One of them is not set, or cannot work.
+    """
+    return configure(**from_environment(environment))
+
+
+@frozen
+class Opened:
+    """A ledger in use by a command, which stands in no event loop: a person may be asked in between."""
+
+    ledger: DecisionLedger
+    _runner: asyncio.Runner
+
+    def run(self, what: Coroutine[Any, Any, T]) -> T:
+        """Wait for a move.
+
+        Raises:
+            UnusableError: The ledger cannot make it.
+        """
+        try:
+            return self._runner.run(what)
+        except (ConfigurationError, OSError):  # these say what it is
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever a backend raises; its text may hold a password)
+            raise UnusableError(f"the ledger cannot be used ({type(error).__name__})") from None
+
+    def entries(self, *states: State) -> Iterator[Entry]:
+        """All in these states, or all there are; never all of them in memory.
+
+        Raises:
+            UnusableError: The ledger cannot be read.
+        """
+        scan = self.ledger.scan(*states)
+        while page := self.run(_page(scan)):
+            yield from page
+
+    def entry(self, key: str) -> Entry:
+        """The entry whose key this is, or begins with this.
+
+        Raises:
+            NotFoundError: There is none, or more than one.
+        """
+        begins = key.lower()
+        whole = self.run(self.ledger.get(begins))
+        if whole is not None:
+            return whole
+        if len(key) < _FEWEST:
+            raise NotFoundError(f"{key}: is too short for a key: {_FEWEST} characters at least")
+        found = [entry for entry in self.entries() if entry.key.startswith(begins)]
+        if len(found) == 1:
+            return found[0]
+        several = ", ".join(short(entry.key) for entry in found)
+        raise NotFoundError(f"{key}: {f'could be any of {several}' if found else 'there is no such entry'}")
+
+
+async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
+    page: list[Entry] = []
+    async for entry in scan:
+        page.append(entry)
+        if len(page) == _PAGE:
+            break
+    return page
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Opened]:
+    """A ledger by its name, closed afterwards.
+
+    Raises:
+        ConfigurationError: It names none.
+        UnusableError: It cannot be used.
+    """
+    ledger = ledger_at(name)
+    with asyncio.Runner() as runner:
+        use = Opened(ledger, runner)
+        try:
+            use.run(ledger.get(""))  # so that a ledger of which nothing can be had is told of before all else
+            yield use
+        finally:
+            runner.run(ledger.aclose())

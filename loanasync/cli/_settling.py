@@ -1,0 +1,100 @@
+"""Asking a person what the service said of approvals that nobody else can settle."""
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import typer
+
+from loanasync.cli._entries import line_of
+from loanasync.cli._exit import Exit
+from loanasync.cli._ledgers import Opened, short
+from loanasync.ledger import Entry, State, resolve
+
+__all__ = ["OPEN", "Word", "note_that_is_safe", "settle", "settle_by_asking"]
+
+OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
+_SETTLED = frozenset({*OPEN, State.HELD})
+_PERSONAL = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
+
+
+class Word(StrEnum):
+    """What a person may say of an approval."""
+
+    APPROVED = "approved"
+    REFUSED = "refused"
+    RELEASED = "released"
+    HELD = "held"
+    UNKNOWN = "unknown"
+
+
+_ANSWERS = {
+    "a": Word.APPROVED,
+    "r": Word.REFUSED,
+    "n": Word.RELEASED,
+    "h": Word.HELD,
+}
+_QUESTION = "  What does the service say? [a]pproved [r]efused [n]ever evaluated; [h]old, [s]kip, [q]uit"
+
+
+def note_that_is_safe(note: str) -> str:
+    """A note, which is kept for ever and read by many.
+
+    Raises:
+        ValueError: It looks like a person's.
+    """
+    if _PERSONAL.search(note):
+        raise ValueError(
+            "must not name a customer: no fiscal code, no e-mail address; a ticket's number will do"
+        )
+    return note.strip()
+
+
+def settle(use: Opened, entry: Entry, word: Word, note: str, say: Callable[[str], object]) -> Exit:
+    """Write down what a person said of an entry, unless it is decided or being asked."""
+    state = State(word.value)
+    if entry.state in _SETTLED:
+        entry = use.run(resolve(use.ledger, entry, state, note))
+    if entry.state is state:
+        say(f"{short(entry.key)} is {state.value}")
+        return Exit.DECIDED
+    why = {
+        State.INFLIGHT: "somebody is asking now: wait for the end of the lease",
+        State.RELEASED: "it was never evaluated: there is nothing to settle",
+    }.get(entry.state, "a decision is never overwritten")
+    say(f"{short(entry.key)} stays {entry.state.value}: {why}")
+    return Exit.FAILED
+
+
+def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str, say: Callable[[str], object]) -> Exit:
+    """Go through entries with a person; what they skip stays as it is."""
+    worst = Exit.DECIDED
+    for number, entry in enumerate(entries, 1):
+        say(f"{number} of {len(entries)}: {line_of(entry)}")
+        answer = _answer()
+        if answer == "q":
+            return Exit.UNKNOWN
+        if answer == "s":
+            worst = Exit.UNKNOWN
+            continue
+        who = note or _note()
+        worst = max(worst, settle(use, entry, _ANSWERS[answer], who, say))
+    return worst
+
+
+def _answer() -> str:
+    while True:
+        answer = typer.prompt(_QUESTION, err=True).strip().lower()[:1]
+        if answer in (*_ANSWERS, "s", "q"):
+            return str(answer)
+
+
+def _note() -> str:
+    return str(typer.prompt("  Who says so, such as a ticket's number", err=True, value_proc=_safe))
+
+
+def _safe(given: str) -> str:
+    try:
+        return note_that_is_safe(given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None

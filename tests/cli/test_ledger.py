@@ -1,0 +1,388 @@
+"""A ledger from the command line: nobody's name is shown, and no decision is overwritten."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asking import environment, wait_for
+from ledgerfile import ask, entries, key, one_of_each, put, states, using
+
+from loanasync.ledger import State
+from loanasync.ledger._entries import Settlement
+from loanasync.ledger._spool import Orphan, spool
+
+SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "decisions.db"
+    one_of_each(made)
+    return made
+
+
+def test_each_entry_is_a_line_and_they_are_counted(file: Path) -> None:
+    done = ask("ls", file)
+    assert done.exit_code == 0
+    lines = {line[:12]: line[12:].split() for line in done.stdout.splitlines()}
+    assert {short: words[0] for short, words in lines.items()} == {
+        key(name)[:12]: state
+        for name, state in [
+            ("approved", "approved"), ("refused", "refused"), ("released", "released"), ("lost", "lost"),
+            ("unknown", "unknown"), ("held", "held"), ("inflight", "inflight"), ("expired", "unknown"),
+        ]
+    }  # fmt: skip
+    assert lines[key("unknown")[:12]][-1] == "ReadTimeoutError"
+    assert lines[key("expired")[:12]][-4:] == ["the", "lease", "ran", "out"]
+    assert done.stderr == "1 approved, 1 held, 1 inflight, 1 lost, 1 refused, 1 released, 2 unknown\n"
+
+
+def test_entries_of_some_states_are_json_lines_for_a_program(file: Path) -> None:
+    done = ask("ls", file, "--state", "approved", "--state", "held", "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(each["key"], each["state"]) for each in found} == {
+        (key(name), name) for name in ("approved", "held")
+    }
+    assert done.stderr == ""
+    assert {each["has_answer"] for each in found} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("ls", ()),
+        ("ls", ("--json",)),
+        ("show", (key("approved"),)),
+        ("show", (key("approved"), "--json")),
+        ("sweep", ()),
+        ("sweep", ("--json",)),
+        ("resolve", (key("approved"), "--as", "refused", "--note", "x")),
+    ],
+)
+def test_nothing_personal_and_no_token_is_shown(file: Path, command: str, arguments: tuple[str, ...]) -> None:
+    done = ask(command, file, *arguments)
+    assert key("approved")[:12] in done.output or command == "sweep"
+    assert not [secret for secret in SECRETS if secret in done.output]
+
+
+def test_an_entry_is_found_by_how_its_key_begins(file: Path) -> None:
+    done = ask("show", file, key("approved")[:12])
+    told = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
+    assert told["entry"] == key("approved")
+    assert told["state"].startswith("approved since 20")
+    assert (told["answer"], told["amount"], told["netAmount"]) == ("HTTP 201", "45000", "43650")
+    assert (told["redirectUrl"], told["firstname"], told["newMember"]) == ("***", "***", "***")
+    assert told["next"] == "decided, for ever"
+    assert ask("show", file, key("approved").upper()[:12]).stdout == done.stdout
+
+
+def test_what_a_person_has_to_do_is_said(file: Path) -> None:
+    told = ask("show", file, key("unknown")).stdout
+    assert f"ask the service what it decided, then: loanasync ledger resolve {key('unknown')[:12]}" in told
+    assert "HTTP 422, not whole" in ask("show", file, key("refused")).stdout
+
+
+def test_what_is_masked_is_shown_to_who_says_so(file: Path) -> None:
+    shown = json.loads(ask("show", file, key("approved"), "--json", "--reveal").stdout)
+    assert shown["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
+    assert shown["answer"]["newMember"] == "UNKNOWN-TO-US"
+    assert "TOKEN" not in json.dumps(shown)
+
+
+def test_an_answer_that_is_encrypted_says_so(file: Path) -> None:
+    using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
+    shown = ask("show", file, key("private")).stdout
+    assert "encrypted" in shown
+    assert "SECRET" not in shown
+    assert json.loads(ask("show", file, key("private"), "--json").stdout)["answer"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("0123abcd", "0123abcd: there is no such entry"),
+        ("61", "61: is too short for a key: 4 characters at least"),
+        (key("re")[:4], f"could be any of {key('refused')[:12]}, {key('released')[:12]}"),
+    ],
+)
+def test_a_key_that_is_not_one_entrys_says_so(file: Path, given: str, told: str) -> None:
+    for command, more in (("show", ()), ("resolve", ("--as", "held", "--note", "x"))):
+        done = ask(command, file, given, *more)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert told in done.stderr
+    assert states(file)["refused"] == "refused"
+
+
+@pytest.mark.parametrize("word", ["approved", "refused", "released", "held"])
+@pytest.mark.parametrize("name", ["unknown", "lost", "held", "expired"])
+def test_a_person_settles_what_nobody_else_can(file: Path, name: str, word: str) -> None:
+    done = ask("resolve", file, key(name)[:10], "--as", word, "--note", "ticket 17")
+    assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {word}\n")
+    entry = entries(file)[name]
+    assert (entry.state.value, entry.note) == (word, "ticket 17")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("approved", "a decision is never overwritten"),
+        ("released", "it was never evaluated: there is nothing to settle"),
+        ("inflight", "somebody is asking now: wait for the end of the lease"),
+    ],
+)
+def test_what_is_settled_or_being_asked_stays(file: Path, name: str, why: str) -> None:
+    before = entries(file)
+    done = ask("resolve", file, key(name), key("lost"), "--as", "refused", "--note", "ticket 17")
+    assert done.exit_code == 1
+    assert f"{key(name)[:12]} stays {name}: {why}\n" in done.stderr
+    assert entries(file)[name] == before[name]
+    assert states(file)["lost"] == "refused", "the others are settled all the same"
+
+
+def test_a_decision_that_comes_while_the_person_thinks_stays(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Settlement(state=State.APPROVED, status=201, body=b"{}")
+
+    def meanwhile(*_: object, **__: object) -> str:
+        unknown = entries(file)["unknown"]
+        using(
+            file,
+            lambda ledger: ledger.settle(
+                unknown.key, token=unknown.token, payload=unknown.payload, settlement=late
+            ),
+        )
+        return "r"
+
+    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    done = ask("resolve", file, key("unknown"), "--note", "ticket 17")
+    assert done.exit_code == 1
+    assert "stays approved: a decision is never overwritten" in done.stderr
+    assert states(file)["unknown"] == "approved"
+
+
+def test_without_a_key_a_person_is_asked_for_each_that_is_unknown_or_lost(file: Path) -> None:
+    done = ask("resolve", file, given="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
+    assert done.exit_code == 3, "one was skipped"
+    assert "1 of 3: " in done.stderr
+    assert "must not name a customer" in done.stderr
+    now = entries(file)
+    oldest, second, third = sorted(("unknown", "lost", "expired"), key=lambda name: now[name].claimed)
+    assert (now[oldest].state.value, now[oldest].note) == ("refused", "ticket 17")
+    assert (now[second].state.value, now[second].note) == ("released", "ticket 18")
+    assert not now[third].state.is_decided
+
+
+def test_who_quits_leaves_the_others_and_who_is_cut_off_too(file: Path) -> None:
+    assert ask("resolve", file, "--note", "ticket 17", given="a\nq\n").exit_code == 3
+    assert sorted(states(file).values()).count("approved") == 2
+    cut = ask("resolve", file, given="a\n")
+    assert (cut.exit_code, cut.stderr.splitlines()[-1][-11:]) == (130, "interrupted")
+    assert sorted(states(file).values()).count("approved") == 2
+
+
+def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "empty.db"
+    using(file, lambda ledger: ledger.get("x"))
+    done = ask("resolve", file)
+    assert (done.exit_code, done.stderr) == (0, "nothing is unknown or lost\n")
+    assert ask("ls", file).stderr == "no entries\n"
+    assert ask("sweep", file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--as", "held"), "needs KEY, and --note"),
+        ((key("lost"), "--as", "held"), "needs KEY, and --note"),
+        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not name a customer"),
+        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not name a customer"),
+        ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
+    ],
+)
+def test_what_a_person_cannot_say_is_named_and_nothing_is_done(
+    file: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    before = states(file)
+    done = ask("resolve", file, *arguments)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert states(file) == before
+
+
+def test_a_sweep_writes_down_whose_lease_ran_out_once_and_names_what_needs_a_person(file: Path) -> None:
+    before = entries(file)
+    done = ask("sweep", file, "--json")
+    assert done.exit_code == 3
+    told = json.loads(done.stdout)
+    assert told["swept"] == [key("expired")]
+    assert {each["key"] for each in told["open"]} == {key(name) for name in ("expired", "unknown", "lost")}
+    after = entries(file)
+    assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease ran out")
+    assert after["expired"].changed > after["expired"].expires, "from now on it is written down"
+    assert {name: each for name, each in after.items() if name != "expired"} == {
+        name: each for name, each in before.items() if name != "expired"
+    }
+    again = ask("sweep", file)
+    assert again.stderr == "0 leases had run out; 3 need a person: loanasync ledger resolve\n"
+    assert entries(file) == after
+
+
+def test_a_decision_lands_after_a_sweep(file: Path) -> None:
+    ask("sweep", file)
+    swept = entries(file)["expired"]
+    late = Settlement(state=State.APPROVED, status=201)
+    using(
+        file,
+        lambda ledger: ledger.settle(swept.key, token=swept.token, payload=swept.payload, settlement=late),
+    )
+    assert states(file)["expired"] == "approved"
+
+
+def test_what_is_old_and_settled_is_forgotten_when_a_person_says_so(file: Path) -> None:
+    settled = {"approved", "refused", "released"}
+    before = states(file)
+    assert "0 entries are older than 1h" in ask("purge", file, "--older-than", "1h", given="").stderr
+    wait_for(lambda: "3 entries" in ask("purge", file, "--older-than", "1s", "--dry-run").stderr)
+    refused = ask("purge", file, "--older-than", "1s", given="n\n")
+    assert refused.exit_code == 2
+    assert states(file) == before
+    done = ask("purge", file, "--older-than", "1s", given="y\n")
+    assert done.exit_code == 0
+    assert done.stderr.endswith("3 entries are forgotten\n")
+    assert states(file) == {name: state for name, state in before.items() if name not in settled}
+    assert "0 entries are forgotten" in ask("purge", file, "--older-than", "1s", "--yes").stderr
+
+
+@pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
+def test_an_age_that_is_none_is_named(file: Path, age: str) -> None:
+    done = ask("purge", file, f"--older-than={age}", "--yes")
+    assert done.exit_code == 2
+    assert "must be an age such as 52w, 400d, 12h, 30m" in done.stderr
+    assert len(states(file)) == 8
+
+
+def test_an_export_has_every_entry_and_the_answers_only_when_told(
+    file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "entries.jsonl"
+    out.write_text("of last time\n", encoding="utf-8")
+    done = ask("export", file, "-o", out)
+    assert (done.exit_code, done.stderr) == (0, "8 entries\n")
+    content = out.read_text(encoding="utf-8")
+    assert {json.loads(line)["key"] for line in content.splitlines()} == {
+        entry.key for entry in entries(file).values()
+    }
+    assert not [secret for secret in SECRETS if secret in content]
+    assert ask("export", file).exit_code == 0
+    assert capfd.readouterr().out == content, "without -o, the same to standard output"
+    ask("export", file, "--answers")
+    (approved,) = [line for line in capfd.readouterr().out.splitlines() if "SECRET" in line]
+    assert json.loads(approved)["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
+    if os.name == "posix":
+        new = tmp_path / "new.jsonl"
+        ask("export", file, "-o", new)
+        assert new.stat().st_mode & 0o077 == 0
+
+
+def test_orphans_come_home_and_what_is_none_is_left(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "orphans"
+    folder.mkdir()
+    token = entries(file)["unknown"].token
+    for name in ("unknown", "approved"):
+        refused = Settlement(state=State.REFUSED, status=422)
+        spool([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
+    done = ask("import-orphans", file, "--folder", folder)
+    assert done.exit_code == 1
+    assert done.stderr.endswith("1 answers were brought to the ledger, 1 files are left\n")
+    assert (states(file)["unknown"], states(file)["approved"]) == ("refused", "approved")
+    (left,) = folder.iterdir()
+    left.unlink()
+    assert ask("import-orphans", file, "--folder", folder).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["ls", "sweep", "export", "import-orphans", "resolve"])
+def test_a_ledger_that_is_none_is_named_and_none_is_made(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    other = tmp_path / "rows.jsonl"
+    other.write_text("{}\n" * 2000, encoding="utf-8")
+    for name, told in (
+        (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} is not there"),
+        (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} is not there"),
+        (tmp_path, f"ledger: {tmp_path} is a directory"),
+        (other, "the ledger cannot be used (DatabaseError)"),
+        ("mongodb://anna:SECRET@host/1", "ledger: mongodb:// is no ledger"),
+    ):
+        done = ask(command, name)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(told)
+        assert "SECRET" not in done.output
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(None).items():
+        monkeypatch.setenv(name, value)
+    missing = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
+    assert (missing.exit_code, "LOANASYNC_BASE_URL" in missing.stderr) == (2, True)
+    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
+    done = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
+    assert done.exit_code == 2
+    assert "there is no such entry" in done.stderr
+    assert "TSTXYZ" not in done.output
+    wrong = ask("show", file, "--customer", given="nobody\n")
+    assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")
+    assert ask("show", file).exit_code == ask("show", file, key("lost"), "--customer").exit_code == 2
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
+    assert "must be at least 16 bytes" in ask("show", file, "--customer", given="TSTXYZ00A00A000A").stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_who_reads_a_list_may_stop_reading(tmp_path: Path) -> None:
+    file = tmp_path / "many.db"
+
+    async def fill(ledger: object) -> None:
+        for number in range(3000):
+            await put(ledger, f"{number}", State.UNKNOWN)  # type: ignore[arg-type]
+
+    using(file, fill)
+    command = [sys.executable, "-m", "loanasync", "ledger", "ls", "--ledger", str(file)]
+    reads = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
+    )
+    assert reads.stdout is not None
+    assert reads.stderr is not None
+    assert "unknown" in reads.stdout.readline()
+    reads.stdout.close()
+    assert reads.stderr.read() == ""
+    assert reads.wait(60) == 1
+    reads.stderr.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_at_a_question_ends_it_and_what_was_said_is_kept(file: Path) -> None:
+    command = [sys.executable, "-m", "loanasync", "ledger", "resolve", "--ledger", str(file), "--note", "x"]
+    asks = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None)
+    )
+    assert asks.stdin is not None
+    assert asks.stderr is not None
+    asks.stdin.write(b"r\n")
+    asks.stdin.flush()
+    told = b""
+    while told.count(b"[q]uit") < 2:  # the second question stands there
+        told += os.read(asks.stderr.fileno(), 1000)
+    asks.send_signal(signal.SIGINT)
+    _, errors = asks.communicate(timeout=60)
+    assert (asks.returncode, errors.splitlines()[-1]) == (130, b"interrupted")
+    assert list(states(file).values()).count("refused") == 2
