@@ -6,15 +6,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, cast
 
 from attrs import define, evolve, field, frozen
 from rich.console import Console
 
-from loanasync import LoanClient
+from loanasync import DecisionNotRecordedError, LedgerUnavailableError, LoanClient, Timeout
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli._files import Finding
-from loanasync.cli._memory import Memory
+from loanasync.cli._memory import Memory, Past
 from loanasync.cli._orders import Order, Orders
 from loanasync.cli._results import Appending, NotWrittenError, Results, line_of, lost_line
 from loanasync.cli._told import Plan, Ticker
@@ -22,30 +23,38 @@ from loanasync.cli._told import Plan, Ticker
 __all__ = ["Asking", "Ended", "Limits", "survey"]
 
 _TICK = 0.2  # seconds between two looks at the summary
+_TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
+_AT_ONCE = 64  # rows that are looked up in a ledger together
+# What is under way when a person gives up has so long to be written down as unknown.
+_HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
 
 
 def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) -> Plan:
     """Read all rows, tell of what is wrong with any, and ask for none."""
     plan = Plan()
-    for order in orders.read():
-        plan.rows += 1
-        if order.row is None:
-            plan.invalid += 1
-            plan.duplicates += order.is_duplicate
-            for finding in order.findings:
-                tell(finding)
-            continue
-        match memory.past(order.code):
-            case "new":
-                plan.new += 1
-                plan.amount += order.row.request.amount
-            case "decided":
-                plan.decided += 1
-            case "unknown":
-                plan.unknown += 1
-            case "failed":
-                plan.failed += 1
+    read = orders.read()
+    with memory.learning() as learn:
+        while some := tuple(islice(read, _AT_ONCE)):
+            learn([order.code for order in some if order.row is not None])
+            for order in some:
+                for finding in order.findings:
+                    tell(finding)
+                _count(plan, order, memory)
     return plan
+
+
+def _count(plan: Plan, order: Order, memory: Memory) -> None:
+    plan.rows += 1
+    if order.row is None:
+        plan.invalid += 1
+        plan.duplicates += order.is_duplicate
+        return
+    past = memory.past(order.code)
+    setattr(plan, past, getattr(plan, past) + 1)
+    if past == "new":
+        plan.amount += order.row.request.amount
+    if past not in _TO_BE_ASKED and not memory.is_told(order.code):
+        plan.untold[past] += 1
 
 
 @frozen(kw_only=True)
@@ -78,7 +87,16 @@ class Ended:
     interrupted: str = ""
     stopped: str = ""
     invalid: int = 0
+    unrecorded: int = 0
     unknown_lines: list[int] = field(factory=list)
+
+
+@frozen
+class _Asked:
+    """A row that is under way; one that the ledger knows is asked about for its result alone."""
+
+    order: Order
+    is_new: bool
 
 
 class Asking:
@@ -118,6 +136,7 @@ class Asking:
         self._ended = Ended()
         self._answered = 0
         self._failed = 0
+        self._is_given_up = False
         self._canary_is_over = asyncio.Event()
         self._stop: Callable[[], None] = lambda: None
 
@@ -141,6 +160,8 @@ class Asking:
                             tick(approvals.summary)
             except OSError as error:  # of the notes: without one, nothing was sent
                 ended.interrupted = f"who is asked for cannot be noted ({error.strerror})"
+        if self._is_given_up:
+            await self._client.with_options(timeout=_HASTE).aclose()
         tick(approvals.summary)
         ended.summary = approvals.summary
         return ended
@@ -148,46 +169,66 @@ class Asking:
     async def _rows(self) -> AsyncIterator[Row]:
         """Each is noted when it is taken, which is when it is sent."""
         sent = 0
+        for order, row, past in self._to_come():
+            if past == "new":
+                if self._limits.canary and sent == self._limits.canary:
+                    await self._canary_is_over.wait()
+                    if self._ended.stopped:
+                        return
+                if self._create:
+                    await self._client.create_request({"fiscalCode": order.code})
+                self._memory.ask(order.code)
+                sent += 1
+            yield evolve(row, id=_Asked(order, is_new=past == "new"))
+
+    def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
+        """Who gets a result; last who is being asked for elsewhere, since each takes a place until then."""
+        busy: list[tuple[Order, Row, Past]] = []
         for order in self._orders.read():
             if order.row is None:
                 self._ended.invalid += 1
                 self._write(line_of(order, None))
                 self._bury(order)
                 continue
-            if self._memory.past(order.code) != "new":
-                continue
-            if self._limits.canary and sent == self._limits.canary:
-                await self._canary_is_over.wait()
-                if self._ended.stopped:
-                    return
-            if self._create:
-                await self._client.create_request({"fiscalCode": order.code})
-            self._memory.ask(order.code)
-            sent += 1
-            yield evolve(order.row, id=order)
+            past = self._memory.past(order.code)
+            if past == "busy":
+                busy.append((order, order.row, past))
+            elif past == "new" or not self._memory.is_told(order.code):
+                yield order, order.row, past
+        if busy:
+            told = f"waiting for {len(busy):,} rows that another command asks for, or asked for when it died"
+            self._console.print(told, highlight=False)
+        yield from busy
 
     def _came(self, result: RowResult) -> None:
-        order = cast("Order", result.id)
-        self._write(line_of(order, result))
+        asked = cast("_Asked", result.id)
+        order, ended, limits = asked.order, self._ended, self._limits
+        self._write(line_of(order, result, self._memory.entry(order.code)))
+        ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)
+        if result.status == "unknown":
+            ended.unknown_lines.append(order.line)
+        if result.may_be_repeated:
+            self._bury(order)
+        if isinstance(result.error, LedgerUnavailableError):  # nor could any other row be claimed
+            self._end(f"the ledger cannot be used ({result.error.cause_type})")
+        if self._results.told:
+            self._end(self._results.told)
+        if not asked.is_new:
+            return
         self._answered += 1
-        if not result.is_decided:
-            self._failed += 1
-            if result.may_be_repeated:
-                self._bury(order)
-            if result.status == "unknown":
-                self._ended.unknown_lines.append(order.line)
-        limits, stopped = self._limits, self._ended.stopped
-        if limits.max_errors is not None and self._failed >= limits.max_errors and not stopped:
-            self._ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
+        self._failed += not result.is_decided
+        if limits.max_errors is not None and self._failed >= limits.max_errors and not ended.stopped:
+            ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
             self._stop()
         if self._answered == limits.canary:
             if self._failed:
                 told = f"{self._failed} of the first {self._answered} rows failed (--canary)"
-                self._ended.stopped = f"stopped: {told}"
+                ended.stopped = f"stopped: {told}"
             self._canary_is_over.set()
-        if self._results.told:
-            self._ended.interrupted = self._results.told
-            self._stop()
+
+    def _end(self, why: str) -> None:
+        self._ended.interrupted = why
+        self._stop()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
@@ -213,6 +254,7 @@ class Asking:
                 self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
                 approvals.stop()
             else:
+                self._is_given_up = True
                 approvals.abort()
 
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
@@ -16,12 +17,16 @@ from loanasync import ConfigurationError, Dialect, LoanClient
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
+from loanasync.cli._ledgers import UnusableError, ledger_at, name_of, policy_of, shop_of
 from loanasync.cli._many import Asking, Ended, Limits, survey
 from loanasync.cli._memory import Memory, NotesFile, Nothing, NotResumableError
 from loanasync.cli._orders import FIELDS, Orders, checking_client
+from loanasync.cli._remembered import Remembered
 from loanasync.cli._results import STANDARD_OUTPUT, Appending, Results
 from loanasync.cli._tables import Table
 from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
+from loanasync.ledger import DecisionLedger
+from loanasync.ledger._keys import key_of
 from loanasync.sandbox import Sandbox
 
 __all__ = ["approve_many"]
@@ -32,6 +37,7 @@ class _Wanted:
     """The options, but for those of the rows."""
 
     out: str | None
+    ledger: str | None
     dead_letters: str | None
     report: Path | None
     limits: Limits
@@ -53,6 +59,14 @@ def approve_many(
             "--out",
             metavar="OUT",
             help="Results as JSON lines, one for each row; - is standard output.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="LOANASYNC_LEDGER",
+            help="Remember who was asked there: a file's path, or sqlite:///path.",
         ),
     ] = None,
     column: Annotated[
@@ -98,7 +112,8 @@ def approve_many(
     """Ask for the approval of every row of a file, each customer once.
 
     The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The same command
-    again goes on where it ended: who was asked for stands in OUT and OUT.asked, and is not asked for again.
+    again goes on where it ended: who was asked for stands in the ledger, or in OUT and OUT.asked without one,
+    and is not asked for again.
 
     Ends with 0 when all are decided (a refusal is a decision), 1 when rows failed, 2 when nothing was sent,
     3 when outcomes are unknown, 130 when it was interrupted.
@@ -106,8 +121,12 @@ def approve_many(
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
     """
     console = Console(stderr=True)
+    if ledger is not None and sandbox:
+        told = "a ledger outlives the sandbox that is started for one command: give one of the two"
+        raise typer.BadParameter(told, param_hint="--ledger")
     wanted = _Wanted(
         out=out,
+        ledger=ledger,
         dead_letters=dead_letters,
         report=report,
         limits=Limits(
@@ -128,7 +147,7 @@ def approve_many(
     except Unreadable as error:
         _say(console, f"{rows if rows != '-' else 'standard input'}{error.where} {error}")
         code = Exit.NOTHING_SENT
-    except (NotResumableError, ConfigurationError) as error:
+    except (NotResumableError, ConfigurationError, UnusableError) as error:
         _say(console, str(error))
         code = Exit.NOTHING_SENT
     except OSError as error:
@@ -168,9 +187,11 @@ def _run(wanted: _Wanted, orders: Orders, console: Console) -> Exit:
     if wanted.out is None and not wanted.dry_run:
         told = "say where results go: -o FILE, or -o - for standard output"
         raise typer.BadParameter(told, param_hint="-o")
-    begins = wanted.dry_run and (wanted.out is None or not Path(wanted.out).exists())
-    client = None if wanted.sandbox or begins else LoanClient.from_env(dialect=wanted.dialect)
-    with closing(Nothing() if begins else _memory(wanted, client)) as memory:
+    client, ledger = None, None
+    if not wanted.sandbox and _needs_the_shop(wanted):
+        ledger, options = _ledger(wanted)
+        client = LoanClient.from_env(dialect=wanted.dialect, **options)
+    with closing(_memory(wanted, client, ledger)) as memory:
         plan = survey(orders, memory, tell)
         if wanted.dry_run:
             console.print(plan_of(plan))
@@ -179,19 +200,40 @@ def _run(wanted: _Wanted, orders: Orders, console: Console) -> Exit:
             told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
             _say(console, f"nothing was sent: {told}")
             return Exit.NOTHING_SENT
-        ended = asyncio.run(_ask(wanted, orders, memory, client, plan, console))
+        ended = asyncio.run(_ask(wanted, orders, memory, client, ledger, plan, console))
     return _conclude(wanted, plan, ended, console)
+
+
+def _needs_the_shop(wanted: _Wanted) -> bool:
+    """A plan for a file that was never asked for needs none."""
+    has_begun = wanted.out is not None and Path(wanted.out).exists()
+    return not wanted.dry_run or has_begun or wanted.ledger is not None
+
+
+def _ledger(wanted: _Wanted) -> tuple[DecisionLedger | None, dict[str, Any]]:
+    if wanted.ledger is None:
+        return None, {}
+    ledger = ledger_at(wanted.ledger, "empty" if wanted.dry_run else "made")
+    return ledger, {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
 
 
 def _tell(console: Console, finding: Finding) -> None:
     console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
 
 
-def _memory(wanted: _Wanted, client: LoanClient | None) -> Memory:
-    """The place of a ledger, once there is one to be named."""
-    if wanted.out is None or wanted.out == STANDARD_OUTPUT or not _is_file(wanted.out):
-        return Nothing()
-    return NotesFile(wanted.out, "sandbox" if client is None else repr(client))
+def _memory(wanted: _Wanted, client: LoanClient | None, ledger: DecisionLedger | None) -> Memory:
+    results = Nothing()
+    has_begun = wanted.out is not None and Path(wanted.out).exists()
+    if (
+        wanted.out not in (None, STANDARD_OUTPUT)
+        and _is_file(wanted.out)
+        and (has_begun or not wanted.dry_run)
+    ):
+        service = "sandbox" if client is None else repr(client)
+        results = NotesFile(wanted.out, service, None if wanted.ledger is None else name_of(wanted.ledger))
+    if ledger is None:
+        return results
+    return Remembered(ledger, partial(key_of, shop_of(os.environ), policy=policy_of(os.environ)), results)
 
 
 def _is_file(path: str) -> bool:
@@ -199,10 +241,18 @@ def _is_file(path: str) -> bool:
 
 
 async def _ask(
-    wanted: _Wanted, orders: Orders, memory: Memory, client: LoanClient | None, plan: Plan, console: Console
+    wanted: _Wanted,
+    orders: Orders,
+    memory: Memory,
+    client: LoanClient | None,
+    ledger: DecisionLedger | None,
+    plan: Plan,
+    console: Console,
 ) -> Ended:
     assert wanted.out is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
+        if ledger is not None:
+            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
         if client is None:
             sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
             client = sandbox.client(dialect=wanted.dialect)
@@ -211,7 +261,7 @@ async def _ask(
         letters = None
         if wanted.dead_letters is not None:
             letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=orders.table.head)))
-        tick = stack.enter_context(ticking(console, plan.new))
+        tick = stack.enter_context(ticking(console, plan.to_come))
         made = wanted.sandbox
         asking = Asking(client, orders, memory, results, letters, wanted.limits, create=made, console=console)
         return await asking.run(tick)
@@ -219,7 +269,7 @@ async def _ask(
 
 def _conclude(wanted: _Wanted, plan: Plan, ended: Ended, console: Console) -> Exit:
     summary = ended.summary
-    left = plan.new - summary.rows
+    left = plan.to_come - summary.rows
     facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
     console.print(summary_of(summary, **facts))
     _say(console, seconds_of(summary))
@@ -234,7 +284,10 @@ def _conclude(wanted: _Wanted, plan: Plan, ended: Ended, console: Console) -> Ex
     for sentence in (ended.interrupted, ended.stopped):
         if sentence:
             _say(console, f"{sentence}; the same command goes on" if left else sentence)
-    if summary.unknown or plan.unknown:
+    if ended.unrecorded:
+        told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
+        _say(console, f"{told}: loanasync ledger import-orphans, once it can")
+    if summary.unknown or plan.earlier("unknown"):
         _say(console, "outcomes are unknown: settle them with the service; they are not asked for again")
     return code
 
@@ -243,7 +296,7 @@ def _exit_of(plan: Plan, ended: Ended, left: int) -> Exit:
     summary = ended.summary
     if ended.interrupted and (left or summary.unknown):
         return Exit.INTERRUPTED
-    if summary.unknown or plan.unknown:
+    if summary.unknown or plan.earlier("unknown"):
         return Exit.UNKNOWN
-    failed = summary.rejected + summary.error + ended.invalid + plan.failed + left
+    failed = summary.rejected + summary.error + ended.invalid + plan.earlier("failed") + left
     return Exit.FAILED if failed else Exit.DECIDED

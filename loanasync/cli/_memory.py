@@ -3,21 +3,24 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from loanasync.cli._results import Appending
 
-__all__ = ["Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
+__all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
 
 try:
     import fcntl
 except ImportError:  # Windows: two runs at once are not noticed there
     fcntl = None  # type: ignore[assignment]
 
-# What is known of a customer: decided, or of unknown outcome; failed for good; or to be asked for.
-Past = Literal["decided", "unknown", "failed", "new"]
+# What is known of a customer: decided, or of unknown outcome; failed for good; being asked for by somebody
+# else; or to be asked for.
+Past = Literal["decided", "unknown", "failed", "busy", "new"]
+Learn: TypeAlias = Callable[[Sequence[str]], object]
 
 
 class NotResumableError(Exception):
@@ -27,8 +30,17 @@ class NotResumableError(Exception):
 class Memory(Protocol):
     """Knows who was asked for. A ledger is one, too."""
 
+    def learning(self) -> AbstractContextManager[Learn]:
+        """What is called with customers before anything is asked about them."""
+
     def past(self, fiscal_code: str) -> Past:
         """What is known of a customer."""
+
+    def is_told(self, fiscal_code: str) -> bool:
+        """Whether the results say so already."""
+
+    def entry(self, fiscal_code: str) -> str | None:
+        """What a person finds this customer by in the ledger, if there is one."""
 
     def ask(self, fiscal_code: str) -> None:
         """Note that this customer is asked for, before the first byte of it is sent."""
@@ -42,6 +54,20 @@ class Memory(Protocol):
 
 class Nothing:
     """No memory, where results go to a pipe."""
+
+    def learning(self) -> AbstractContextManager[Learn]:
+        """There is nothing to learn."""
+        return nullcontext(lambda _: None)
+
+    def is_told(self, fiscal_code: str) -> bool:
+        """Nothing is to be told."""
+        del fiscal_code
+        return True
+
+    def entry(self, fiscal_code: str) -> str | None:
+        """There is no ledger."""
+        del fiscal_code
+        return None
 
     def past(self, fiscal_code: str) -> Past:
         """Everybody is new."""
@@ -59,7 +85,7 @@ class Nothing:
         """Nothing is open."""
 
 
-class NotesFile:
+class NotesFile(Nothing):
     """Memory beside a file of results: ``OUT.asked`` has a line for each customer before they are sent.
 
     Whoever has a line there and no result after it was under way when an earlier run ended: their outcome
@@ -69,9 +95,10 @@ class NotesFile:
     Args:
         results: The file of results.
         service: Address and shop; results of another are not gone on with.
+        ledger: Which ledger knows who was asked for, if it is not this file; so, too.
     """
 
-    def __init__(self, results: str, service: str) -> None:
+    def __init__(self, results: str, service: str, ledger: str | None = None) -> None:
         self._results = results
         self._notes = results + ".asked"
         self._status: dict[str, Past] = {}
@@ -82,24 +109,31 @@ class NotesFile:
         self._file = Appending(self._notes)
         try:
             self._lock()
-            self._read_notes(json.dumps({"service": service}))
+            self._read_notes({"service": service} | ({} if ledger is None else {"ledger": ledger}))
             self._read_results()
         except BaseException:
             self._file.close()
             raise
 
-    def _read_notes(self, head: str) -> None:
+    def _read_notes(self, begun: Mapping[str, str]) -> None:
         if _is_there(self._notes):
             _cut_half_a_line(self._notes)
         if not _is_there(self._notes):
-            self._file.add(head + "\n")
+            self._file.add(json.dumps(begun) + "\n")
             return
         lines = _lines(self._notes)
-        if next(lines) != head:
-            told = f"{self._results} has results of another service or shop"
-            raise NotResumableError(f"{told}: name a new file for the results")
+        self._must_be(begun, next(lines))
         for code in lines:
             self._open[code] += 1
+
+    def _must_be(self, begun: Mapping[str, str], head: str) -> None:
+        if head == json.dumps(begun):
+            return
+        if head.startswith(json.dumps({"service": begun["service"]})[:-1]):
+            told = f"{self._results} was begun with another --ledger, or one of the two without"
+            raise NotResumableError(f"{told}: give the one that it was begun with")
+        told = f"{self._results} has results of another service or shop"
+        raise NotResumableError(f"{told}: name a new file for the results")
 
     def _lock(self) -> None:
         if fcntl is None:

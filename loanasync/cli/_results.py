@@ -106,10 +106,11 @@ class Results:
             self._elsewhere.close()
 
 
-def line_of(order: Order, result: RowResult | None) -> dict[str, Any]:
+def line_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
     """What is written of a row; without a result, it was not sent for what is wrong with it.
 
-    ``again`` says whether the row may be given again, ``asked`` whether the service may have been asked.
+    ``again`` says whether the row may be given again, ``asked`` whether the service may have been asked,
+    ``entry`` by what the row is found in the ledger.
     """
     found: dict[str, Any] = {"line": order.line or None}  # none of a file with one customer
     if order.row is not None and order.row.id is not None:
@@ -117,7 +118,7 @@ def line_of(order: Order, result: RowResult | None) -> dict[str, Any]:
     if result is None:
         wrong = [{"field": each.field, "message": each.message} for each in order.findings]
         return {**found, **_outcome("rejected", asked=False, again=True), "problems": wrong}
-    found["fiscal_code"] = result.fiscal_code
+    found |= {"fiscal_code": result.fiscal_code, "entry": entry}
     found |= _outcome(result.status, asked=True, again=result.may_be_repeated)
     decision = result.decision
     if decision is not None:

@@ -1,11 +1,12 @@
 """What a bulk tells people: what is planned, how far it is, and what came of it."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from attrs import define
+from attrs import define, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Drawn
@@ -26,9 +27,20 @@ class Plan:
     decided: int = 0
     unknown: int = 0
     failed: int = 0
+    busy: int = 0
     invalid: int = 0
     duplicates: int = 0
     amount: int = 0  # of the new ones, euro cents
+    untold: Counter[str] = field(factory=Counter)  # known, of these kinds, and not in the results
+
+    @property
+    def to_come(self) -> int:
+        """How many results are still to be written."""
+        return self.new + self.busy + self.untold.total()
+
+    def earlier(self, kind: str) -> int:
+        """How many of a kind the results had before."""
+        return int(getattr(self, kind)) - self.untold[kind]
 
 
 class Ticker(Protocol):
@@ -53,6 +65,7 @@ def plan_of(plan: Plan) -> Drawn:
         ("decided already", plan.decided),
         ("of unknown outcome, never asked again", plan.unknown),
         ("failed for good before", plan.failed),
+        ("being asked for by another command", plan.busy),
         ("wrong, and not sent", plan.invalid),
         ("of these a customer's second", plan.duplicates),
     ):
@@ -74,9 +87,9 @@ def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> 
         ("rejected", summary.rejected + invalid, ""),
         ("error", summary.error, ""),
         ("unknown: settle them with the service", summary.unknown, _euro(summary.amount_unknown)),
-        ("unknown since an earlier run", before.unknown, ""),
-        ("decided in an earlier run", before.decided, ""),
-        ("failed for good in an earlier run", before.failed, ""),
+        ("unknown since an earlier run", before.earlier("unknown"), ""),
+        ("decided in an earlier run", before.earlier("decided"), ""),
+        ("failed for good in an earlier run", before.earlier("failed"), ""),
         ("not asked for yet", unsent, ""),
     ):
         if number:
@@ -94,7 +107,7 @@ def report_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> d
     """The same, for programs."""
     kinds = {kind: getattr(summary, kind) for kind in ("approved", "refused", "rejected", "unknown", "error")}
     kinds["rejected"] += invalid
-    earlier = {"decided": before.decided, "unknown": before.unknown, "failed": before.failed}
+    earlier = {kind: before.earlier(kind) for kind in ("decided", "unknown", "failed")}
     return {
         "rows": before.rows,
         "results": kinds,

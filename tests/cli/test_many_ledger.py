@@ -1,0 +1,305 @@
+"""A file of rows and a ledger: the same command again is free and safe, whatever became of the last run."""
+
+import json
+import os
+import signal
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import (
+    Started,
+    begin,
+    create,
+    environment,
+    member,
+    read,
+    run,
+    statuses,
+    wait_for,
+    write,
+)
+from ledgerfile import ask
+
+from loanasync.sandbox import Sandbox
+
+
+def asked(sandbox: Sandbox) -> int:
+    return len(sandbox.journal.calls(operation="approve"))
+
+
+class Bulk:
+    """A file of rows for a sandbox that knows their customers, and the command that asks for them."""
+
+    def __init__(self, folder: Path, sandbox: Sandbox, rows: list[dict[str, Any]]) -> None:
+        create(sandbox, rows)
+        self.sandbox = sandbox
+        self.rows = rows
+        self.out = folder / "out.jsonl"
+        self.ledger = folder / "decisions.db"
+        self.file = write(folder / "rows.jsonl", rows)
+
+    def command(self, *options: object, out: object = None, ledger: object = None) -> tuple[object, ...]:
+        named = ("-o", out or self.out, "--ledger", ledger or self.ledger)
+        return ("approve-many", self.file, *named, *options)
+
+    def run(self, *options: object, out: object = None) -> tuple[int, str]:
+        done = run(self.sandbox, *self.command(*options, out=out))
+        return done.returncode, done.stderr
+
+    def begin(self, *options: object) -> Started:
+        return begin(self.sandbox, *self.command(*options))
+
+    def states_of_all(self) -> list[str]:
+        """The states in the ledger."""
+        return [json.loads(line)["state"] for line in ask("ls", self.ledger, "--json").stdout.splitlines()]
+
+    def states(self) -> dict[str, str]:
+        """Each customer's state in the ledger, found as a person finds it: by the line in the results."""
+        listed = ask("ls", self.ledger, "--json").stdout.splitlines()
+        by_key = {each["key"][:12]: each["state"] for each in map(json.loads, listed)}
+        return {line["fiscal_code"]: by_key[line["entry"]] for line in read(self.out)}
+
+
+def cells(told: str) -> list[list[str]]:
+    return [line.replace("│", " ").split() for line in told.splitlines() if "│" in line]
+
+
+def test_the_same_command_again_asks_nobody_and_says_the_same(tmp_path: Path, served: Sandbox) -> None:
+    words = ("approved", "refused", "resetafter", "500after", "approved")
+    bulk = Bulk(tmp_path, served, [member(word) for word in words])
+    code, told = bulk.run()
+    assert (code, asked(served)) == (3, 6), "the one with a 500 is repeated once"
+    written = read(bulk.out)
+    for _ in range(2):
+        code, told = bulk.run()
+        assert code == 3
+        assert ["decided", "in", "an", "earlier", "run", "3"] in cells(told)
+        assert ["unknown", "since", "an", "earlier", "run", "2"] in cells(told)
+    assert asked(served) == 6
+    assert read(bulk.out) == written
+    assert sorted(bulk.states().values()) == ["approved", "approved", "lost", "refused", "unknown"]
+
+
+def test_results_that_are_lost_come_again_from_the_ledger(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [member(word) for word in ("approved", "refused", "resetafter")])
+    bulk.run()
+    first = {line["fiscal_code"]: line for line in read(bulk.out)}
+    bulk.out.unlink()
+    (tmp_path / "out.jsonl.asked").unlink()
+    assert bulk.run()[0] == 3
+    second = {line["fiscal_code"]: line for line in read(bulk.out)}
+    assert asked(served) == 3
+    for code, line in second.items():
+        same = ("status", "redirect_url", "amount", "net_amount", "entry", "line")
+        assert [line.get(name) for name in same] == [first[code].get(name) for name in same]
+        assert line.get("attempts", 0) == 0
+    done = run(served, *bulk.command(out="-"))
+    assert (done.returncode, asked(served)) == (3, 3)
+    assert statuses(bulk.out) == {
+        line["fiscal_code"]: line["status"] for line in map(json.loads, done.stdout.splitlines())
+    }
+
+
+def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("approved"), member("resetafter"), member("approved", amount=123_456)]
+    bulk = Bulk(tmp_path, served, rows)
+    code, told = bulk.run("--dry-run")
+    assert code == 0
+    assert cells(told)[0] == ["to", "be", "asked", "for", "3", "2,134.56"]
+    assert sorted(tmp_path.iterdir()) == [bulk.file], "nothing was made"
+    write(bulk.file, rows[:2])
+    bulk.run()
+    write(bulk.file, rows)
+    files = sorted(tmp_path.iterdir())
+    for out in (bulk.out, tmp_path / "another.jsonl", "-"):
+        code, told = bulk.run("--dry-run", out=out)
+        assert code == 0
+        assert cells(told) == [
+            ["to", "be", "asked", "for", "1", "1,234.56"],
+            ["decided", "already", "1"],
+            ["of", "unknown", "outcome,", "never", "asked", "again", "1"],
+            ["all", "3"],
+        ]
+    assert asked(served) == 2
+    assert sorted(tmp_path.iterdir()) == files
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "calls", "code"),
+    [("refused", "refused", 1, 0), ("released", "approved", 2, 0), ("held", "unknown", 1, 3)],
+)
+def test_what_a_person_settles_is_in_the_next_runs_results(
+    tmp_path: Path, served: Sandbox, word: str, status: str, calls: int, code: int
+) -> None:
+    bulk = Bulk(tmp_path, served, [member("reset")])  # before anything is evaluated, which nobody can know
+    assert bulk.run()[0] == 3
+    (line,) = read(bulk.out)
+    ask("resolve", bulk.ledger, line["entry"], "--as", word, "--note", "ticket 17")
+    assert bulk.run()[0] == code
+    assert asked(served) == calls
+    assert list(statuses(bulk.out).values()) == [status]
+    lines = len(read(bulk.out))
+    assert bulk.run()[0] == code
+    assert len(read(bulk.out)) == lines
+
+
+def test_a_kill_between_the_decision_and_its_line_loses_nothing(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [member("slow20") for _ in range(60)])
+    for _ in range(3):
+        before = asked(served)
+        process = bulk.begin("--concurrency", "4")
+        wait_for(partial(lambda before: asked(served) >= before + 8, before))
+        process.kill()
+        process.communicate()
+    change(bulk.ledger, "UPDATE entries SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    code, _ = bulk.run()
+    found = statuses(bulk.out)
+    decided = {
+        each: "approved" for each, record in served.snapshot().items() if json.loads(record)["approved"]
+    }
+    known = {each: status for each, status in found.items() if status != "unknown"}
+    assert found.keys() == {row["fiscal_code"] for row in bulk.rows}
+    assert known.items() <= decided.items()
+    assert len(found) - len(known) <= 3 * 4, "those that were under way at a kill"
+    assert code == (3 if len(found) > len(known) else 0)
+    assert asked(served) == len({call.fiscal_code for call in served.journal.calls(operation="approve")})
+    states = bulk.states()
+    assert {each for each, state in states.items() if state == "unknown"} == found.keys() - known.keys()
+
+
+def change(file: Path, statement: str) -> None:
+    """Something happens to a ledger's file from outside."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def test_who_is_being_asked_by_another_command_is_waited_for(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [member("slow500") for _ in range(6)])
+    first = bulk.begin()
+    wait_for(lambda: asked(served) >= 6)
+    _, told = bulk.run("--dry-run", out="-")
+    assert ["being", "asked", "for", "by", "another", "command", "6"] in cells(told) or first.poll() == 0
+    second = run(served, *bulk.command(out="-"))
+    first.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert asked(served) == 6
+    assert statuses(bulk.out) == {
+        line["fiscal_code"]: line["status"] for line in map(json.loads, second.stdout.splitlines())
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_who_is_given_up_is_written_down_as_unknown_at_once(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [member("hangafter") for _ in range(3)])
+    process = bulk.begin()
+    wait_for(lambda: asked(served) >= 3)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "no further row is sent" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert set(statuses(bulk.out).values()) == {"unknown"}
+    assert set(bulk.states().values()) == {"unknown"}, "and not in flight until their leases run out"
+
+
+def test_two_files_and_one_customer_are_one_question(tmp_path: Path, served: Sandbox) -> None:
+    row = member("approved")
+    bulk = Bulk(tmp_path, served, [row])
+    bulk.run()
+    write(bulk.file, [{**row, "amount": 90_000}])
+    code, _ = bulk.run(out=tmp_path / "other.jsonl")
+    (line,) = read(tmp_path / "other.jsonl")
+    assert (code, line["error"], line["again"]) == (1, "PayloadMismatchError", False)
+    assert asked(served) == 1
+
+
+def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [member("approved")])
+    bulk.run()
+    told = "was begun with another --ledger, or one of the two without: give the one that it was begun with"
+    without = run(served, "approve-many", bulk.file, "-o", bulk.out)
+    assert (without.returncode, told in without.stderr) == (2, True)
+    other = run(served, *bulk.command(ledger=tmp_path / "other.db"))
+    assert (other.returncode, told in other.stderr) == (2, True)
+    plain = tmp_path / "plain.jsonl"
+    assert run(served, "approve-many", bulk.file, "-o", plain).returncode == 1, "already evaluated"
+    assert bulk.run(out=plain)[0] == 2
+    same = run(served, *bulk.command(ledger=f"sqlite:///{bulk.ledger}"))
+    assert same.returncode == 0
+    assert asked(served) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere/decisions.db", "decisions.db is not there"),
+        (".", "is a directory"),
+        ("rows.jsonl", "the ledger cannot be used (DatabaseError)"),
+        ("mongodb://host", "mongodb:// is no ledger"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_sends_nothing(
+    tmp_path: Path, served: Sandbox, name: str, told: str
+) -> None:
+    bulk = Bulk(tmp_path, served, [member("approved")])
+    content = bulk.file.read_bytes()
+    where = name if "://" in name else tmp_path / name
+    done = run(served, *bulk.command(ledger=where))
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert asked(served) == 0
+    assert bulk.file.read_bytes() == content
+
+
+def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    bulk = Bulk(tmp_path, served, [member("slow100") for _ in range(40)])
+    process = bulk.begin("--concurrency", "2")
+    wait_for(lambda: asked(served) >= 4)
+    change(bulk.ledger, "DROP TABLE entries")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the ledger cannot be used (OperationalError); the same command goes on" in errors
+    assert (
+        "decisions are in the results, and the ledger could not be written: loanasync ledger import" in errors
+    )
+    calls = {call.fiscal_code: "approved" for call in served.journal.calls(operation="approve")}
+    assert len(calls) < 40
+    found = statuses(bulk.out)
+    assert {code: status for code, status in found.items() if status != "error"} == calls
+    done = ask("import-orphans", bulk.ledger)
+    assert done.exit_code == 0
+    assert 1 <= len(bulk.states_of_all()) <= 2, "those that were under way"
+    assert bulk.run()[0] == 0
+    assert asked(served) == 40
+
+
+def test_a_ledgers_own_secret_outlives_the_token(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "0123456789abcdef")
+    bulk = Bulk(tmp_path, served, [member("approved")])
+    bulk.run()
+    monkeypatch.setenv("LOANASYNC_LEDGER", str(bulk.ledger))
+    (line,) = read(bulk.out)
+    for name, value in environment(served).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "another")
+    done = ask("show", bulk.ledger, "--customer", given=line["fiscal_code"])
+    assert line["entry"] in done.stdout
+    assert "approved since" in done.stdout
+
+
+def test_a_sandbox_that_is_started_for_it_has_no_ledger(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [member("approved")])
+    done = run(None, "approve-many", file, "-o", "-", "--sandbox", "--ledger", tmp_path / "l.db")
+    assert done.returncode == 2
+    assert "a ledger outlives the sandbox" in done.stderr
+    assert not (tmp_path / "l.db").exists()
