@@ -110,6 +110,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def bulk(session: nox.Session) -> None:
+    """Ask for 10,000 rows of a file, interrupted twice; the tests do so with some hundreds."""
+    install(session, "tests", EVERYTHING)
+    env = {"PYTHONSAFEPATH": "1", "LOANASYNC_TEST_ROWS": "10000"}
+    session.run("pytest", "tests/cli/test_many_whole.py", *session.posargs, env=env)
+
+
+@nox.session(python=ONE_PYTHON)
 def floors(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency that pyproject.toml allows."""
     allowed = lowest()

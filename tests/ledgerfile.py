@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,6 +76,17 @@ def entries(file: Path) -> dict[str, Entry]:
 
 def states(file: Path) -> dict[str, str]:
     return {name: entry.state.value for name, entry in entries(file).items()}
+
+
+def listed(file: Path) -> list[dict[str, Any]]:
+    """What the command says of each entry."""
+    return [json.loads(line) for line in ask("ls", file, "--json").stdout.splitlines()]
+
+
+def change(file: Path, statement: str) -> None:
+    """Something happens to a ledger's file from outside."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(statement)
 
 
 def ask(command: str, file: object, *arguments: object, given: str | None = None) -> Result:

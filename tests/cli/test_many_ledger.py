@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from asking import (
     wait_for,
     write,
 )
-from ledgerfile import ask
+from ledgerfile import ask, change, listed
 
 from loanasync.sandbox import Sandbox
 
@@ -53,14 +51,9 @@ class Bulk:
     def begin(self, *options: object) -> Started:
         return begin(self.sandbox, *self.command(*options))
 
-    def states_of_all(self) -> list[str]:
-        """The states in the ledger."""
-        return [json.loads(line)["state"] for line in ask("ls", self.ledger, "--json").stdout.splitlines()]
-
     def states(self) -> dict[str, str]:
         """Each customer's state in the ledger, found as a person finds it: by the line in the results."""
-        listed = ask("ls", self.ledger, "--json").stdout.splitlines()
-        by_key = {each["key"][:12]: each["state"] for each in map(json.loads, listed)}
+        by_key = {each["key"][:12]: each["state"] for each in listed(self.ledger)}
         return {line["fiscal_code"]: by_key[line["entry"]] for line in read(self.out)}
 
 
@@ -171,12 +164,6 @@ def test_a_kill_between_the_decision_and_its_line_loses_nothing(tmp_path: Path, 
     assert {each for each, state in states.items() if state == "unknown"} == found.keys() - known.keys()
 
 
-def change(file: Path, statement: str) -> None:
-    """Something happens to a ledger's file from outside."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute(statement)
-
-
 def test_who_is_being_asked_by_another_command_is_waited_for(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, [member("slow500") for _ in range(6)])
     first = bulk.begin()
@@ -276,7 +263,7 @@ def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
     assert {code: status for code, status in found.items() if status != "error"} == calls
     done = ask("import-orphans", bulk.ledger)
     assert done.exit_code == 0
-    assert 1 <= len(bulk.states_of_all()) <= 2, "those that were under way"
+    assert 1 <= len(listed(bulk.ledger)) <= 2, "those that were under way"
     assert bulk.run()[0] == 0
     assert asked(served) == 40
 

@@ -1,0 +1,96 @@
+"""A whole day: thousands of rows, faults after the decision, two interruptions, and a person in the end."""
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from asking import begin, create, member, read, run, statuses, wait_for, write
+from ledgerfile import ask, change, listed
+
+from loanasync.sandbox import Sandbox
+
+ROWS = int(os.environ.get("LOANASYNC_TEST_ROWS", "400"))  # `nox -s bulk` takes 10,000
+PLACES = 16
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def decided(sandbox: Sandbox) -> dict[str, str]:
+    """What the service decided, by its own word."""
+    words = {True: "approved", False: "refused"}
+    records = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
+    return {code: words[each["approved"]] for code, each in records.items() if each["approved"] is not None}
+
+
+def interrupted_and_killed(
+    sandbox: Sandbox, command: tuple[object, ...], out: Path, ledger: Path
+) -> set[str]:
+    """Two runs that do not end by themselves; the entries of those who were under way at the second's end."""
+    first = begin(sandbox, *command)
+    wait_for(lambda: len(sandbox.journal.calls(operation="approve")) >= ROWS // 4)
+    first.send_signal(signal.SIGINT)
+    _, told = first.communicate(timeout=60)
+    assert (first.returncode, "Traceback" in told) == (130, False), told
+    assert statuses(out).keys() == decided(sandbox).keys(), "who was asked has a result, and nobody else"
+    second = begin(sandbox, *command)
+    wait_for(lambda: len(sandbox.journal.calls(operation="approve")) >= ROWS // 2)
+    second.kill()
+    second.communicate()
+    killed = {each["key"][:12] for each in listed(ledger) if each["state"] == "inflight"}
+    assert len(killed) <= PLACES
+    change(ledger, "UPDATE entries SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    return killed
+
+
+def test_after_two_interruptions_every_decision_is_there_and_unknown_is_exactly_what_was_lost(
+    tmp_path: Path,
+) -> None:
+    source = random.Random(7)  # noqa: S311  (no secret)
+    words = source.choices(["approved", "refused", "500after", "resetafter"], [67, 30, 2, 1], k=ROWS)
+    rows = [member(word) for word in words]
+    lost = {row["fiscal_code"] for row, word in zip(rows, words, strict=True) if "after" in word}
+    out, ledger, file = (tmp_path / name for name in ("out.jsonl", "decisions.db", "rows.jsonl"))
+    write(file, rows)
+    command = ("approve-many", file, "-o", out, "--ledger", ledger, "--concurrency", PLACES)
+    with Sandbox.in_thread(customers=2 * ROWS, journal=4 * ROWS) as sandbox:
+        create(sandbox, rows)
+
+        killed = interrupted_and_killed(sandbox, command, out, ledger)
+        done = run(sandbox, *command, "--report", tmp_path / "report.json")
+        assert done.returncode == 3, done.stderr
+        found = statuses(out)
+        entries = {line["fiscal_code"]: line["entry"] for line in read(out)}
+        unknown = {code for code, status in found.items() if status == "unknown"}
+        assert unknown == lost | {code for code, entry in entries.items() if entry in killed}
+        known = {code: status for code, status in found.items() if status != "unknown"}
+        assert known == {code: word for code, word in decided(sandbox).items() if code not in unknown}
+        assert found.keys() == {row["fiscal_code"] for row in rows}
+        open_ones = {each["key"][:12] for each in listed(ledger) if each["state"] in ("unknown", "lost")}
+        assert open_ones == {entries[code] for code in unknown}, "the ledger names the same"
+        report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+        assert report["results"]["unknown"] + report["earlier"]["unknown"] == len(unknown)
+
+        calls = sandbox.journal.calls(operation="approve")
+        evaluated = Counter(call.fiscal_code for call in calls if call.fiscal_code not in lost)
+        assert max(evaluated.values()) == 1, "nobody is asked twice, but where a 500 allows it"
+        assert sandbox.findings == [], "no refusal was repeated"
+        again = run(sandbox, *command)
+        assert again.returncode == 3
+        assert len(sandbox.journal.calls(operation="approve")) == len(calls), "the same command again is free"
+
+        # A person asks the service about each, and writes down what it says.
+        service = decided(sandbox)
+        for word in ("approved", "refused", "released"):
+            keys = [entries[code] for code in unknown if service.get(code, "released") == word]
+            if keys:
+                settled = ask("resolve", ledger, *keys, "--as", word, "--note", "ticket 17")
+                assert settled.exit_code == 0, settled.stderr
+        run(sandbox, *command)
+        final = decided(sandbox)
+        states = {each["key"][:12]: each["state"] for each in listed(ledger)}
+        assert {code: states[entry] for code, entry in entries.items()} == final
+        assert sandbox.findings == []
