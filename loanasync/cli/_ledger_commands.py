@@ -16,10 +16,10 @@ from rich.console import Console
 
 from loanasync import ConfigurationError
 from loanasync._rules import check_fiscal_code, normalize_fiscal_code
+from loanasync.cli._appending import Appending
 from loanasync.cli._entries import answer_of, facts_of, line_of, story_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
-from loanasync.cli._results import Appending
 from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
 from loanasync.ledger import Entry, State, import_orphans
 from loanasync.ledger._keys import key_of

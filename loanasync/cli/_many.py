@@ -14,10 +14,11 @@ from rich.console import Console
 
 from loanasync import DecisionNotRecordedError, LedgerUnavailableError, LoanClient, Timeout
 from loanasync.bulk import Approvals, Row, RowResult, Summary
+from loanasync.cli._appending import Appending
 from loanasync.cli._files import Finding
 from loanasync.cli._memory import Memory, Past
 from loanasync.cli._orders import Order, Orders
-from loanasync.cli._results import Appending, NotWrittenError, Results, line_of, lost_line
+from loanasync.cli._results import NotWrittenError, Results, line_of, lost_line
 from loanasync.cli._told import Plan, Ticker
 
 __all__ = ["Asking", "Ended", "Limits", "survey"]

@@ -1,51 +1,25 @@
-"""``loanasync approve-many``: its options, and how a run ends."""
+"""``loanasync approve-many``: its options."""
 
-import asyncio
-import json
-import os
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing
-from functools import partial
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from attrs import frozen
 from rich.console import Console
 
-from loanasync import ConfigurationError, Dialect, LoanClient
+from loanasync import ConfigurationError
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
-from loanasync.cli._files import Finding, Source, Unreadable
-from loanasync.cli._ledgers import UnusableError, ledger_at, name_of, policy_of, shop_of
-from loanasync.cli._many import Asking, Ended, Limits, survey
-from loanasync.cli._memory import Memory, NotesFile, Nothing, NotResumableError
+from loanasync.cli._files import Source, Unreadable
+from loanasync.cli._ledgers import UnusableError
+from loanasync.cli._many import Limits
+from loanasync.cli._many_run import Wanted, run, say
+from loanasync.cli._memory import NotResumableError
 from loanasync.cli._orders import FIELDS, Orders, checking_client
-from loanasync.cli._remembered import Remembered
-from loanasync.cli._results import STANDARD_OUTPUT, Appending, Results
 from loanasync.cli._tables import Table
-from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
-from loanasync.ledger import DecisionLedger
-from loanasync.ledger._keys import key_of
-from loanasync.sandbox import Sandbox
 
 __all__ = ["approve_many"]
-
-
-@frozen(kw_only=True)
-class _Wanted:
-    """The options, but for those of the rows."""
-
-    out: str | None
-    ledger: str | None
-    dead_letters: str | None
-    report: Path | None
-    limits: Limits
-    dialect: Dialect
-    skip_invalid: bool
-    validate_only: bool
-    dry_run: bool
-    sandbox: bool
 
 
 def approve_many(
@@ -124,7 +98,7 @@ def approve_many(
     if ledger is not None and sandbox:
         told = "a ledger outlives the sandbox that is started for one command: give one of the two"
         raise typer.BadParameter(told, param_hint="--ledger")
-    wanted = _Wanted(
+    wanted = Wanted(
         out=out,
         ledger=ledger,
         dead_letters=dead_letters,
@@ -143,21 +117,17 @@ def approve_many(
         with closing(Source(rows, encoding)) as source:
             table = Table(source)
             orders = Orders(table, checking_client(wanted.dialect), named, euro, ignore_unknown)
-            code = _run(wanted, orders, console)
+            code = run(wanted, orders, console)
     except Unreadable as error:
-        _say(console, f"{rows if rows != '-' else 'standard input'}{error.where} {error}")
+        say(console, f"{rows if rows != '-' else 'standard input'}{error.where} {error}")
         code = Exit.NOTHING_SENT
     except (NotResumableError, ConfigurationError, UnusableError) as error:
-        _say(console, str(error))
+        say(console, str(error))
         code = Exit.NOTHING_SENT
     except OSError as error:
-        _say(console, f"{error.filename or out}: {error.strerror}")
+        say(console, f"{error.filename or out}: {error.strerror}")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def _named(columns: Sequence[str]) -> dict[str, str]:
@@ -171,132 +141,3 @@ def _named(columns: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(told, param_hint="--column")
         named[name] = column
     return named
-
-
-def _run(wanted: _Wanted, orders: Orders, console: Console) -> Exit:
-    wrong = list(orders.wrong_with_columns())
-    for finding in wrong:
-        _tell(console, finding)
-    if wrong:
-        return Exit.NOTHING_SENT
-    tell = partial(_tell, console)
-    if wanted.validate_only:
-        plan = survey(orders, Nothing(), tell)
-        _say(console, f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong")
-        return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
-    if wanted.out is None and not wanted.dry_run:
-        told = "say where results go: -o FILE, or -o - for standard output"
-        raise typer.BadParameter(told, param_hint="-o")
-    client, ledger = None, None
-    if not wanted.sandbox and _needs_the_shop(wanted):
-        ledger, options = _ledger(wanted)
-        client = LoanClient.from_env(dialect=wanted.dialect, **options)
-    with closing(_memory(wanted, client, ledger)) as memory:
-        plan = survey(orders, memory, tell)
-        if wanted.dry_run:
-            console.print(plan_of(plan))
-            return Exit.NOTHING_SENT if plan.invalid and not wanted.skip_invalid else Exit.DECIDED
-        if not plan.rows or (plan.invalid and not wanted.skip_invalid):
-            told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
-            _say(console, f"nothing was sent: {told}")
-            return Exit.NOTHING_SENT
-        ended = asyncio.run(_ask(wanted, orders, memory, client, ledger, plan, console))
-    return _conclude(wanted, plan, ended, console)
-
-
-def _needs_the_shop(wanted: _Wanted) -> bool:
-    """A plan for a file that was never asked for needs none."""
-    has_begun = wanted.out is not None and Path(wanted.out).exists()
-    return not wanted.dry_run or has_begun or wanted.ledger is not None
-
-
-def _ledger(wanted: _Wanted) -> tuple[DecisionLedger | None, dict[str, Any]]:
-    if wanted.ledger is None:
-        return None, {}
-    ledger = ledger_at(wanted.ledger, "empty" if wanted.dry_run else "made")
-    return ledger, {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
-
-
-def _tell(console: Console, finding: Finding) -> None:
-    console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
-
-
-def _memory(wanted: _Wanted, client: LoanClient | None, ledger: DecisionLedger | None) -> Memory:
-    results = Nothing()
-    has_begun = wanted.out is not None and Path(wanted.out).exists()
-    if (
-        wanted.out not in (None, STANDARD_OUTPUT)
-        and _is_file(wanted.out)
-        and (has_begun or not wanted.dry_run)
-    ):
-        service = "sandbox" if client is None else repr(client)
-        results = NotesFile(wanted.out, service, None if wanted.ledger is None else name_of(wanted.ledger))
-    if ledger is None:
-        return results
-    return Remembered(ledger, partial(key_of, shop_of(os.environ), policy=policy_of(os.environ)), results)
-
-
-def _is_file(path: str) -> bool:
-    return Path(path).is_file() or not Path(path).exists()
-
-
-async def _ask(
-    wanted: _Wanted,
-    orders: Orders,
-    memory: Memory,
-    client: LoanClient | None,
-    ledger: DecisionLedger | None,
-    plan: Plan,
-    console: Console,
-) -> Ended:
-    assert wanted.out is not None  # noqa: S101  (for the type checkers)
-    async with AsyncExitStack() as stack:
-        if ledger is not None:
-            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
-        if client is None:
-            sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
-            client = sandbox.client(dialect=wanted.dialect)
-        await stack.enter_async_context(client)
-        results = stack.enter_context(closing(Results(wanted.out)))
-        letters = None
-        if wanted.dead_letters is not None:
-            letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=orders.table.head)))
-        tick = stack.enter_context(ticking(console, plan.to_come))
-        made = wanted.sandbox
-        asking = Asking(client, orders, memory, results, letters, wanted.limits, create=made, console=console)
-        return await asking.run(tick)
-
-
-def _conclude(wanted: _Wanted, plan: Plan, ended: Ended, console: Console) -> Exit:
-    summary = ended.summary
-    left = plan.to_come - summary.rows
-    facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
-    console.print(summary_of(summary, **facts))
-    _say(console, seconds_of(summary))
-    code = _exit_of(plan, ended, left)
-    if wanted.report is not None:
-        report = report_of(summary, **facts) | {
-            "interrupted": ended.interrupted or ended.stopped or None,
-            "unknown_lines": sorted(ended.unknown_lines),
-            "exit_code": int(code),
-        }
-        wanted.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for sentence in (ended.interrupted, ended.stopped):
-        if sentence:
-            _say(console, f"{sentence}; the same command goes on" if left else sentence)
-    if ended.unrecorded:
-        told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
-        _say(console, f"{told}: loanasync ledger import-orphans, once it can")
-    if summary.unknown or plan.earlier("unknown"):
-        _say(console, "outcomes are unknown: settle them with the service; they are not asked for again")
-    return code
-
-
-def _exit_of(plan: Plan, ended: Ended, left: int) -> Exit:
-    summary = ended.summary
-    if ended.interrupted and (left or summary.unknown):
-        return Exit.INTERRUPTED
-    if summary.unknown or plan.earlier("unknown"):
-        return Exit.UNKNOWN
-    failed = summary.rejected + summary.error + ended.invalid + plan.earlier("failed") + left
-    return Exit.FAILED if failed else Exit.DECIDED

@@ -1,14 +1,13 @@
 """Who was asked for in earlier runs of the same command, so that it can be given again."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from loanasync.cli._results import Appending
+from loanasync.cli._appending import Appending, cut_half_a_line, has_content, lines
+from loanasync.cli._formats import Format
 
 __all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
 
@@ -94,36 +93,37 @@ class NotesFile(Nothing):
 
     Args:
         results: The file of results.
+        form: How they stand in it.
         service: Address and shop; results of another are not gone on with.
         ledger: Which ledger knows who was asked for, if it is not this file; so, too.
     """
 
-    def __init__(self, results: str, service: str, ledger: str | None = None) -> None:
+    def __init__(self, results: str, form: Format, service: str, ledger: str | None = None) -> None:
         self._results = results
         self._notes = results + ".asked"
         self._status: dict[str, Past] = {}
         self._open: Counter[str] = Counter()
-        if _is_there(results) and not _is_there(self._notes):
+        if has_content(results) and not has_content(self._notes):
             told = f"{results} is there without {self._notes}, so that nobody knows who was asked"
             raise NotResumableError(f"{told}: name a new file for the results")
         self._file = Appending(self._notes)
         try:
             self._lock()
             self._read_notes({"service": service} | ({} if ledger is None else {"ledger": ledger}))
-            self._read_results()
+            self._read_results(form)
         except BaseException:
             self._file.close()
             raise
 
     def _read_notes(self, begun: Mapping[str, str]) -> None:
-        if _is_there(self._notes):
-            _cut_half_a_line(self._notes)
-        if not _is_there(self._notes):
+        if has_content(self._notes):
+            cut_half_a_line(self._notes)
+        if not has_content(self._notes):
             self._file.add(json.dumps(begun) + "\n")
             return
-        lines = _lines(self._notes)
-        self._must_be(begun, next(lines))
-        for code in lines:
+        notes = lines(self._notes)
+        self._must_be(begun, next(notes))
+        for code in notes:
             self._open[code] += 1
 
     def _must_be(self, begun: Mapping[str, str], head: str) -> None:
@@ -143,18 +143,20 @@ class NotesFile(Nothing):
         except OSError:
             raise NotResumableError(f"another run writes to {self._results} now") from None
 
-    def _read_results(self) -> None:
-        if not _is_there(self._results):
+    def _read_results(self, form: Format) -> None:
+        if not has_content(self._results):
             return
-        _cut_half_a_line(self._results, kept=self._results + ".half")
-        for number, line in enumerate(_lines(self._results), 1):
+        cut_half_a_line(self._results, kept=self._results + ".half")
+        for number, line in enumerate(lines(self._results), 1):
+            if number == 1 and line == form.head.rstrip("\n"):
+                continue
             try:
-                record = json.loads(line)
-                asked, code, status = record["asked"], record.get("fiscal_code"), _past(record)
-            except (ValueError, KeyError, TypeError):
+                record = form.record(line)
+                code, status = record["fiscal_code"] if record["asked"] else None, _past(record)
+            except (ValueError, KeyError):
                 told = f"{self._results}, line {number}, is no result of this command"
                 raise NotResumableError(f"{told}: name a new file for the results") from None
-            if asked:
+            if code is not None:
                 self._open[code] -= 1
                 self._status[code] = status
 
@@ -185,29 +187,3 @@ def _past(record: Mapping[str, Any]) -> Past:
     if record["status"] == "unknown":
         return "unknown"
     return "new" if record["again"] else "failed"
-
-
-def _lines(path: str) -> Iterator[str]:
-    with Path(path).open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            yield line.strip()
-
-
-def _is_there(path: str) -> bool:
-    return Path(path).is_file() and Path(path).stat().st_size > 0
-
-
-def _cut_half_a_line(path: str, kept: str | None = None) -> None:
-    """What a crash left of a last line is none; of a result it is kept in another file, for a person."""
-    with Path(path).open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            file.seek(end - 1)
-            if file.read(1) == b"\n":
-                break
-            end -= 1
-        file.seek(end)
-        half = file.read()
-        if half and kept is not None:
-            Appending(kept).add(half.decode(errors="replace") + "\n")
-        file.truncate(end)

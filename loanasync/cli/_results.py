@@ -1,76 +1,40 @@
 """The file of results: a line for each row, written as soon as its answer is there, and never lost."""
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedReplyError
 from loanasync.bulk import RowResult
+from loanasync.cli._appending import Appending, has_content
+from loanasync.cli._formats import Format
 from loanasync.cli._orders import Order
 
-__all__ = ["Appending", "NotWrittenError", "Results", "line_of", "lost_line"]
-
-STANDARD_OUTPUT = "-"
+__all__ = ["NotWrittenError", "Results", "line_of", "lost_line"]
 
 
 class NotWrittenError(Exception):
     """No file takes it; its text is what was to be written."""
 
 
-class Appending:
-    """A file that lines are added to, each at once and as a whole; ``-`` is standard output.
+class Results:
+    """Results of rows, written to a file; and elsewhere when that takes no more.
 
     Args:
-        path: Where it is.
-        afresh: Empty it first, and begin with this.
+        path: Where to; ``-`` is standard output.
+        form: How.
     """
 
-    def __init__(self, path: str, *, afresh: str | None = None) -> None:
-        self.name = "standard output" if path == STANDARD_OUTPUT else path
-        if path == STANDARD_OUTPUT:
-            self._file = os.dup(1)
-        else:  # it holds personal data: nobody else is to read it
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if afresh is None else os.O_TRUNC)
-            self._file = os.open(path, flags, 0o600)
-        if afresh:
-            self.add(afresh)
-
-    def add(self, text: str) -> None:
-        """Add it, or nothing of it.
-
-        Raises:
-            OSError: The file takes no more.
-        """
-        left = memoryview(text.encode())
-        begun = os.fstat(self._file).st_size
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError:
-            with suppress(OSError):  # it may be no file that can be cut
-                os.ftruncate(self._file, begun)
-            raise
-
-    def fileno(self) -> int:
-        """The system's number of it."""
-        return self._file
-
-    def close(self) -> None:
-        """Done with it."""
-        os.close(self._file)
-
-
-class Results:
-    """Results of rows, written to a file of JSON lines; and elsewhere when that takes no more."""
-
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, form: Format) -> None:
+        self._format = form
         self._file = Appending(path)
         self._elsewhere: Appending | None = None
         self.told = ""  # why, and where what was not taken is
+        if form.head and not has_content(path):
+            self._put(form.head)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write one.
@@ -78,7 +42,9 @@ class Results:
         Raises:
             NotWrittenError: Neither this file nor another took it.
         """
-        line = json.dumps(record, ensure_ascii=False) + "\n"
+        self._put(self._format.line(record))
+
+    def _put(self, line: str) -> None:
         try:
             if self._elsewhere is None:
                 self._file.add(line)
@@ -94,7 +60,8 @@ class Results:
             raise NotWrittenError(line) from None
 
     def _another(self) -> Appending:
-        handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=".jsonl")
+        suffix = "".join(Path(self._file.name).suffixes[-2:]) or ".jsonl"
+        handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=suffix)
         os.close(handle)
         self.told += f": what came since is in {path}, add it to the end of {self._file.name}"
         return Appending(path)

@@ -35,6 +35,7 @@ class Table:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.head = ""
+        self.delimiter = ","  # of a CSV
         self.columns: Sequence[str] | None = None  # of a CSV
         first = next((line for line in source.lines() if line.strip()), "")
         self._is_csv = not first.lstrip().startswith("{")
@@ -79,13 +80,13 @@ class Table:
         lines = self._text()
         first = next(lines)
         if first.lower().startswith("sep=") and len(first.strip()) == len("sep=;"):  # Excel's own
-            self._delimiter = first[4]
+            self.delimiter = first[4]
             self._skipped = 1
             first = next(lines, "")
         else:
-            self._delimiter = max(_DELIMITERS, key=first.count)
+            self.delimiter = max(_DELIMITERS, key=first.count)
             self._skipped = 0
-        reader = csv.reader(chain([first], lines), delimiter=self._delimiter, strict=True)
+        reader = csv.reader(chain([first], lines), delimiter=self.delimiter, strict=True)
         try:
             self.columns = [name.strip() for name in next(reader, [])]
         except csv.Error:
@@ -105,7 +106,7 @@ class Table:
 
     def _written(self, cells: Sequence[str]) -> str:
         text = StringIO(newline="")
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
+        csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
     def _cells(self) -> Iterator[Entry]:
@@ -121,7 +122,7 @@ class Table:
         lines = watched()
         for _ in range(self._skipped):
             next(lines)
-        reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
         before = self._blank + self._skipped
         next(reader)  # the names
         while True:

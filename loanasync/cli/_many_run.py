@@ -1,0 +1,180 @@
+"""One run of ``loanasync approve-many``: what it remembers, whom it asks, and how it ends."""
+
+import asyncio
+import json
+import os
+from contextlib import AsyncExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from attrs import frozen
+from rich.console import Console
+
+from loanasync import Dialect, LoanClient
+from loanasync.cli._appending import STANDARD_OUTPUT, Appending
+from loanasync.cli._exit import Exit
+from loanasync.cli._files import Finding
+from loanasync.cli._formats import Format, format_of
+from loanasync.cli._ledgers import ledger_at, name_of, policy_of, shop_of
+from loanasync.cli._many import Asking, Ended, Limits, survey
+from loanasync.cli._memory import Memory, NotesFile, Nothing
+from loanasync.cli._orders import Orders
+from loanasync.cli._remembered import Remembered
+from loanasync.cli._results import Results
+from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
+from loanasync.ledger import DecisionLedger
+from loanasync.ledger._keys import key_of
+from loanasync.sandbox import Sandbox
+
+__all__ = ["Wanted", "run", "say"]
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """The options, but for those of the rows."""
+
+    out: str | None
+    ledger: str | None
+    dead_letters: str | None
+    report: Path | None
+    limits: Limits
+    dialect: Dialect
+    skip_invalid: bool
+    validate_only: bool
+    dry_run: bool
+    sandbox: bool
+
+
+def say(console: Console, sentence: str) -> None:
+    """Tell a person."""
+    console.print(sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+
+
+def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
+    """Check, plan or ask, as it is wanted, and tell what came of it."""
+    wrong = list(orders.wrong_with_columns())
+    for finding in wrong:
+        _tell(console, finding)
+    if wrong:
+        return Exit.NOTHING_SENT
+    tell = partial(_tell, console)
+    if wanted.validate_only:
+        plan = survey(orders, Nothing(), tell)
+        say(console, f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong")
+        return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
+    if wanted.out is None and not wanted.dry_run:
+        told = "say where results go: -o FILE, or -o - for standard output"
+        raise typer.BadParameter(told, param_hint="-o")
+    client, ledger = None, None
+    if not wanted.sandbox and _needs_the_shop(wanted):
+        ledger, options = _ledger(wanted)
+        client = LoanClient.from_env(dialect=wanted.dialect, **options)
+    form = format_of(wanted.out or STANDARD_OUTPUT, orders.table.delimiter)
+    with closing(_memory(wanted, form, client, ledger)) as memory:
+        plan = survey(orders, memory, tell)
+        if wanted.dry_run:
+            console.print(plan_of(plan))
+            return Exit.NOTHING_SENT if plan.invalid and not wanted.skip_invalid else Exit.DECIDED
+        if not plan.rows or (plan.invalid and not wanted.skip_invalid):
+            told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
+            say(console, f"nothing was sent: {told}")
+            return Exit.NOTHING_SENT
+        ended = asyncio.run(_ask(wanted, orders, memory, form, client, ledger, plan, console))
+    return _conclude(wanted, plan, ended, console)
+
+
+def _needs_the_shop(wanted: Wanted) -> bool:
+    """A plan for a file that was never asked for needs none."""
+    has_begun = wanted.out is not None and Path(wanted.out).exists()
+    return not wanted.dry_run or has_begun or wanted.ledger is not None
+
+
+def _ledger(wanted: Wanted) -> tuple[DecisionLedger | None, dict[str, Any]]:
+    if wanted.ledger is None:
+        return None, {}
+    ledger = ledger_at(wanted.ledger, "empty" if wanted.dry_run else "made")
+    return ledger, {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
+
+
+def _tell(console: Console, finding: Finding) -> None:
+    console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
+
+
+def _memory(wanted: Wanted, form: Format, client: LoanClient | None, ledger: DecisionLedger | None) -> Memory:
+    results, out = Nothing(), wanted.out
+    has_begun = out is not None and Path(out).exists()
+    if out is not None and out != STANDARD_OUTPUT and _is_file(out) and (has_begun or not wanted.dry_run):
+        service = "sandbox" if client is None else repr(client)
+        results = NotesFile(out, form, service, None if wanted.ledger is None else name_of(wanted.ledger))
+    if ledger is None:
+        return results
+    return Remembered(ledger, partial(key_of, shop_of(os.environ), policy=policy_of(os.environ)), results)
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file() or not Path(path).exists()
+
+
+async def _ask(
+    wanted: Wanted,
+    orders: Orders,
+    memory: Memory,
+    form: Format,
+    client: LoanClient | None,
+    ledger: DecisionLedger | None,
+    plan: Plan,
+    console: Console,
+) -> Ended:
+    assert wanted.out is not None  # noqa: S101  (for the type checkers)
+    async with AsyncExitStack() as stack:
+        if ledger is not None:
+            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
+        if client is None:
+            sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
+            client = sandbox.client(dialect=wanted.dialect)
+        await stack.enter_async_context(client)
+        results = stack.enter_context(closing(Results(wanted.out, form)))
+        letters = None
+        if wanted.dead_letters is not None:
+            letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=orders.table.head)))
+        tick = stack.enter_context(ticking(console, plan.to_come))
+        made = wanted.sandbox
+        asking = Asking(client, orders, memory, results, letters, wanted.limits, create=made, console=console)
+        return await asking.run(tick)
+
+
+def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exit:
+    summary = ended.summary
+    left = plan.to_come - summary.rows
+    facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
+    console.print(summary_of(summary, **facts))
+    say(console, seconds_of(summary))
+    code = _exit_of(plan, ended, left)
+    if wanted.report is not None:
+        report = report_of(summary, **facts) | {
+            "interrupted": ended.interrupted or ended.stopped or None,
+            "unknown_lines": sorted(ended.unknown_lines),
+            "exit_code": int(code),
+        }
+        wanted.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for sentence in (ended.interrupted, ended.stopped):
+        if sentence:
+            say(console, f"{sentence}; the same command goes on" if left else sentence)
+    if ended.unrecorded:
+        told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
+        say(console, f"{told}: loanasync ledger import-orphans, once it can")
+    if summary.unknown or plan.earlier("unknown"):
+        say(console, "outcomes are unknown: settle them with the service; they are not asked for again")
+    return code
+
+
+def _exit_of(plan: Plan, ended: Ended, left: int) -> Exit:
+    summary = ended.summary
+    if ended.interrupted and (left or summary.unknown):
+        return Exit.INTERRUPTED
+    if summary.unknown or plan.earlier("unknown"):
+        return Exit.UNKNOWN
+    failed = summary.rejected + summary.error + ended.invalid + plan.earlier("failed") + left
+    return Exit.FAILED if failed else Exit.DECIDED
