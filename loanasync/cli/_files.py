@@ -56,7 +56,7 @@ class Source:
         self.name = "standard input" if path == "-" else path
         self._encoding = encoding
         try:
-            self._file = _piped() if path == "-" else cast("IO[bytes]", Path(path).open("rb"))  # noqa: SIM115  (closed by close)
+            self._file = _copied(_standard_input()) if path == "-" else _opened(path)
         except IsADirectoryError:
             raise Unreadable("is a directory, and not a file") from None
         except FileNotFoundError:
@@ -92,7 +92,10 @@ class Source:
     def _decoded(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
         wide = file.peek(2)[:2] in _WIDE
         encoding = self._encoding or ("utf-16" if wide else "utf-8-sig")
-        text = io.TextIOWrapper(file, encoding=encoding, newline="")
+        try:
+            text = io.TextIOWrapper(file, encoding=encoding, newline="")
+        except LookupError:
+            raise Unreadable(f"cannot be read as {encoding}: there is no such encoding of text") from None
         number = 0
         try:
             while line := text.readline(_LONGEST):
@@ -110,7 +113,26 @@ class Source:
             text.detach()
 
 
-def _piped() -> IO[bytes]:
+def _standard_input() -> IO[bytes]:
+    if sys.stdin is None:
+        raise Unreadable("is closed")
+    return sys.stdin.buffer
+
+
+def _opened(path: str) -> IO[bytes]:
+    file = Path(path).open("rb")  # noqa: SIM115  (closed with its source)
+    if file.seekable():
+        return file
+    with file:  # a named pipe, as of the shell's <(command)
+        return _copied(file)
+
+
+def _copied(file: IO[bytes]) -> IO[bytes]:
+    """What comes once only, and is read twice."""
     kept = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed with its source)
-    shutil.copyfileobj(sys.stdin.buffer, kept)
+    try:
+        shutil.copyfileobj(file, kept)
+    except BaseException:
+        kept.close()
+        raise
     return cast("IO[bytes]", kept)

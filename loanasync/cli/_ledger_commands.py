@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import Console
 
 from loanasync import ConfigurationError
 from loanasync._rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli._appending import Appending
+from loanasync.cli._console import console
 from loanasync.cli._entries import answer_of, facts_of, line_of, story_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
@@ -48,7 +48,7 @@ _FORGOTTEN = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 def _say(sentence: str) -> None:
-    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+    console().print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def _with(name: str, work: Callable[[Opened], Exit]) -> None:

@@ -87,6 +87,8 @@ class Ended:
     summary: Summary = field(factory=Summary)
     interrupted: str = ""
     stopped: str = ""
+    unburied: str = ""
+    is_elsewhere: bool = False  # results that their file did not take
     invalid: int = 0
     unrecorded: int = 0
     unknown_lines: list[int] = field(factory=list)
@@ -110,6 +112,7 @@ class Asking:
         results: Where each result goes.
         dead_letters: Where rows go that may be given again, if anywhere.
         limits: How much, and how fast.
+        rows: How many there were when they were looked at; a file may have grown since.
         create: Create each customer's request before; for a sandbox, which begins empty.
         console: Where a person is told.
     """
@@ -123,6 +126,7 @@ class Asking:
         dead_letters: Appending | None,
         limits: Limits,
         *,
+        rows: int,
         create: bool,
         console: Console,
     ) -> None:
@@ -132,6 +136,7 @@ class Asking:
         self._results = results
         self._dead_letters = dead_letters
         self._limits = limits
+        self._rows_seen = rows
         self._create = create
         self._console = console
         self._ended = Ended()
@@ -185,7 +190,7 @@ class Asking:
     def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
         """Who gets a result; last who is being asked for elsewhere, since each takes a place until then."""
         busy: list[tuple[Order, Row, Past]] = []
-        for order in self._orders.read():
+        for order in islice(self._orders.read(), self._rows_seen):
             if order.row is None:
                 self._ended.invalid += 1
                 self._write(line_of(order, None))
@@ -213,6 +218,7 @@ class Asking:
         if isinstance(result.error, LedgerUnavailableError):  # nor could any other row be claimed
             self._end(f"the ledger cannot be used ({result.error.cause_type})")
         if self._results.told:
+            ended.is_elsewhere = True
             self._end(self._results.told)
         if not asked.is_new:
             return
@@ -238,9 +244,12 @@ class Asking:
             sys.stderr.write(str(error))
 
     def _bury(self, order: Order) -> None:
-        if self._dead_letters is not None and order.entry.text:
-            with suppress(OSError):  # what became of the row stands in the results, too
-                self._dead_letters.add(order.entry.text)
+        if self._dead_letters is None or not order.entry.text:
+            return
+        try:
+            self._dead_letters.add(order.entry.text)
+        except OSError as error:  # what became of the row stands in the results, too
+            self._ended.unburied = f"{self._dead_letters.name} has not all dead letters ({error.strerror})"
 
     @contextmanager
     def _interruptible(self, approvals: Approvals) -> Iterator[None]:
@@ -252,14 +261,15 @@ class Asking:
             times += 1
             self._ended.interrupted = "interrupted"
             if times == 1:
-                self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
                 approvals.stop()
+                self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
             else:
                 self._is_given_up = True
                 approvals.abort()
 
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
+        # SIGHUP: the terminal is gone, and the answers under way need none. Windows has no such.
+        signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
         with suppress(NotImplementedError):  # Windows: there Ctrl-C cancels, which waits, too
             for each in signals:
                 loop.add_signal_handler(each, interrupt)

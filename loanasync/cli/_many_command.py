@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from loanasync import ConfigurationError
+from loanasync.cli._appending import STANDARD_OUTPUT
+from loanasync.cli._console import console as told_to
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Source, Unreadable
@@ -94,7 +95,11 @@ def approve_many(
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
     """
-    console = Console(stderr=True)
+    console = told_to()
+    if deadline is not None and not deadline > 0:
+        raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
+    notes = None if out is None else f"{out}.asked"
+    _must_differ(rows, out, notes, dead_letters, None if report is None else str(report), ledger)
     if ledger is not None and sandbox:
         told = "a ledger outlives the sandbox that is started for one command: give one of the two"
         raise typer.BadParameter(told, param_hint="--ledger")
@@ -128,6 +133,27 @@ def approve_many(
         say(console, f"{error.filename or out}: {error.strerror}")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
+
+
+def _must_differ(rows: str, *names: str | None) -> None:
+    """What is written must not be what is read, or written by something else."""
+    given = [name for name in names if name is not None]
+    files = [_real(name) for name in given if _is_file(name)]
+    files += [_real(rows)] if _is_file(rows) else []
+    for file in files:
+        if files.count(file) > 1:
+            raise typer.BadParameter(f"{file} is named for two things, and can be one only")
+    if given.count(STANDARD_OUTPUT) > 1:
+        raise typer.BadParameter("standard output is named for two things, and can be one only")
+
+
+def _is_file(name: str) -> bool:
+    """Or may become one; a device can be named twice."""
+    return name != STANDARD_OUTPUT and (Path(name).is_file() or not Path(name).exists())
+
+
+def _real(name: str) -> str:
+    return str(Path(name.removeprefix("sqlite:///")).resolve())
 
 
 def _named(columns: Sequence[str]) -> dict[str, str]:

@@ -140,8 +140,17 @@ async def _ask(
         if wanted.dead_letters is not None:
             letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=orders.table.head)))
         tick = stack.enter_context(ticking(console, plan.to_come))
-        made = wanted.sandbox
-        asking = Asking(client, orders, memory, results, letters, wanted.limits, create=made, console=console)
+        asking = Asking(
+            client,
+            orders,
+            memory,
+            results,
+            letters,
+            wanted.limits,
+            rows=plan.rows,
+            create=wanted.sandbox,
+            console=console,
+        )
         return await asking.run(tick)
 
 
@@ -158,10 +167,16 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
             "unknown_lines": sorted(ended.unknown_lines),
             "exit_code": int(code),
         }
-        wanted.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        try:
+            wanted.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            say(console, f"{wanted.report}: {error.strerror}: the report is not written, the results are")
+            code = code or Exit.FAILED
     for sentence in (ended.interrupted, ended.stopped):
         if sentence:
             say(console, f"{sentence}; the same command goes on" if left else sentence)
+    if ended.unburied:
+        say(console, ended.unburied)
     if ended.unrecorded:
         told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
         say(console, f"{told}: loanasync ledger import-orphans, once it can")
@@ -177,4 +192,4 @@ def _exit_of(plan: Plan, ended: Ended, left: int) -> Exit:
     if summary.unknown or plan.earlier("unknown"):
         return Exit.UNKNOWN
     failed = summary.rejected + summary.error + ended.invalid + plan.earlier("failed") + left
-    return Exit.FAILED if failed else Exit.DECIDED
+    return Exit.FAILED if failed or ended.is_elsewhere else Exit.DECIDED

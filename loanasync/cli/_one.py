@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import attrs
 import typer
-from rich.console import Console
 
 from loanasync import ConfigurationError, LoanClient, LoanError, UserData
 from loanasync._dialect import USER_DATA_NAMES
 from loanasync._outcome import outcome_of
 from loanasync.cli._cells import READERS, BadCell
+from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
@@ -114,7 +114,7 @@ def complete(file: Annotated[str, _FILE]) -> None:
 
 
 def _say(sentence: str) -> None:
-    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+    console().print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def _told(findings: tuple[Finding, ...]) -> Exit:

@@ -1,5 +1,6 @@
 """A ledger from the command line: nobody's name is shown, and no decision is overwritten."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import pytest
 from asking import environment, wait_for
 from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
-from loanasync.ledger import State
+from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger._entries import Settlement
 from loanasync.ledger._spool import Orphan, spool
 
@@ -351,9 +352,9 @@ def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
 def test_who_reads_a_list_may_stop_reading(tmp_path: Path) -> None:
     file = tmp_path / "many.db"
 
-    async def fill(ledger: object) -> None:
-        for number in range(3000):
-            await put(ledger, f"{number}", State.UNKNOWN)  # type: ignore[arg-type]
+    async def fill(ledger: SqliteLedger) -> None:  # more than a pipe takes
+        each = (put(ledger, f"{number}", State.INFLIGHT, lease=0.0) for number in range(3000))
+        await asyncio.gather(*each)
 
     using(file, fill)
     command = [sys.executable, "-m", "loanasync", "ledger", "ls", "--ledger", str(file)]

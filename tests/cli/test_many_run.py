@@ -189,14 +189,15 @@ def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
     elsewhere = run(served, "approve-many", file, "-o", out, "--sandbox")
     assert elsewhere.returncode == 2
     assert "has results of another service or shop: name a new file" in elsewhere.stderr
-    over_input = run(served, "approve-many", file, "-o", file)
-    assert over_input.returncode == 2
-    assert "so that nobody knows who was asked" in over_input.stderr
-    assert read(file) == rows
+    other = write(tmp_path / "other.jsonl", rows)
+    over_another = run(served, "approve-many", file, "-o", other)
+    assert over_another.returncode == 2
+    assert "so that nobody knows who was asked" in over_another.stderr
+    assert read(other) == rows
     out.write_text('{"other": 1}\n', encoding="utf-8")
-    other = run(served, "approve-many", file, "-o", out)
-    assert other.returncode == 2
-    assert "line 1, is no result of this command" in other.stderr
+    other_kind = run(served, "approve-many", file, "-o", out)
+    assert other_kind.returncode == 2
+    assert "line 1, is no result of this command" in other_kind.stderr
     assert asked(served) == 1
 
 

@@ -28,9 +28,9 @@ def ended(process: Started) -> tuple[int, str]:
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_first_signal_waits_for_answers_and_the_same_command_goes_on(
-    tmp_path: Path, served: Sandbox, ending: signal.Signals
+    tmp_path: Path, served: Sandbox, ending: str
 ) -> None:
     rows = [member("slow300after") for _ in range(20)]
     create(served, rows)
@@ -38,7 +38,7 @@ def test_the_first_signal_waits_for_answers_and_the_same_command_goes_on(
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "4")
     process = begin(served, *command)
     wait_until_asked(served, 6)
-    process.send_signal(ending)
+    process.send_signal(signal.Signals[ending])
     code, errors = ended(process)
     assert code == 130
     assert "no further row is sent; waiting for answers, Ctrl-C gives them up" in errors
@@ -110,6 +110,21 @@ def test_ten_in_a_hundred_faults_two_interruptions_and_every_decision_is_there(
     assert len(unknown - lost) <= 8, "besides, those that were under way at the kill"
     assert (decided.keys() - unknown) == known.keys()
     assert served.findings == [], "no refusal was repeated"
+
+
+def test_when_the_terminal_is_gone_the_run_goes_on_to_its_end(tmp_path: Path, served: Sandbox) -> None:
+    rows = [member("slow50") for _ in range(20)]
+    create(served, rows)
+    out = tmp_path / "out.jsonl"
+    file = write(tmp_path / "rows.jsonl", rows)
+    process = begin(served, "approve-many", file, "-o", out, "--concurrency", "2")
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    wait_until_asked(served, 4)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 130
+    assert len(read(out)) == asked(served) < 20
 
 
 def test_two_runs_do_not_write_to_the_same_results_at_once(tmp_path: Path, served: Sandbox) -> None:
