@@ -34,8 +34,8 @@ def key(state: str) -> str:
 
 async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -> Entry:
     """An entry in a state, under the key of a name."""
-    lease = settled.pop("lease", 3600.0)
-    entry = await ledger.claim(key(name), token=f"TOKEN of {name}", payload="PAYLOAD", lease=lease)
+    lease, under = settled.pop("lease", 3600.0), settled.pop("under", key(name))
+    entry = await ledger.claim(under, token=f"TOKEN of {name}", payload="PAYLOAD", lease=lease)
     if state is State.INFLIGHT:
         return entry
     settlement = Settlement(state=state, **settled)

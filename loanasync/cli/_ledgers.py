@@ -1,6 +1,7 @@
 """The ledger that an option names, and the approvals in it that a person means."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = [
     "policy_of",
     "shop_of",
     "short",
+    "used_by_a_client",
 ]
 
 SHORT = 12  # characters of a key that tell it from all others, as errors show it
@@ -67,6 +69,15 @@ def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") ->
             raise ConfigurationError("ledger", f"{file} is not there")
         return SqliteLedger(file)
     raise ConfigurationError("ledger", f"{scheme}:// is no ledger; give a path, or sqlite:///path")
+
+
+def used_by_a_client(name: str | None, absent: Literal["made", "empty"] = "made") -> dict[str, Any]:
+    """What a client is given for the ledger of this name, if there is one.
+
+    Raises:
+        ConfigurationError: It names none, or the key is too short.
+    """
+    return {} if name is None else {"ledger": ledger_at(name, absent), "ledger_policy": policy_of(os.environ)}
 
 
 def name_of(name: str) -> str:

@@ -41,7 +41,7 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember who was asked there: a file's path, or sqlite:///path.",
+            help="Remember there who was asked: a file's path, or sqlite:///path.",
         ),
     ] = None,
     column: Annotated[
@@ -82,7 +82,9 @@ def approve_many(
         typer.Option("--validate-only", help="Name all that is wrong, and send nothing."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, send nothing.")] = False,
-    sandbox: Annotated[bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it.")] = False,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it, without a ledger.")
+    ] = False,
 ) -> None:
     """Ask for the approval of every row of a file, each customer once.
 
@@ -100,12 +102,9 @@ def approve_many(
         raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
     notes = None if out is None else f"{out}.asked"
     _must_differ(rows, out, notes, dead_letters, None if report is None else str(report), ledger)
-    if ledger is not None and sandbox:
-        told = "a ledger outlives the sandbox that is started for one command: give one of the two"
-        raise typer.BadParameter(told, param_hint="--ledger")
     wanted = Wanted(
         out=out,
-        ledger=ledger,
+        ledger=None if sandbox else ledger,
         dead_letters=dead_letters,
         report=report,
         limits=Limits(

@@ -17,7 +17,7 @@ from loanasync.cli._appending import STANDARD_OUTPUT, Appending
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding
 from loanasync.cli._formats import Format, format_of
-from loanasync.cli._ledgers import ledger_at, name_of, policy_of, shop_of
+from loanasync.cli._ledgers import name_of, policy_of, shop_of, used_by_a_client
 from loanasync.cli._many import Asking, Ended, Limits, survey
 from loanasync.cli._memory import Memory, NotesFile, Nothing
 from loanasync.cli._orders import Orders
@@ -69,7 +69,8 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
         raise typer.BadParameter(told, param_hint="-o")
     client, ledger = None, None
     if not wanted.sandbox and _needs_the_shop(wanted):
-        ledger, options = _ledger(wanted)
+        options = used_by_a_client(wanted.ledger, "empty" if wanted.dry_run else "made")
+        ledger = options.get("ledger")
         client = LoanClient.from_env(dialect=wanted.dialect, **options)
     form = format_of(wanted.out or STANDARD_OUTPUT, orders.table.delimiter)
     with closing(_memory(wanted, form, client, ledger)) as memory:
@@ -89,13 +90,6 @@ def _needs_the_shop(wanted: Wanted) -> bool:
     """A plan for a file that was never asked for needs none."""
     has_begun = wanted.out is not None and Path(wanted.out).exists()
     return not wanted.dry_run or has_begun or wanted.ledger is not None
-
-
-def _ledger(wanted: Wanted) -> tuple[DecisionLedger | None, dict[str, Any]]:
-    if wanted.ledger is None:
-        return None, {}
-    ledger = ledger_at(wanted.ledger, "empty" if wanted.dry_run else "made")
-    return ledger, {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
 
 
 def _tell(console: Console, finding: Finding) -> None:

@@ -17,9 +17,11 @@ from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
+from loanasync.cli._ledgers import used_by_a_client
 from loanasync.cli._orders import Order, Orders, checking_client, plain
 from loanasync.cli._results import line_of
 from loanasync.cli._tables import Entry, Table
+from loanasync.ledger import DecisionLedger
 from loanasync.sandbox import Sandbox
 
 __all__ = ["approve", "check", "complete"]
@@ -64,8 +66,18 @@ def approve(
     file: Annotated[str, _FILE],
     dialect: Annotated[Description, _DIALECT] = Description.STREET_NUMBER,
     *,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="LOANASYNC_LEDGER",
+            help="Remember there who was asked: a file's path, or sqlite:///path.",
+        ),
+    ] = None,
     euro: Annotated[bool, _EURO] = False,
-    sandbox: Annotated[bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it.")] = False,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it, without a ledger.")
+    ] = False,
 ) -> None:
     """Ask for one approval, and print what came of it as JSON.
 
@@ -80,8 +92,9 @@ def approve(
         order = _order(table, members, dialect, euro=euro)
         if order.row is None:
             return _told(order.findings)
-        client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect))
-        record = asyncio.run(_approved(client, order))
+        options = used_by_a_client(None if sandbox else ledger)
+        client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
+        record = asyncio.run(_approved(client, order, options.get("ledger")))
         typer.echo(json.dumps(record, ensure_ascii=False, indent=2))
         codes = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
         return codes.get(record["status"], Exit.FAILED)
@@ -172,9 +185,11 @@ def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserD
     return code, data, tuple(table.finding(message, field=name) for name, message in wrong.items())
 
 
-async def _approved(client: LoanClient | None, order: Order) -> dict[str, Any]:
+async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> dict[str, Any]:
     assert order.row is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
+        if ledger is not None:
+            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
         if client is None:
             sandbox = await stack.enter_async_context(Sandbox())
             client = await stack.enter_async_context(sandbox.client())

@@ -227,7 +227,7 @@ def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, 
     [
         ("nowhere/decisions.db", "decisions.db is not there"),
         (".", "is a directory"),
-        ("rows.jsonl", "the ledger cannot be used (DatabaseError)"),
+        ("other.jsonl", "the ledger cannot be used (DatabaseError)"),
         ("mongodb://host", "mongodb:// is no ledger"),
     ],
 )
@@ -235,12 +235,12 @@ def test_a_ledger_that_cannot_be_used_sends_nothing(
     tmp_path: Path, served: Sandbox, name: str, told: str
 ) -> None:
     bulk = Bulk(tmp_path, served, [member("approved")])
-    content = bulk.file.read_bytes()
+    other = write(tmp_path / "other.jsonl", bulk.rows)
     where = name if "://" in name else tmp_path / name
     done = run(served, *bulk.command(ledger=where))
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
     assert asked(served) == 0
-    assert bulk.file.read_bytes() == content
+    assert other.read_bytes() == bulk.file.read_bytes()
 
 
 def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
@@ -284,9 +284,32 @@ def test_a_ledgers_own_secret_outlives_the_token(
     assert "approved since" in done.stdout
 
 
-def test_a_sandbox_that_is_started_for_it_has_no_ledger(tmp_path: Path) -> None:
-    file = write(tmp_path / "rows.jsonl", [member("approved")])
-    done = run(None, "approve-many", file, "-o", "-", "--sandbox", "--ledger", tmp_path / "l.db")
-    assert done.returncode == 2
-    assert "a ledger outlives the sandbox" in done.stderr
-    assert not (tmp_path / "l.db").exists()
+def test_a_sandbox_that_is_started_for_it_has_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / "decisions.db"))
+    rows = [member("approved")]
+    file = write(tmp_path / "rows.jsonl", rows)
+    assert run(None, "approve-many", file, "-o", "-", "--sandbox").returncode == 0
+    assert run(None, "approve", "-", "--sandbox", given=json.dumps(rows[0])).returncode == 0
+    assert not (tmp_path / "decisions.db").exists()
+
+
+def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, served: Sandbox) -> None:
+    row = member("approved")
+    bulk = Bulk(tmp_path, served, [row])
+    told = []
+    for _ in range(2):
+        done = run(served, "approve", "-", "--ledger", bulk.ledger, given=json.dumps(row))
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout))
+    assert told[0]["redirect_url"] == told[1]["redirect_url"]
+    assert bulk.run()[0] == 0
+    (line,) = read(bulk.out)
+    assert line["redirect_url"] == told[0]["redirect_url"]
+    assert asked(served) == 1
+    elsewhere = run(served, "approve", "-", "--ledger", tmp_path / "no" / "l.db", given=json.dumps(row))
+    assert (elsewhere.returncode, elsewhere.stderr) == (
+        2,
+        f"ledger: {tmp_path / 'no' / 'l.db'} is not there\n",
+    )

@@ -1,0 +1,68 @@
+"""The page of the command line says what the commands say; what the page on settling types can be typed."""
+
+import re
+import shlex
+from functools import partial
+from pathlib import Path
+
+import pytest
+import shellpage
+from asking import PLAIN
+from clipage import PAGE, commands, example_of, with_commands
+from ledgerfile import put, using
+from typer.testing import CliRunner
+
+from loanasync.cli._commands import app
+from loanasync.ledger import State
+
+SETTLING = PAGE.parent.parent / "howto" / "settle.md"
+COMMANDS = dict(commands())
+
+
+def test_the_page_has_every_command_as_it_is() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_commands(page) == page, "python tests/clipage.py --write"
+    assert len(COMMANDS) >= 13
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_help_says_what_it_is_for_with_an_example_of_its_own(name: str) -> None:
+    words = name.split()[1:]
+    told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*words, "--help"])
+    assert told.exit_code == 0
+    example = example_of(COMMANDS[name])
+    assert example.startswith(name)
+    assert example.split()[-1] in told.output
+    options = re.findall("--[a-z-]+", example)
+    assert not [option for option in options if option not in told.output.replace(example, "")]
+
+
+def test_what_the_page_on_settling_types_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "decisions.db"
+    for key, state in (("491687359f07", State.UNKNOWN), ("c7ee1cbfc005", State.LOST)):
+        using(file, partial(put, name=key, state=state, under=key.ljust(64, "0")))
+    shop = {"LOANASYNC_BASE_URL": "https://loans.example.com", "LOANASYNC_SHOP_ID": "shop"}
+    for name, value in {**shop, "LOANASYNC_AUTH_TOKEN": "token", "LOANASYNC_LEDGER": str(file)}.items():
+        monkeypatch.setenv(name, value)
+    came = {}
+    lines = "".join(commands for commands, _ in shellpage.steps(SETTLING)).splitlines()
+    for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
+        given = "TSTXYZ00A00A000A\n" if "--customer" in words else None
+        done = CliRunner(env=PLAIN).invoke(app, words, input=given)
+        came[" ".join(words[:3])] = done.exit_code
+        assert "Usage" not in done.output, words
+    assert came == {
+        "ledger sweep": 3,
+        "ledger show --customer": 2,  # of whom nothing is known here
+        "ledger show 491687359f07": 0,
+        "ledger resolve 491687359f07": 0,
+        "ledger resolve c7ee1cbfc005": 0,
+        "ledger import-orphans": 0,
+        "ledger ls --state": 0,
+        "ledger export -o": 0,
+        "ledger purge --older-than": 0,
+    }
