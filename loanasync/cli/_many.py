@@ -7,55 +7,31 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from attrs import define, evolve, field, frozen
 from rich.console import Console
 
-from loanasync import DecisionNotRecordedError, LedgerUnavailableError, LoanClient, Timeout
+from loanasync import (
+    DecisionNotRecordedError,
+    LedgerUnavailableError,
+    LoanClient,
+    Timeout,
+    UnexpectedReplyError,
+)
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli._appending import Appending
-from loanasync.cli._files import Finding
 from loanasync.cli._memory import Memory, Past
 from loanasync.cli._orders import Order, Orders
 from loanasync.cli._results import NotWrittenError, Results, line_of, lost_line
-from loanasync.cli._told import Plan, Ticker
+from loanasync.cli._told import Ticker
+from loanasync.ledger._settling import NOT_KEPT
 
-__all__ = ["Asking", "Ended", "Limits", "survey"]
+__all__ = ["Asking", "Ended", "Limits"]
 
 _TICK = 0.2  # seconds between two looks at the summary
-_TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
-_AT_ONCE = 64  # rows that are looked up in a ledger together
 # What is under way when a person gives up has so long to be written down as unknown.
 _HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
-
-
-def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) -> Plan:
-    """Read all rows, tell of what is wrong with any, and ask for none."""
-    plan = Plan()
-    read = orders.read()
-    with memory.learning() as learn:
-        while some := tuple(islice(read, _AT_ONCE)):
-            learn([order.code for order in some if order.row is not None])
-            for order in some:
-                for finding in order.findings:
-                    tell(finding)
-                _count(plan, order, memory)
-    return plan
-
-
-def _count(plan: Plan, order: Order, memory: Memory) -> None:
-    plan.rows += 1
-    if order.row is None:
-        plan.invalid += 1
-        plan.duplicates += order.is_duplicate
-        return
-    past = memory.past(order.code)
-    setattr(plan, past, getattr(plan, past) + 1)
-    if past == "new":
-        plan.amount += order.row.request.amount
-    if past not in _TO_BE_ASKED and not memory.is_told(order.code):
-        plan.untold[past] += 1
 
 
 @frozen(kw_only=True)
@@ -102,6 +78,14 @@ class _Asked:
     is_new: bool
 
 
+def _a_persons_word(result: RowResult) -> Literal["approved", "refused"] | None:
+    """What somebody settled in the ledger, which has no answer of the service then."""
+    error = result.error
+    if isinstance(error, UnexpectedReplyError) and error.reasons == (f"body: {NOT_KEPT}",):
+        return error.outcome if error.outcome != "unknown" else None
+    return None
+
+
 class Asking:
     """One run over the rows of a file.
 
@@ -143,6 +127,7 @@ class Asking:
         self._answered = 0
         self._failed = 0
         self._is_given_up = False
+        self._said = self._amount_said = 0  # approvals by a person's word, and their euro cents
         self._canary_is_over = asyncio.Event()
         self._stop: Callable[[], None] = lambda: None
 
@@ -169,7 +154,15 @@ class Asking:
         if self._is_given_up:
             await self._client.with_options(timeout=_HASTE).aclose()
         tick(approvals.summary)
-        ended.summary = approvals.summary
+        # To a bulk an approval without its redirect is unknown; here a person has said what it is.
+        came, said, amount = approvals.summary, self._said, self._amount_said
+        ended.summary = evolve(
+            came,
+            unknown=came.unknown - said,
+            approved=came.approved + said,
+            amount_unknown=came.amount_unknown - amount,
+            amount_approved=came.amount_approved + amount,
+        )
         return ended
 
     async def _rows(self) -> AsyncIterator[Row]:
@@ -208,7 +201,12 @@ class Asking:
 
     def _came(self, result: RowResult) -> None:
         asked = cast("_Asked", result.id)
-        order, ended, limits = asked.order, self._ended, self._limits
+        order, ended = asked.order, self._ended
+        if (outcome := _a_persons_word(result)) is not None:
+            if result.status == "unknown":
+                self._said += 1
+                self._amount_said += result.request.amount
+            result = evolve(result, status=outcome, error=None)
         self._write(line_of(order, result, self._memory.entry(order.code)))
         ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)
         if result.status == "unknown":
@@ -220,10 +218,13 @@ class Asking:
         if self._results.told:
             ended.is_elsewhere = True
             self._end(self._results.told)
-        if not asked.is_new:
-            return
-        self._answered += 1
-        self._failed += not result.is_decided
+        if asked.is_new:
+            self._answered += 1
+            self._failed += not result.is_decided
+            self._keep_limits()
+
+    def _keep_limits(self) -> None:
+        limits, ended = self._limits, self._ended
         if limits.max_errors is not None and self._failed >= limits.max_errors and not ended.stopped:
             ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
             self._stop()

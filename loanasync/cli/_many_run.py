@@ -18,11 +18,12 @@ from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding
 from loanasync.cli._formats import Format, format_of
 from loanasync.cli._ledgers import name_of, policy_of, shop_of, used_by_a_client
-from loanasync.cli._many import Asking, Ended, Limits, survey
+from loanasync.cli._many import Asking, Ended, Limits
 from loanasync.cli._memory import Memory, NotesFile, Nothing
 from loanasync.cli._orders import Orders
 from loanasync.cli._remembered import Remembered
 from loanasync.cli._results import Results
+from loanasync.cli._survey import survey
 from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.ledger import DecisionLedger
 from loanasync.ledger._keys import key_of

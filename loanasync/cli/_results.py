@@ -95,6 +95,9 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
             "instalments": decision.instalments,
             "redirect_url": getattr(decision, "redirect_url", None),
         }
+    elif result.is_decided and result.error is None:
+        where = ": ask the service where to send the customer" if result.status == "approved" else ""
+        found |= {"amount": result.request.amount, "message": f"settled by a person{where}"}
     meta = None if decision is None else decision.meta
     error = result.error
     if error is not None:

@@ -17,7 +17,7 @@ from loanasync.errors import (
 from loanasync.ledger._entries import Entry, Settlement, State
 from loanasync.ledger._policy import LedgerPolicy
 
-__all__ = ["kept", "replayed", "state_of"]
+__all__ = ["NOT_KEPT", "kept", "replayed", "state_of"]
 
 
 def state_of(outcome: Outcome | LoanError, *, is_takeover: bool) -> State:
@@ -61,7 +61,7 @@ def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outc
     """
     status = _STATUS[entry.state]
     if entry.body is None:
-        reply = Reply(status=status, headers={}, body=b"", fault=entry.fault or "not kept")
+        reply = Reply(status=status, headers={}, body=b"", fault=entry.fault or NOT_KEPT)
     else:
         body = entry.body if policy.encrypt is None else policy.encrypt.decrypt(entry.body)
         echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED}
@@ -76,6 +76,7 @@ def _wire_names(*names: str) -> frozenset[str]:
 
 
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
+NOT_KEPT = "not kept"  # as where a person settled the entry
 _NOT_WHOLE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
 _OWN = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {"approved"}

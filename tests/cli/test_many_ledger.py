@@ -123,7 +123,10 @@ def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, serve
 
 @pytest.mark.parametrize(
     ("word", "status", "calls", "code"),
-    [("refused", "refused", 1, 0), ("released", "approved", 2, 0), ("held", "unknown", 1, 3)],
+    [
+        *(("approved", "approved", 1, 0), ("refused", "refused", 1, 0)),
+        *(("released", "approved", 2, 0), ("held", "unknown", 1, 3)),
+    ],
 )
 def test_what_a_person_settles_is_in_the_next_runs_results(
     tmp_path: Path, served: Sandbox, word: str, status: str, calls: int, code: int
@@ -132,9 +135,14 @@ def test_what_a_person_settles_is_in_the_next_runs_results(
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
     ask("resolve", bulk.ledger, line["entry"], "--as", word, "--note", "ticket 17")
-    assert bulk.run()[0] == code
+    came, told = bulk.run()
+    assert came == code
     assert asked(served) == calls
-    assert list(statuses(bulk.out).values()) == [status]
+    last = read(bulk.out)[-1]
+    assert last["status"] == status
+    if word in ("approved", "refused"):
+        assert [word, "1", "450.00"] in cells(told), "in the summary, too"
+        assert (last["amount"], last["message"].startswith("settled by a person")) == (45_000, True)
     lines = len(read(bulk.out))
     assert bulk.run()[0] == code
     assert len(read(bulk.out)) == lines
@@ -313,3 +321,14 @@ def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, serv
         2,
         f"ledger: {tmp_path / 'no' / 'l.db'} is not there\n",
     )
+
+
+def test_an_approval_that_was_cut_off_waits_for_a_person_in_every_run(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk = Bulk(tmp_path, served, [member("truncafter")])
+    for _ in range(2):
+        assert bulk.run()[0] == 3
+        (line,) = read(bulk.out)
+        assert (line["status"], line["error"]) == ("unknown", "UnexpectedReplyError")
+    assert (asked(served), bulk.states()) == (1, {line["fiscal_code"]: "approved"})
