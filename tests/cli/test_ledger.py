@@ -249,6 +249,8 @@ def test_what_is_old_and_settled_is_forgotten_when_a_person_says_so(file: Path) 
     before = states(file)
     assert "0 entries are older than 1h" in ask("purge", file, "--older-than", "1h", given="").stderr
     wait_for(lambda: "3 entries" in ask("purge", file, "--older-than", "1s", "--dry-run").stderr)
+    dry = ask("purge", file, "--older-than", "1s", "--dry-run")
+    assert (dry.exit_code, dry.stderr) == (0, "3 entries are older than 1s\n"), "and nothing is asked"
     refused = ask("purge", file, "--older-than", "1s", given="n\n")
     assert refused.exit_code == 2
     assert states(file) == before
