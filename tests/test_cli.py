@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,15 @@ def test_help_names_the_commands_and_an_example_each() -> None:
     for command in ("demo", "sandbox", "check", "approve", "complete", "approve-many"):
         assert f"Example: loanasync {command}" in runner.invoke(app, [command, "--help"]).output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
+
+
+def test_the_shell_completes_commands() -> None:
+    command = str(Path(sys.executable).parent / "loanasync")
+    typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [command], capture_output=True, text=True, env={**ENVIRONMENT, **typed}, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
 
 def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

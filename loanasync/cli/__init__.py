@@ -1,4 +1,4 @@
-"""The command ``loanasync``: a demo and a sandbox for a shop's developer."""
+"""The command ``loanasync``: approvals from files, a ledger of decisions, a demo and a sandbox."""
 
 import sys
 from importlib.util import find_spec

@@ -92,5 +92,8 @@ def test_after_two_interruptions_every_decision_is_there_and_unknown_is_exactly_
         run(sandbox, *command)
         final = decided(sandbox)
         states = {each["key"][:12]: each["state"] for each in listed(ledger)}
-        assert {code: states[entry] for code, entry in entries.items()} == final
+        lost_again = lost - service.keys()  # killed before it arrived, and asked for after that
+        told = {code: states[entry] for code, entry in entries.items() if code not in lost_again}
+        assert told == {code: word for code, word in final.items() if code not in lost_again}
+        assert len(lost_again) <= len(killed)
         assert sandbox.findings == []
