@@ -78,7 +78,7 @@ def states(file: Path) -> dict[str, str]:
     return {name: entry.state.value for name, entry in entries(file).items()}
 
 
-def listed(file: Path) -> list[dict[str, Any]]:
+def listed(file: object) -> list[dict[str, Any]]:
     """What the command says of each entry."""
     return [json.loads(line) for line in ask("ls", file, "--json").stdout.splitlines()]
 

@@ -37,7 +37,7 @@ app = typer.Typer(
 LEDGER = typer.Option(
     metavar="NAME",
     envvar="LOANASYNC_LEDGER",
-    help="The ledger: a file's path, or sqlite:///path.",
+    help="The ledger: a file's path, redis://... or postgresql://...",
 )
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]

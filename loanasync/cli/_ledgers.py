@@ -2,17 +2,25 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from loanasync import ConfigurationError
 from loanasync._configuration import Shop, configure, from_environment
-from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State
+from loanasync.ledger import (
+    DecisionLedger,
+    Entry,
+    LedgerPolicy,
+    MemoryLedger,
+    PostgresLedger,
+    RedisLedger,
+    SqliteLedger,
+    State,
+)
 
 __all__ = [
     "NotFoundError",
@@ -29,6 +37,14 @@ __all__ = [
 
 SHORT = 12  # characters of a key that tell it from all others, as errors show it
 _FEWEST = 4  # characters of a key that a person may give
+# By the scheme of their addresses; what each needs to be installed, it says.
+_SERVERS: Mapping[str, Callable[[str], DecisionLedger]] = {
+    "redis": RedisLedger,
+    "rediss": RedisLedger,
+    "unix": RedisLedger,
+    "postgresql": PostgresLedger,
+    "postgres": PostgresLedger,
+}
 _PAGE = 500  # entries that are read before any is shown
 
 T = TypeVar("T")
@@ -68,7 +84,10 @@ def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") ->
         if not (file if absent == "wrong" else file.parent).exists():
             raise ConfigurationError("ledger", f"{file} is not there")
         return SqliteLedger(file)
-    raise ConfigurationError("ledger", f"{scheme}:// is no ledger; give a path, or sqlite:///path")
+    if scheme not in _SERVERS:
+        told = f"{scheme}:// is no ledger; give a path, {', '.join(f'{each}://' for each in _SERVERS)}"
+        raise ConfigurationError("ledger", told)
+    return _SERVERS[scheme](name)
 
 
 def used_by_a_client(name: str | None, absent: Literal["made", "empty"] = "made") -> dict[str, Any]:
@@ -82,10 +101,8 @@ def used_by_a_client(name: str | None, absent: Literal["made", "empty"] = "made"
 
 def name_of(name: str) -> str:
     """What tells this ledger from others, without a password."""
-    parts = urlsplit(name)
-    if parts.scheme in ("", "sqlite") or "://" not in name:
-        return str(_file(name).resolve())
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    is_server = name.partition("://")[0] in _SERVERS
+    return repr(ledger_at(name)) if is_server else str(_file(name).resolve())
 
 
 def _file(name: str) -> Path:
@@ -128,9 +145,12 @@ class Opened:
         """
         try:
             return self._runner.run(what)
-        except (ConfigurationError, OSError):  # these say what it is
+        except ConfigurationError:  # it says what it is
             raise
-        except Exception as error:  # noqa: BLE001  (whatever a backend raises; its text may hold a password)
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:  # a file: why not, is said
+                raise
+            # Whatever a server's library raises: its text may hold a password.
             raise UnusableError(f"the ledger cannot be used ({type(error).__name__})") from None
 
     def entries(self, *states: State) -> Iterator[Entry]:

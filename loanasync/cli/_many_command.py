@@ -41,7 +41,7 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, or sqlite:///path.",
+            help="Remember there who was asked: a file's path, redis://... or postgresql://...",
         ),
     ] = None,
     column: Annotated[

@@ -71,7 +71,7 @@ def approve(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, or sqlite:///path.",
+            help="Remember there who was asked: a file's path, redis://... or postgresql://...",
         ),
     ] = None,
     euro: Annotated[bool, _EURO] = False,
