@@ -23,7 +23,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 MEASURED = "3.13"
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
-EVERYTHING = ".[cli,notebook,postgres,redis,strict]"  # the package with all of its extras
+EVERYTHING = ".[cli,notebook,postgres,redis,strict,taskiq]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
 LONGEST_FILE = 400
@@ -206,7 +206,7 @@ def types(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
     """Build the documentation, and look at each of its pages; a warning is an error."""
-    install(session, "docs", ".[cli,notebook]")
+    install(session, "docs", ".[cli,notebook,taskiq]")
     site = "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
     session.run("sphinx-build", "-q", "-n", "-W", "--keep-going", "-E", "docs", site)

@@ -40,7 +40,7 @@ copybutton_only_copy_prompt_lines = True
 # Every name of our own that is referred to has to be on a page. Those of others cannot be looked up: their
 # inventories are on the network. And these are ours, and stand for shapes rather than for something to make.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*|AnyValue|ReadableSpan"),
+    (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*|AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|ReadableSpan"),
     (r"py:.*", r"Decision|JSON|Progress|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoAnswer|Reply)"),
 ]

@@ -14,27 +14,36 @@ TIMEOUT = Timeout(total=0.6, attempt=0.5, connect=0.2)
 POLICY = LedgerPolicy(key=b"0123456789abcdef", patience=0.5)  # so that leases run out soon
 
 
-class StoppingLedger(SqliteLedger):
-    """A ledger that stops before or after its moves."""
+def stop(point: str) -> None:
+    """Say where, and do nothing more: not even the loop goes on."""
+    print(point, flush=True)  # noqa: T201  (the test waits for it)
+    time.sleep(3600)
+
+
+class StopsMixin:
+    """Before a ledger's class: it stops before or after its moves."""
 
     point = ""
 
     def reach(self, point: str) -> None:
         if point == self.point:
-            print(point, flush=True)  # noqa: T201  (the test waits for it)
-            time.sleep(3600)
+            stop(point)
 
     async def claim(self, key: str, **options: Any) -> Entry:
         self.reach("before claim")
-        entry = await super().claim(key, **options)
+        entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
         self.reach("after claim")
         return entry
 
     async def settle(self, key: str, **options: Any) -> Entry:
         self.reach("before commit")
-        entry = await super().settle(key, **options)
+        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # as above
         self.reach("after commit")
         return entry
+
+
+class StoppingLedger(StopsMixin, SqliteLedger):
+    """SQLite's."""
 
 
 async def ask(

@@ -59,6 +59,7 @@ ROOMS = {
         *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
     ],
+    "worker": ["_message", "_answer", "_taskiq", "__init__", "_cancelling", "nats", "redis"],
 }
 
 # For the type checkers alone; or for a client that has a ledger.
@@ -98,7 +99,7 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-AROUND_THE_CORE = ("ledger.", "sandbox.", "cli.", "testing.", "pytest_plugin", "__main__")
+AROUND_THE_CORE = ("ledger.", "worker.", "sandbox.", "cli.", "testing.", "pytest_plugin", "__main__")
 CORE = {name: file for name, file in modules().items() if not name.startswith(AROUND_THE_CORE)}
 
 
@@ -233,6 +234,11 @@ def test_importing_the_help_for_tests_needs_no_extra(absent: str) -> None:
 @pytest.mark.parametrize("absent", ["redis", "asyncpg"])
 def test_importing_the_ledgers_needs_no_extra(absent: str) -> None:
     assert absent not in loaded_by("loanasync.ledger")
+
+
+@pytest.mark.parametrize("absent", ["taskiq", "redis", "nats"])
+def test_a_shop_with_a_queue_of_its_own_needs_none_of_ours(absent: str) -> None:
+    assert absent not in loaded_by("loanasync.worker")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 async def test_what_a_page_shows_runs(
     page: Path, collector: Collector, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, server in {"VALKEY_URL": "valkey", "DATABASE_URL": "postgres"}.items():
+    for name, server in {"VALKEY_URL": "valkey", "NATS_URL": "nats", "DATABASE_URL": "postgres"}.items():
         if f'os.environ["{name}"]' in fences(page):
             monkeypatch.setenv(name, request.getfixturevalue(server).url)
     program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

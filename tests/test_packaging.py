@@ -64,6 +64,7 @@ def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
         "postgres",
         "redis",
         "strict",
+        "taskiq",
     }
 
 

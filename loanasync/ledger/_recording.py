@@ -51,8 +51,8 @@ class Recorder:
     """What a client and its light copies share of their ledger."""
 
     def __init__(self, ledger: DecisionLedger, policy: LedgerPolicy) -> None:
-        self._ledger = ledger
-        self._policy = policy
+        self.ledger = ledger
+        self.policy = policy
         self._flights: dict[tuple[asyncio.AbstractEventLoop, str], _Flight] = {}
 
     async def approve(
@@ -63,12 +63,12 @@ class Recorder:
         Raises:
             LoanError: Whatever the call came to, if it is no decision.
         """
-        digests = digests_of(call, self._policy, scope)
+        digests = digests_of(call, self.policy, scope)
         place = asyncio.get_running_loop(), digests.key
         flight = self._flights.get(place)
         if flight is not None:
             return await pipeline.run(call, timeout, retry, _Joined(call, digests, flight, timeout.total))
-        guard = LedgerGuard(self._ledger, self._policy, call, digests, timeout.total)
+        guard = LedgerGuard(self.ledger, self.policy, call, digests, timeout.total)
         task = place[0].create_task(_flown(pipeline.run(call, timeout, retry, guard)))
         self._flights[place] = _Flight(task, digests.payload)
         task.add_done_callback(lambda _: self._flights.pop(place, None))

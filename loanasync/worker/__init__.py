@@ -1,0 +1,75 @@
+"""Approvals from a queue: each customer is asked once, however often a message is delivered.
+
+`register` makes a task for taskiq's workers and needs the extra ``taskiq``. A shop with a queue of another
+kind calls `answer` from a task of its own.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from loanasync.worker._answer import Answer, answer
+from loanasync.worker._message import message
+
+if TYPE_CHECKING:
+    from taskiq import AsyncBroker, AsyncTaskiqDecoratedTask
+
+    from loanasync._client import LoanClient
+
+__all__ = ["Answer", "answer", "message", "register"]
+
+
+def register(
+    broker: "AsyncBroker",
+    client: "LoanClient",
+    *,
+    name: str = "loanasync:approve",
+    redelivery: float | None = None,
+    tries: int = 100,
+    base: float = 1.0,
+    cap: float = 10.0,
+) -> "AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
+    """Give a broker the task that asks for an approval; client and ledger are closed with the worker.
+
+    The task takes what `message` makes and has the result of `answer`. A message is acknowledged once its
+    result is saved, or could not be: the ledger is the record, and who asks again has the same decision.
+    One for which provably nothing was sent, or which another worker is asking, is put in the queue again
+    after a growing delay, at most `tries` times.
+
+    Args:
+        broker: Of taskiq's, one that delivers again what was not acknowledged.
+        client: With a ledger that outlives the process.
+        name: The task's, if a broker has those of several shops.
+        redelivery: Seconds after which the broker delivers again what was not acknowledged; None: as it is
+            set for the brokers of taskiq-redis and taskiq-nats.
+        tries: How often a message is tried at most; then its result is an ``error`` that may be repeated.
+        base: Seconds of the first delay; each is twice the one before.
+        cap: Seconds of any delay at most.
+
+    Returns:
+        The task, whose ``await task.kiq(message(...))`` puts an approval in the queue.
+
+    Raises:
+        ConfigurationError: The client has no such ledger; or a message would be delivered again while the
+            first delivery may still be asked, so that workers would only wait for each other.
+
+    Example:
+        >>> from taskiq import InMemoryBroker
+        >>> from loanasync.ledger import MemoryLedger
+        >>> from loanasync.worker import message, register
+        >>> async def example(client):
+        ...     broker = InMemoryBroker()
+        ...     approve = register(broker, client, redelivery=600)
+        ...     await broker.startup()
+        ...     sent = await approve.kiq(message(fiscal_code, request))
+        ...     result = await sent.wait_result()
+        ...     await broker.shutdown()
+        ...     return result.return_value["status"]
+        >>> shop = client._options.shop
+        >>> run(example(LoanClient(
+        ...     shop.base_url, shop_id=shop.shop_id, auth_token=shop.headers["X-Auth-Token"],
+        ...     ledger=MemoryLedger(),
+        ... )))
+        'approved'
+    """
+    from loanasync.worker._taskiq import Tries, registered  # noqa: PLC0415  (it needs the extra)
+
+    return registered(broker, client, name, redelivery, Tries(tries, base, cap))

@@ -1,0 +1,195 @@
+"""The task of taskiq's: within the sender's trace, tried again after a delay, and checked when it is made."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from typing import Annotated, Any
+
+from attrs import frozen
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from taskiq import (
+    AsyncBroker,
+    AsyncTaskiqDecoratedTask,
+    Context,
+    InMemoryBroker,
+    TaskiqDepends,
+    TaskiqEvents,
+    TaskiqMessage,
+    TaskiqMiddleware,
+    TaskiqState,
+)
+from taskiq.acks import AcknowledgeType
+from taskiq.exceptions import NoResultError, SendTaskError
+from taskiq.kicker import AsyncKicker
+
+from loanasync._client import LoanClient
+from loanasync._events import LOGGER
+from loanasync.errors import ConfigurationError, LoanError
+from loanasync.ledger import DecisionLedger, MemoryLedger
+from loanasync.worker._answer import Answer, answer, told_of
+
+__all__ = ["Tries", "registered"]
+
+_trace_context = TraceContextTextMapPropagator()
+_TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again
+_NATS_ACK_WAIT = 30.0  # seconds: the server's own, where a consumer says nothing
+
+
+@frozen
+class Tries:
+    """How often a message is tried, and the seconds in between."""
+
+    most: int
+    base: float
+    cap: float
+
+    def __attrs_post_init__(self) -> None:
+        if self.most < 1:
+            raise ConfigurationError("tries", "must be an int of at least 1")
+        if not 0 < self.base <= self.cap:
+            raise ConfigurationError("base", "must be a number of seconds above 0, and cap no less")
+
+    def delay(self, tried: int) -> float:
+        """Seconds to wait after so many tries."""
+        doublings = min(tried - 1, 30)  # of more, a float would be infinite
+        return float(min(self.cap, self.base * 2**doublings))
+
+
+class _Passage(TaskiqMiddleware):
+    """What a message of ours has beside its content: where it comes from, and when it is done with."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
+        """Add the sender's trace, unless the first sender or taskiq's own middleware did."""
+        if message.task_name == self._name and "traceparent" not in message.labels:
+            _trace_context.inject(message.labels)
+        return message
+
+    def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+        """Have it acknowledged in the end, whatever the worker was started with."""
+        if message.task_name == self._name:
+            message.labels["ack_type"] = AcknowledgeType.WHEN_SAVED.value
+        return message
+
+
+@contextmanager
+def _within_its_trace(labels: Mapping[str, Any]) -> Iterator[None]:
+    if trace.get_current_span().get_span_context().is_valid:  # taskiq's own middleware has begun one
+        yield
+        return
+    token = contexts.attach(_trace_context.extract(labels))
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def registered(
+    broker: AsyncBroker, client: LoanClient, name: str, redelivery: float | None, tries: Tries
+) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
+    """`loanasync.worker.register`."""
+    ledger, patience = _ledger_of(broker, client)
+    _require(broker, client, redelivery, tries)
+
+    async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> Answer:  # noqa: ANN401  (a type would be parsed by taskiq, which logs what it cannot parse)
+        tried = int(context.message.labels.get(_TRIED, 0))
+        with _within_its_trace(context.message.labels):
+            while True:
+                try:
+                    return await answer(client, message)
+                except LoanError as error:
+                    tried += 1
+                    if tried >= tries.most:
+                        return told_of(error)
+                    LOGGER.info("%s: tried again in %.1f s", type(error).__name__, tries.delay(tried))
+                await asyncio.sleep(tries.delay(tried))
+                with suppress(SendTaskError):  # the queue is down: then it is tried again from here
+                    await _put_again(context, tried)
+                    raise NoResultError  # that comes later; this message is done with
+
+    async def opened(_: TaskiqState) -> None:
+        try:
+            async with asyncio.timeout(patience):
+                await ledger.get(f"worker {token_hex(8)}")
+        except LoanError:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever a backend raises: it may work later)
+            LOGGER.warning(
+                "the ledger cannot be used (%s): nothing is asked until it can", type(error).__name__
+            )
+
+    async def closed(_: TaskiqState) -> None:
+        await client.aclose()
+        await ledger.aclose()
+
+    broker.add_middlewares(_Passage(name))
+    broker.on_event(TaskiqEvents.WORKER_STARTUP)(opened)
+    broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(closed)
+    return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
+
+
+async def _put_again(context: Context, tried: int) -> None:
+    message = context.message
+    kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, context.broker, dict(message.labels))
+    await (
+        kicker.with_task_id(message.task_id)
+        .with_labels(**{_TRIED: tried})
+        .kiq(*message.args, **message.kwargs)
+    )
+
+
+def _ledger_of(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger, float]:
+    recorder = client._recorder  # noqa: SLF001  (of this package)
+    if recorder is None:
+        raise ConfigurationError("client", "must have a ledger: a queue delivers more than once")
+    if isinstance(recorder.ledger, MemoryLedger) and not isinstance(broker, InMemoryBroker):
+        raise ConfigurationError("client", "must have a ledger that outlives the worker, not a MemoryLedger")
+    return recorder.ledger, recorder.policy.patience
+
+
+def _require(broker: AsyncBroker, client: LoanClient, redelivery: float | None, tries: Tries) -> None:
+    within = redelivery if redelivery is not None else _redelivery_of(broker)
+    if within is None:
+        raise ConfigurationError(
+            "redelivery", "say after how many seconds this broker delivers again what was not acknowledged"
+        )
+    longest = _longest(client) + tries.cap
+    if within < longest:
+        setting = "redelivery" if redelivery is not None else _SETTINGS[_kind(broker)]
+        raise ConfigurationError(
+            setting,
+            f"must be at least {longest:g} seconds, not {within:g}: so long a delivery may take "
+            "(timeout.total, ledger_policy.patience, cap), and only then may another worker have it",
+        )
+
+
+def _longest(client: LoanClient) -> float:
+    """Seconds that a call may take: as long again if it waits for another's first; and the ledger's moves."""
+    options, recorder = client._options, client._recorder  # noqa: SLF001  (of this package)
+    assert recorder is not None  # noqa: S101  (for the type checkers)
+    return 2 * options.timeout.total + 5 * recorder.policy.patience
+
+
+_SETTINGS = {"redis": "idle_timeout", "nats": "consumer_config.ack_wait"}
+
+
+def _kind(broker: AsyncBroker) -> str:
+    if hasattr(broker, "idle_timeout"):
+        return "redis"
+    return "nats" if hasattr(broker, "consumer_config") else ""
+
+
+def _redelivery_of(broker: Any) -> float | None:  # noqa: ANN401  (neither package need be installed)
+    match _kind(broker):
+        case "redis":
+            return float(broker.idle_timeout) / 1000
+        case "nats":
+            config = broker.consumer_config
+            return float((config and config.ack_wait) or _NATS_ACK_WAIT)
+    return None

@@ -1,0 +1,107 @@
+"""A queue in Redis or Valkey: what a dead worker had is delivered again, also when nothing new comes."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as NotConnectedError
+from redis.exceptions import TimeoutError as NotAnsweredError
+from taskiq import AckableMessage
+from taskiq_redis import RedisStreamBroker
+
+from loanasync._events import LOGGER
+from loanasync.worker._cancelling import heed_cancellation
+
+__all__ = ["RedisStreams"]
+
+_BEGIN = b"0-0"
+_PAUSE = 1.0  # seconds until a server that went away is asked again
+
+
+class RedisStreams(RedisStreamBroker):
+    """taskiq-redis's stream broker, made to lose no message and to keep none.
+
+    Up to 1.2.4 that one looks for what a dead worker left only after something new came, so that the last
+    messages of a queue are stuck; it ends its worker when the server restarts, reads a hundred messages
+    ahead, passes over what was sent before anybody opened it, and leaves those that are done with in the
+    stream, with all that they say of a person. Here none of that is so. Needs Redis 6.2 or any Valkey.
+
+    Args:
+        url: Of the server: ``redis://``, or ``rediss://`` over TLS.
+        redelivery: Seconds after which what was not acknowledged is delivered to another worker.
+        queue_name: Name of the stream; nobody else may read it, since what is done with is deleted.
+        options: As of ``taskiq_redis.RedisStreamBroker``.
+
+    Example:
+        >>> from loanasync.worker.redis import RedisStreams
+        >>> RedisStreams("redis://127.0.0.1:6379").idle_timeout
+        180000
+    """
+
+    def __init__(
+        self, url: str, *, redelivery: float = 180.0, queue_name: str = "loanasync", **options: Any
+    ) -> None:
+        settings = {"consumer_group_name": queue_name, "consumer_id": "0", **options}
+        super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Deliver what is new, and what a worker left; a server that went away is waited for."""
+        while True:
+            try:
+                async with aclosing(self._deliveries()) as deliveries:
+                    async for delivery in deliveries:
+                        yield delivery
+            except (NotConnectedError, NotAnsweredError) as error:
+                LOGGER.warning("the queue cannot be read (%s): asked again soon", type(error).__name__)
+                await asyncio.sleep(_PAUSE)
+
+    async def _deliveries(self) -> AsyncGenerator[AckableMessage, None]:
+        pause = min(_PAUSE, self.idle_timeout / 4000)  # seconds between two looks for what was left
+        cursor, due = _BEGIN, 0.0
+        async with Redis(connection_pool=self.connection_pool) as redis:
+            while True:
+                heed_cancellation()
+                if time.monotonic() >= due:
+                    cursor, found = await self._left(redis, cursor)
+                    if cursor == _BEGIN:  # seen all of them
+                        due = time.monotonic() + pause
+                else:
+                    found = await self._new(redis, pause)
+                for number, members in found:
+                    acknowledge = self._ack_generator(id=number, queue_name=self.queue_name)
+                    if members:
+                        yield AckableMessage(data=members[b"data"], ack=acknowledge)
+                    else:  # Redis before 7 tells of a message that is deleted already
+                        await acknowledge()
+
+    # One at a time, or those that wait here would be taken for left behind.
+    async def _left(self, redis: Any, cursor: bytes) -> tuple[bytes, Any]:  # noqa: ANN401  (its types differ between its releases)
+        cursor, found, *_ = await redis.xautoclaim(
+            self.queue_name, self.consumer_group_name, self.consumer_name, self.idle_timeout, cursor, count=1
+        )
+        return cursor, found
+
+    async def _new(self, redis: Any, within: float) -> Any:  # noqa: ANN401  (as above)
+        fetched = await redis.xreadgroup(
+            self.consumer_group_name,
+            self.consumer_name,
+            {self.queue_name: ">"},
+            count=1,
+            block=max(1, round(within * 1000)),
+        )
+        return fetched[0][1] if fetched else []
+
+    def _ack_generator(self, id: str, queue_name: str) -> Callable[[], Awaitable[None]]:  # noqa: A002  (the name there)
+        async def acknowledge() -> None:
+            try:
+                async with Redis(connection_pool=self.connection_pool) as redis, redis.pipeline() as both:
+                    both.xack(queue_name, self.consumer_group_name, id)
+                    both.xdel(queue_name, id)
+                    await both.execute()
+            except (NotConnectedError, NotAnsweredError) as error:  # it comes again, to the same result
+                LOGGER.warning("a message is done with, and could not be taken off: %s", type(error).__name__)
+
+        return acknowledge

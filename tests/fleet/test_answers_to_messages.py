@@ -1,0 +1,153 @@
+"""What a message comes to is final and plain JSON, or an error after which nobody was asked."""
+
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from remembering import FailingLedger, Shop
+
+from loanasync import (
+    ClientClosedError,
+    ConnectError,
+    InFlightError,
+    LedgerUnavailableError,
+    LoanError,
+    RetryPolicy,
+    Timeout,
+)
+from loanasync.ledger import State
+from loanasync.testing import (
+    Step,
+    approved,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    reply,
+    system_error,
+    timed_out,
+)
+from loanasync.worker import answer, message
+
+
+def broken() -> None:
+    raise OSError(28, "No space left on device")
+
+
+async def comes_to(shop: Shop, **asked: Any) -> dict[str, Any]:
+    ended = await answer(shop.client, message(FISCAL_CODE, approval_request(**asked)))
+    plain: dict[str, Any] = json.loads(json.dumps(ended))
+    assert plain == ended
+    return plain
+
+
+FINAL: list[tuple[Step, str, bool, str | None]] = [
+    (approved(), "approved", False, None),
+    (refused(), "refused", False, None),
+    (reply(422, b'{"appro'), "refused", False, "UnexpectedReplyError"),
+    (reply(201, b'{"appro'), "unknown", False, "UnexpectedReplyError"),
+    (denied(), "error", True, "AccessDeniedError"),
+    (domain_error("User not found"), "rejected", True, "UserNotFoundError"),
+    (timed_out(), "unknown", False, "ReadTimeoutError"),
+    (connection_lost(), "unknown", False, "ConnectionLostError"),
+    (system_error(), "unknown", False, "SystemFaultError"),
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "again", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
+)
+async def test_what_may_have_been_asked_is_final(
+    step: Step, status: str, again: Any, error: str | None
+) -> None:
+    shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
+    ended = await comes_to(shop)
+    assert (ended["status"], ended["again"]) == (status, again)
+    assert (ended["error"] and ended["error"]["type"]) == error
+    assert FISCAL_CODE not in json.dumps(ended)
+    assert "anna@example.com" not in json.dumps(ended)
+    assert len(shop.script.sent) == 1
+
+
+async def test_a_decision_has_what_the_shop_needs_and_nothing_of_the_person() -> None:
+    ended = await comes_to(
+        Shop(approved(redirect_url="https://loans.example.com/#secret", net_amount=43_650))
+    )
+    assert ended["decision"] == {
+        "approved": True,
+        "amount": 45_000,
+        "net_amount": 43_650,
+        "instalments": 12,
+        "zero_interest_rate": ended["decision"]["zero_interest_rate"],
+        "payment_day_of_month": None,
+        "redirect_url": "https://loans.example.com/#secret",
+    }
+    assert ended["meta"]["status"] == 201
+    refusal = await comes_to(Shop(refused()))
+    assert (refusal["decision"]["approved"], refusal["decision"]["redirect_url"]) == (False, None)
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.LOST, State.HELD])
+async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> None:
+    shop = Shop()
+    entry = await shop.put(state)
+    ended = await comes_to(shop)
+    assert (ended["status"], ended["again"]) == ("unknown", False)
+    assert (ended["error"]["type"], ended["error"]["entry"]) == ("OutcomeUnknownError", entry.key)
+    assert not shop.script.sent
+
+
+async def test_another_question_under_the_same_key_is_final() -> None:
+    shop = Shop(approved())
+    await comes_to(shop)
+    ended = await comes_to(shop, amount=46_000)
+    assert (ended["status"], ended["again"]) == ("error", False)
+    assert ended["error"]["type"] == "PayloadMismatchError"
+
+
+async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    ended = await comes_to(shop)
+    assert (ended["status"], ended["again"]) == ("approved", False)
+    assert ended["decision"]["redirect_url"]
+    assert ended["error"]["type"] == "DecisionNotRecordedError"
+    assert Path(ended["error"]["file"]).parent == tmp_path
+
+
+async def raised(shop: Shop) -> LoanError:
+    with pytest.raises(LoanError) as caught:
+        await comes_to(shop)
+    shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    ours = shown.partition("/loanasync/worker/")[2]
+    assert FISCAL_CODE not in ours
+    assert "anna@example.com" not in ours
+    return caught.value
+
+
+async def test_what_was_provably_not_sent_is_raised_to_be_delivered_again() -> None:
+    assert isinstance(await raised(Shop(not_connected())), ConnectError)
+    shop = Shop(ledger=FailingLedger(claim=broken))
+    assert isinstance(await raised(shop), LedgerUnavailableError)
+    await shop.client.aclose()
+    assert isinstance(await raised(shop), ClientClosedError)
+
+
+async def test_what_another_worker_asks_is_raised_to_be_delivered_again() -> None:
+    shop = Shop(options={"timeout": Timeout(total=0.05, attempt=0.04, connect=0.03)})
+    await shop.put(State.INFLIGHT)
+    assert isinstance(await raised(shop), InFlightError)
+
+
+async def test_the_text_of_an_error_that_is_not_ours_is_not_told() -> None:
+    def quoting(*_: object, **__: object) -> None:
+        raise KeyError(FISCAL_CODE)
+
+    shop = Shop()
+    shop.client.approve = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
+    ended = await comes_to(shop)
+    assert (ended["status"], ended["error"]["type"]) == ("unknown", "KeyError")
+    assert FISCAL_CODE not in json.dumps(ended)

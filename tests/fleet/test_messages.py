@@ -1,0 +1,59 @@
+"""A message says what was asked, in JSON that any queue takes; one that says anything else is turned away."""
+
+import json
+from typing import Any
+
+import pytest
+from builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request
+from hypothesis import given
+
+from loanasync import ApprovalRequest, Citizenship, InvalidRequestError
+from loanasync.testing import approved, scripted_client
+from loanasync.worker import answer, message
+from loanasync.worker._message import question_of
+
+
+@given(APPROVAL_REQUESTS)
+def test_what_went_through_json_is_asked_as_it_was_meant(request: ApprovalRequest) -> None:
+    told = json.loads(json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, scope="7")))
+    question = question_of(told)
+    assert question.request == request
+    assert (question.fiscal_code, question.additional_data_needed, question.scope) == (FISCAL_CODE, True, "7")
+
+
+def test_choices_and_unknown_members_go_through_too() -> None:
+    asked = approval_request(citizenship=Citizenship.EU, extra={"newField": [1, {"a": None}]})
+    told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
+    assert question_of(told).request == asked
+    assert type(told["request"]["citizenship"]) is str
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("a text", "message: must be an object, not str"),
+    (None, "message: must be an object, not NoneType"),
+    ({"fiscal_code": FISCAL_CODE}, "request: is required"),
+    ({"request": {}}, "fiscal_code: is required"),
+    ({"fiscal_code": FISCAL_CODE, "request": []}, "request: must be an object"),
+    ({**message(FISCAL_CODE, approval_request()), "shop": 1}, "shop: is not a member of this message"),
+    ({"fiscal_code": FISCAL_CODE, "request": {"amonut": 1}}, "amonut: .*did you mean amount"),
+    ({"fiscal_code": FISCAL_CODE, "request": {"additional": {}}}, "residence: is required"),
+]
+
+
+@pytest.mark.parametrize(("told", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_what_is_no_such_message_is_named(told: Any, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        question_of(told)
+
+
+async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None:
+    told = message(None, approval_request(amount="450", additional=additional_data()))  # type: ignore[arg-type]
+    told["request"]["additional"]["residence_start_date"] = "05/2019"
+    async with scripted_client(approved()) as client:
+        ended = await answer(client, told)
+    assert ended["status"] == "rejected"
+    assert {each["field"] for each in ended["error"]["problems"]} == {
+        "amount",
+        "fiscal_code",
+        "residence_start_date",
+    }

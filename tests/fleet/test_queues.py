@@ -1,0 +1,273 @@
+"""Queues on real servers: nothing left behind, nothing kept, and a server that restarts is waited for."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import nats
+import pytest
+from fleetplay import Fleet, evaluated, posts, until
+from fleetworker import broker_of
+from redis.asyncio import Redis
+from servers import Nats, Server, Valkey
+from servers.fixtures import missing_is_skipped
+from servers.process import free_port
+from taskiq import AckableMessage, AsyncBroker
+from taskiq.message import BrokerMessage
+from taskiq_redis import RedisStreamBroker
+
+from loanasync.sandbox import Sandbox
+from loanasync.worker.nats import JetStream
+from loanasync.worker.redis import RedisStreams
+
+KINDS = {"redis": Valkey, "nats": Nats}
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Server:
+    shared: Server = request.getfixturevalue("valkey" if request.param == "redis" else "nats")
+    return shared
+
+
+@pytest.fixture(params=KINDS)
+def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with missing_is_skipped(), KINDS[request.param]() as running:
+        yield running
+
+
+def url_of(server: Any) -> str:
+    url: str = server.url
+    return url
+
+
+async def left_in(url: str, queue: str) -> tuple[int, int]:
+    """How many messages a queue has, and how many of them are with a worker."""
+    if url.startswith("nats"):
+        connection = await nats.connect(url)
+        jet = connection.jetstream()
+        stream, consumer = await jet.stream_info(queue), await jet.consumer_info(queue, queue)
+        await connection.close()
+        return stream.state.messages, consumer.num_ack_pending or 0
+    async with Redis.from_url(url) as redis:
+        (pending,) = [each["pending"] for each in await redis.xinfo_groups(queue)]
+        return await redis.xlen(queue), pending
+
+
+async def test_a_worker_that_is_told_to_stop_ends_its_calls_first(
+    server: Server, served: Sandbox, tmp_path: Path
+) -> None:
+    times = {"total": 20.0, "redelivery": 60.0}
+    fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path, **times)
+    command = ["-m", "taskiq", "worker", "--workers", "1", "fleetworker:make"]
+    with fleet.worker(*command) as manager:
+        (task,) = await fleet.put(await fleet.customer("+slow3000after"))
+        await until(lambda: bool(evaluated(served)))  # and the answer is still to come
+        manager.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(manager.wait, 60) in (0, None)
+        (told,) = fleet.of(task)
+    assert (told["status"], told["error"]) == ("approved", None)
+    assert await left_in(url_of(server), str(fleet.settings["queue"])) == (0, 0)
+
+
+async def test_a_server_that_is_killed_and_comes_back_has_all_messages_and_its_workers(
+    own_server: Server, served: Sandbox, tmp_path: Path
+) -> None:
+    fleet = Fleet(served, url_of(own_server), str(tmp_path / "decisions.db"), tmp_path)
+    with fleet.worker() as working:
+        (first,) = await fleet.put(await fleet.customer())
+        await fleet.result(first)
+        for _ in range(2):
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.start)
+            (task,) = await fleet.put(await fleet.customer())
+            assert (await fleet.result(task))["status"] == "approved"
+        assert working.poll() is None
+        await until(lambda: len(evaluated(served)) == 3)
+
+
+async def test_a_server_that_is_away_for_long_is_waited_for() -> None:
+    with missing_is_skipped(), Nats() as server:
+        broker = JetStream(server.url, reconnect_time_wait=0.001)
+        await broker.startup()
+        pool = broker.client._server_pool
+        await asyncio.to_thread(server.kill)
+        await until(lambda: not pool or pool[0].reconnects > 100)  # at 60, nats-py itself gives up
+        await asyncio.to_thread(server.start)
+        async with filled(JetStream(server.url), 1):
+            (found,) = await taken(broker, 1)
+            assert found.data == b"message 0"
+        await broker.shutdown()
+
+
+async def last_in(url: str, queue: str) -> bytes:
+    """The message that came to a queue last."""
+    if url.startswith("nats"):
+        connection = await nats.connect(url)
+        found = await connection.jetstream().get_last_msg(queue, queue)
+        await connection.close()
+        return found.data or b""
+    async with Redis.from_url(url) as redis:
+        newest: Any = await redis.xrevrange(queue, count=1)
+        return b"".join(members[b"data"] for _, members in newest)
+
+
+async def test_a_message_waits_in_the_queue_until_the_service_is_reached(
+    server: Server, tmp_path: Path
+) -> None:
+    port, state = free_port(), tmp_path / "state.db"
+    with Sandbox.in_thread(port=port, state=state) as sandbox:
+        fleet = Fleet(sandbox, url_of(server), str(tmp_path / "decisions.db"), tmp_path)
+        customer = await fleet.customer()
+    with fleet.worker():
+        (task,) = await fleet.put(customer)
+        async with asyncio.timeout(60):
+            while b"loanasync-tried" not in await last_in(url_of(server), fleet.settings["queue"]):
+                pass
+        with Sandbox.in_thread(port=port, state=state) as sandbox:
+            assert (await fleet.result(task))["status"] == "approved"
+            assert len(posts(sandbox)) == 1
+
+
+async def test_nothing_of_what_is_done_with_stays_in_the_queue(
+    server: Server, served: Sandbox, tmp_path: Path
+) -> None:
+    fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path)
+    tasks = await fleet.put(*[await fleet.customer() for _ in range(3)])
+    queue = str(fleet.settings["queue"])
+    assert (await left_in(url_of(server), queue))[0] == 3
+    with fleet.worker() as working:
+        for task in tasks:
+            await fleet.result(task)
+        working.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(working.wait, 60)
+    assert await left_in(url_of(server), queue) == (0, 0)
+
+
+@asynccontextmanager
+async def filled(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes]]:
+    """A queue with messages, all of them with a worker that is gone."""
+    await broker.startup()
+    contents = [f"message {number}".encode() for number in range(messages)]
+    for content in contents:
+        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=content, labels={}))
+    yield contents
+    await broker.shutdown()
+
+
+async def taken(broker: AsyncBroker, number: int) -> list[AckableMessage]:
+    found: list[AckableMessage] = []
+    async with asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
+        async for delivery in deliveries:
+            assert isinstance(delivery, AckableMessage)
+            found.append(delivery)
+            if len(found) == number:
+                return found
+    raise AssertionError("it ended")
+
+
+async def test_all_that_a_dead_worker_had_comes_to_another_though_nothing_new_does(server: Server) -> None:
+    queue = f"q{token_hex(4)}"
+    dead, living = (broker_of(url_of(server), queue, redelivery=0.3) for _ in range(2))
+    async with filled(dead, 25) as contents:
+        assert len(await taken(dead, 25)) == 25
+        async with filled(living, 0):
+            found = await taken(living, 25)
+            assert sorted(each.data for each in found) == sorted(contents)
+            for each in found:
+                await each.ack()  # type: ignore[misc]  # theirs and ours are coroutines
+
+
+async def test_a_message_that_was_deleted_meanwhile_stops_nobody(valkey: Valkey) -> None:
+    queue = f"q{token_hex(4)}"
+    dead, living = (RedisStreams(valkey.url, queue_name=queue, redelivery=0.2) for _ in range(2))
+    async with filled(dead, 2), filled(living, 0), Redis.from_url(valkey.url) as redis:
+        first, second = await taken(dead, 2)
+        ((number, _),) = await redis.xrange(queue, count=1)  # type: ignore[misc]  # never None
+        await redis.xdel(queue, number)  # type: ignore[arg-type]  # as above
+        (found,) = await taken(living, 1)
+        assert (first.data, found.data) == (b"message 0", second.data)
+
+
+async def test_what_was_sent_before_anybody_opened_the_queue_is_delivered_too(valkey: Valkey) -> None:
+    broker = RedisStreams(valkey.url, queue_name=f"q{token_hex(4)}")
+    await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
+    async with filled(broker, 0):
+        (found,) = await taken(broker, 1)
+        assert found.data == b"early"
+
+
+async def test_a_message_of_which_only_the_number_is_left_is_taken_off(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Redis 6.2 tells of a deleted one."""
+    queue = f"q{token_hex(4)}"
+    broker = RedisStreams(valkey.url, queue_name=queue, redelivery=60.0)
+    left, told = broker._left, [(b"7-1", None)]
+
+    async def as_redis_6(redis: Any, cursor: bytes) -> tuple[bytes, Any]:
+        return (cursor, [told.pop()]) if told else await left(redis, cursor)
+
+    monkeypatch.setattr(broker, "_left", as_redis_6)
+    async with filled(broker, 1):
+        (found,) = await taken(broker, 1)
+        assert (found.data, told) == (b"message 0", [])
+
+
+async def test_a_cancellation_that_a_client_loses_ends_the_listening_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker: Any = broker_of(url_of(server), f"q{token_hex(4)}", redelivery=0.3)
+    await broker.startup()
+    owner, name = (broker, "_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
+    asks, asked = getattr(owner, name), asyncio.Event()
+
+    async def losing(*args: Any, **options: Any) -> Any:
+        asked.set()
+        try:
+            return await asks(*args, **options)
+        except asyncio.CancelledError:
+            return []
+
+    monkeypatch.setattr(owner, name, losing)
+    waiting = asyncio.ensure_future(anext(broker.listen()))
+    await asked.wait()
+    waiting.cancel()
+    done, _ = await asyncio.wait([waiting], timeout=60)
+    assert done == {waiting}
+    assert waiting.cancelled()
+    await broker.shutdown()
+
+
+async def test_taskiqs_own_broker_still_leaves_a_quiet_queue_as_it_is(valkey: Valkey) -> None:
+    """When this fails, ours is no longer needed for that."""
+    queue = f"q{token_hex(4)}"
+    async with Redis.from_url(valkey.url) as redis:
+        listening = RedisStreamBroker(valkey.url, queue_name=queue, idle_timeout=1, xread_block=10)
+        await listening.startup()
+        waiting = asyncio.ensure_future(anext(listening.listen()))
+
+        async def asked(command: str) -> int:
+            stats = await redis.info("commandstats")
+            return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+        reads, claims = await asked("xreadgroup"), await asked("xautoclaim")
+        async with asyncio.timeout(60):
+            while await asked("xreadgroup") < reads + 5:
+                pass
+        assert await asked("xautoclaim") == claims
+        while not waiting.done():  # on Python 3.11 it may not heed the first one
+            waiting.cancel()
+            await asyncio.wait([waiting], timeout=0.1)
+        await listening.shutdown()
+
+
+def test_the_brokers_need_nothing_but_their_own_package() -> None:
+    for module, other in (("redis", "nats"), ("nats", "redis")):
+        script = f"import sys, loanasync.worker.{module}; assert '{other}' not in sys.modules"
+        subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,281 @@
+"""The task of taskiq's: set up right or not at all, tried again, traced, and closed with its worker."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import Context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from remembering import FailingLedger, Shop
+from taskiq import AsyncBroker, InMemoryBroker, TaskiqMessage, TaskiqMiddleware
+from taskiq.exceptions import SendTaskError
+from taskiq_nats import PullBasedJetStreamBroker
+from taskiq_redis import ListQueueBroker, RedisStreamBroker
+
+from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
+from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync.testing import approved, not_connected, scripted_client
+from loanasync.worker import message, register
+from loanasync.worker._taskiq import Tries
+from loanasync.worker.nats import JetStream
+from loanasync.worker.redis import RedisStreams
+
+ASKED = message(FISCAL_CODE, approval_request())
+
+
+@asynccontextmanager
+async def running(shop: Shop, **options: Any) -> AsyncIterator[Callable[..., Any]]:
+    """What puts a message in a queue and waits for its result."""
+    broker = InMemoryBroker()
+    task = register(broker, shop.client, redelivery=600, **{"base": 0.001, "cap": 0.004, **options})
+    await broker.startup()
+
+    async def put(asked: Any = ASKED) -> Any:
+        return await (await task.kiq(asked)).wait_result(timeout=30)
+
+    yield put
+    await broker.shutdown()
+
+
+async def test_a_message_that_is_put_twice_is_asked_once() -> None:
+    shop = Shop(approved())
+    async with running(shop) as put:
+        first, second = await put(), await put()
+    assert first.return_value["decision"] == second.return_value["decision"]
+    assert (first.return_value["meta"]["attempts"], second.return_value["meta"]["attempts"]) == (1, 0)
+
+
+async def test_what_was_not_sent_is_tried_again_after_growing_delays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop = Shop(*[not_connected()] * 4, approved())
+    caplog.set_level(logging.INFO, "loanasync")
+    async with running(shop, base=0.1, cap=0.3) as put:
+        result = await put()
+    assert result.return_value["status"] == "approved"
+    told = [record.message for record in caplog.records if "tried" in record.message]
+    delays = ["0.1", "0.2", "0.3", "0.3"]
+    assert told == [f"ConnectError: tried again in {delay} s" for delay in delays]
+
+
+async def test_a_message_is_given_up_after_so_many_tries() -> None:
+    shop = Shop(*[not_connected()] * 3, approved())
+    async with running(shop, tries=3) as put:
+        result = await put()
+    assert (result.is_err, shop.script.left) == (False, 1)
+    assert (result.return_value["status"], result.return_value["again"]) == ("error", True)
+    assert result.return_value["error"]["type"] == "ConnectError"
+
+
+async def test_a_message_that_the_queue_does_not_take_back_is_tried_from_where_it_is() -> None:
+    shop = Shop(*[not_connected()] * 3, approved())
+    refusals: list[SendTaskError] = []
+
+    class FullBroker(InMemoryBroker):
+        async def kick(self, message: Any) -> None:
+            if message.labels.get("loanasync-tried") in {"1", "2"}:
+                refusals.append(SendTaskError())
+                raise refusals[-1]
+            await super().kick(message)
+
+    broker = FullBroker()
+    task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.002)
+    await broker.startup()
+    result = await (await task.kiq(ASKED)).wait_result(timeout=30)
+    await broker.shutdown()
+    assert result.return_value["status"] == "approved"
+    assert len(refusals) == 2
+
+
+def test_delays_double_up_to_a_limit() -> None:
+    tries = Tries(most=100, base=1.0, cap=10.0)
+    assert [tries.delay(tried) for tried in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]
+
+
+@pytest.mark.parametrize("wrong", [{"tries": 0}, {"base": 0}, {"base": 2.0, "cap": 1.0}])
+def test_tries_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        register(InMemoryBroker(), Shop().client, redelivery=600, **wrong)
+
+
+def test_a_client_without_a_ledger_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a queue delivers more than once"):
+        register(InMemoryBroker(), scripted_client(), redelivery=600)
+
+
+def test_a_memory_that_ends_with_the_worker_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="outlives the worker"):
+        register(RedisStreams("redis://127.0.0.1:1"), Shop().client)
+
+
+def lasting(tmp_path: Path, **options: Any) -> LoanClient:
+    return scripted_client(ledger=SqliteLedger(tmp_path / "decisions.db"), **options)
+
+
+# Of 60 seconds in total and 10 of patience: 2 x 60 + 5 x 10, and 10 of the longest delay.
+TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
+    (
+        lambda: RedisStreams("redis://h", redelivery=179),
+        {},
+        "idle_timeout: must be at least 180 seconds, not 179",
+    ),
+    (lambda: RedisStreamBroker("redis://h", idle_timeout=5_000), {}, "idle_timeout: .* not 5:"),
+    (lambda: JetStream("nats://h", redelivery=179), {}, "consumer_config.ack_wait: .* not 179"),
+    (lambda: PullBasedJetStreamBroker("nats://h"), {}, "consumer_config.ack_wait: .* not 30:"),
+    (lambda: ListQueueBroker("redis://h"), {}, "say after how many seconds"),
+    (InMemoryBroker, {"redelivery": 179}, "redelivery: must be at least 180"),
+    (lambda: JetStream("nats://h"), {"cap": 11.0}, "at least 181"),
+]
+
+
+@pytest.mark.parametrize(("broker", "options", "said"), TOO_SOON, ids=[said for *_, said in TOO_SOON])
+async def test_a_queue_that_would_deliver_again_too_soon_is_refused(
+    broker: Callable[[], AsyncBroker], options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        register(broker(), lasting(tmp_path), **options)
+
+
+async def test_a_queue_that_waits_for_long_enough_is_taken(tmp_path: Path) -> None:
+    for broker in (RedisStreams("redis://h"), JetStream("nats://h"), RedisStreamBroker("redis://h")):
+        register(broker, lasting(tmp_path))
+    short = {"timeout": Timeout(total=1, attempt=0.9, connect=0.5), "ledger_policy": LedgerPolicy(patience=1)}
+    register(JetStream("nats://h", redelivery=8), lasting(tmp_path, **short), cap=1)
+
+
+async def test_a_ledger_that_is_none_ends_the_worker_at_its_start() -> None:
+    def no_ledger() -> None:
+        raise ConfigurationError("path", "is no ledger")
+
+    with pytest.raises(ConfigurationError, match="is no ledger"):
+        async with running(Shop(ledger=FailingLedger(get=no_ledger))):
+            pass
+
+
+async def test_a_ledger_that_hangs_keeps_no_worker_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    async def hanging() -> None:
+        await asyncio.Event().wait()
+
+    async with running(Shop(ledger=FailingLedger(get=hanging), patience=0.05)):
+        assert "the ledger cannot be used (TimeoutError)" in caplog.text
+
+
+async def test_a_ledger_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = FailingLedger()
+
+    def broken() -> None:
+        raise OSError(111, "Connection refused")
+
+    def soon() -> None:
+        ledger.faults.clear()
+        raise OSError(111, "Connection refused")
+
+    ledger.faults.update(get=broken, claim=soon)
+    shop = Shop(approved(), ledger=ledger)
+    async with running(shop) as put:
+        assert "the ledger cannot be used (ConnectionRefusedError)" in caplog.text
+        assert (await put()).return_value["status"] == "approved"
+
+
+async def test_client_and_ledger_are_closed_with_the_worker() -> None:
+    shop = Shop(ledger=FailingLedger())
+    async with running(shop):
+        pass
+    assert shop.ledger.moves[-1] == "aclose"  # type: ignore[attr-defined]  # a FailingLedger
+    with pytest.raises(ClientClosedError):
+        await shop.approve()
+
+
+async def test_who_only_sends_opens_and_closes_nothing() -> None:
+    class SendingBroker(InMemoryBroker):
+        startup = AsyncBroker.startup
+        shutdown = AsyncBroker.shutdown
+
+    shop = Shop(approved(), ledger=FailingLedger())
+    broker = SendingBroker()
+    register(broker, shop.client, redelivery=600)
+    await broker.startup()
+    await broker.shutdown()
+    broker.executor.shutdown()
+    assert shop.ledger.moves == []  # type: ignore[attr-defined]  # as above
+    await shop.approve()
+
+
+class KeepingBroker(InMemoryBroker):
+    """Messages are kept until they are delivered, in a context that knows nothing of their senders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[bytes] = []
+
+    async def kick(self, message: Any) -> None:
+        self.kept.append(message.message)
+
+    async def deliver(self) -> None:
+        while self.kept:
+            delivery = self.receiver.callback(message=self.kept.pop(0))
+            await asyncio.get_running_loop().create_task(delivery, context=Context())
+
+
+async def test_the_call_belongs_to_the_trace_of_who_put_the_message(
+    tracing: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    shop = Shop(not_connected(), approved(), options={"tracer_provider": tracing})
+    broker = KeepingBroker()
+    task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.001)
+    await broker.startup()
+    with tracing.get_tracer("shop").start_as_current_span("checkout") as checkout:
+        sent = await task.kiq(ASKED)
+    await broker.deliver()  # its first try, and its second
+    result = await sent.get_result()
+    await broker.shutdown()
+    calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
+    assert len(calls) == 2
+    wanted = checkout.get_span_context()
+    assert {span.parent and (span.parent.trace_id, span.parent.span_id) for span in calls} == {
+        (wanted.trace_id, wanted.span_id)
+    }
+    assert result.return_value["meta"]["trace_id"] == trace.format_trace_id(wanted.trace_id)
+
+
+async def test_a_span_that_the_worker_has_already_is_the_nearer_one(
+    tracing: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    class Spanning(TaskiqMiddleware):
+        def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+            self.span = tracing.get_tracer("worker").start_span("execute")
+            contexts.attach(trace.set_span_in_context(self.span))
+            return message
+
+    shop = Shop(approved(), options={"tracer_provider": tracing})
+    broker, spanning = KeepingBroker(), Spanning()
+    broker.add_middlewares(spanning)
+    task = register(broker, shop.client, redelivery=600)
+    await broker.startup()
+    with tracing.get_tracer("shop").start_as_current_span("checkout"):
+        await task.kiq(ASKED)
+    await broker.deliver()
+    await broker.shutdown()
+    (call,) = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
+    assert call.parent is not None
+    assert call.parent.span_id == spanning.span.get_span_context().span_id
+
+
+async def test_several_shops_share_a_queue_under_names_of_their_own() -> None:
+    one, other = Shop(approved()), Shop(approved())
+    broker = InMemoryBroker()
+    tasks = [register(broker, s.client, name=n, redelivery=600) for s, n in ((one, "one"), (other, "other"))]
+    await broker.startup()
+    for task in tasks:
+        await (await task.kiq(ASKED)).wait_result(timeout=30)
+    await broker.shutdown()
+    assert (len(one.script.sent), len(other.script.sent)) == (1, 1)
+    assert isinstance(one.ledger, MemoryLedger)
