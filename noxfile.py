@@ -157,6 +157,15 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def fleet(session: nox.Session) -> None:
+    """Kill workers at every point with every queue and ledger, then let whole fleets work (`-- --write`)."""
+    install(session, "tests", EVERYTHING)
+    env = {"PYTHONSAFEPATH": "1", "LOANASYNC_FLEET": "1"}
+    session.run("pytest", "tests/fleet", *AT_ONCE, env=env)
+    session.run("python", "tests/fleetrun.py", *session.posargs)
+
+
+@nox.session(python=ONE_PYTHON)
 def mutants(session: nox.Session) -> None:
     """Break the code in each of some 2,000 ways and see the tests notice; takes about half an hour."""
     install(session, "mutants", EVERYTHING)
