@@ -30,19 +30,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def spread(figure: dict[str, float], digits: int = 2) -> str:
     """The median, and where the middle half of the rounds lies."""
-    return f"{figure['median']:.{digits}f} ({figure['low']:.{digits}f}–{figure['high']:.{digits}f})"
+    return f"{figure['median']:.{digits}f} ({figure['low']:.{digits}f} to {figure['high']:.{digits}f})"
 
 
 def calls() -> str:
     """Each client's cost as a ratio to plain aiohttp's, by Python and calls in flight."""
-    levels = {(each, level["in_flight"]): level for each in PYTHONS for level in figures("calls", each)["levels"]}
+    levels = {
+        (each, level["in_flight"]): level for each in PYTHONS for level in figures("calls", each)["levels"]
+    }
     rows: dict[str, dict[tuple[str, int], str]] = {}
     for place, level in levels.items():
         for row in level["rows"]:
             rows.setdefault(row["name"], {})[place] = spread(row["ratio"])
     ordered = sorted(rows, key=lambda name: rows[name].get(("3.11", 32), ""))
     head = ["client", *(f"{python}, {number} in flight" for python, number in levels)]
-    return table(head, ([name, *(rows[name].get(place, "–") for place in levels)] for name in ordered))
+    return table(head, ([name, *(rows[name].get(place, "") for place in levels)] for name in ordered))
 
 
 def goals() -> str:
@@ -54,7 +56,9 @@ def goals() -> str:
         if level["in_flight"] == 32  # noqa: PLR2004  (as it was promised)
         for goal in level["goals"]
     ]
-    rows = [[f"{goal['name']} to {goal['per']}", python, goal["promise"], spread(goal)] for python, goal in found]
+    rows = [
+        [f"{goal['name']} to {goal['per']}", python, goal["promise"], spread(goal)] for python, goal in found
+    ]
     return table(["ratio", "Python", "promised", "found"], rows)
 
 
