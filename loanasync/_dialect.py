@@ -83,7 +83,7 @@ def field_of(wire_name: str) -> str:
     return _FIELDS.get(READ_ALIASES.get(wire_name, wire_name), wire_name)
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False, cache_hash=True)  # each call looks its converter up
 class Dialect:
     """Which of the two descriptions of the approval call is written (spec §2.1).
 

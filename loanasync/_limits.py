@@ -9,7 +9,7 @@ from loanasync.errors import ConfigurationError
 __all__ = ["Limits"]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, cache_hash=True)  # each call looks its rules up
 class Limits:
     """The limits that requests are checked against before anything is sent (spec §2.1, §8).
 
