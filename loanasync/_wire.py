@@ -165,11 +165,11 @@ class Wire(asyncio.Protocol):
             self._fail(error if isinstance(error, http.HttpProcessingError) else http.HttpProcessingError())
             return
         for head, content in messages:
+            if self._head is not None:
+                self._is_good = False  # something after the answer
+                break
             if 100 <= head.code < 200 and head.code != _SWITCHING:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)
                 continue
-            if self._head is not None:
-                self._is_good = False  # a second answer
-                break
             self._head, self._content = head, content
             self._is_good = not (head.should_close or is_upgraded)
         self._look_at_content()

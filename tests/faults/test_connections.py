@@ -1,0 +1,131 @@
+"""A connection of our own: what it keeps for the next call, and how one timer ends what takes too long."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from canned import APPROVAL, REFUSAL, answer, approve, serving
+from rawserver import PATIENCE, until
+
+from loanasync import (
+    LoanClient,
+    ReadTimeoutError,
+    Refused,
+    Timeout,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+)
+from loanasync import _wire as wire
+from loanasync._replies import LARGEST_BODY
+
+
+def watch_of(client: LoanClient) -> Any:
+    lane: Any = client._pipeline._lanes.here()
+    return lane.transport._watch
+
+
+async def ended(client: LoanClient, attempt: float, order: list[float]) -> None:
+    with pytest.raises(ReadTimeoutError):
+        await approve(client, timeout=Timeout(attempt=attempt, connect=attempt / 2))
+    order.append(attempt)
+
+
+@pytest.mark.parametrize("patience", [(0.3, 0.1, 0.2), (0.1, 0.2, 0.3)], ids=["shorter", "longer"])
+async def test_each_call_ends_in_its_own_time_whichever_began_first(patience: tuple[float, ...]) -> None:
+    order: list[float] = []
+    async with serving(None) as server, server.client() as client:
+        async with asyncio.TaskGroup() as calls:
+            for number, attempt in enumerate(patience, start=1):
+                calls.create_task(ended(client, attempt, order))
+                await server.asked_times(number)
+        assert order == sorted(patience)
+        assert not watch_of(client).wires
+
+
+async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
+    async with serving(None, REFUSAL) as server, server.client() as client:
+        slow = asyncio.create_task(ended(client, PATIENCE, []))
+        await server.asked_times(1)
+        assert isinstance(await approve(client), Refused)
+        assert not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+
+
+async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(REFUSAL) as server, server.client() as client:
+        await approve(client)
+        assert (len(server.open), len(watch_of(client).wires)) == (1, 1)
+        monkeypatch.setattr(wire, "_KEPT", 0.01)
+        await approve(client)
+        await until(lambda: not server.open)
+        assert not watch_of(client).wires
+        assert isinstance(await approve(client), Refused)
+        assert server.requests == 3
+
+
+async def test_after_the_last_call_no_timer_holds_the_loop() -> None:
+    async with serving(REFUSAL) as server:
+        client = server.client()
+        await approve(client)
+        watch = watch_of(client)
+        assert not watch._timer.cancelled()
+        await client.aclose()
+        assert watch._timer.cancelled()
+        await until(lambda: not server.open)
+
+
+@pytest.mark.parametrize("more", [REFUSAL, b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["answer", "hints"])
+async def test_what_follows_an_answer_is_nobodys(more: bytes) -> None:
+    async with serving(REFUSAL + more, APPROVAL) as server, server.client() as client:
+        assert isinstance(await approve(client), Refused)
+        first = set(server.open)
+        assert (await approve(client)).approved
+        assert first.isdisjoint(server.open)
+
+
+async def test_interim_answers_are_passed_over_however_many() -> None:
+    hints = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3
+    async with serving(hints + REFUSAL) as server, server.client() as client:
+        assert isinstance(await approve(client), Refused)
+        assert isinstance(await approve(client), Refused)
+        assert server.most_open == 1
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_status_that_has_no_body_is_not_waited_for(status: int) -> None:
+    bare = f"HTTP/1.1 {status} Nothing\r\n\r\n".encode()
+    async with serving(bare, REFUSAL) as server, server.client() as client:
+        with pytest.raises(UnexpectedStatusError, match=str(status)):
+            await approve(client, timeout=Timeout(attempt=PATIENCE))
+        assert isinstance(await approve(client), Refused)
+        assert server.requests == 2
+
+
+CHUNKS = (LARGEST_BODY // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        answer(201, b" " * (LARGEST_BODY + 1)),
+        b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
+    ],
+    ids=["length", "chunks"],
+)
+async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: bytes) -> None:
+    async with serving(large, REFUSAL) as server, server.client() as client:
+        with pytest.raises(UnexpectedReplyError, match="too large") as caught:
+            await approve(client)
+        assert (caught.value.status, caught.value.outcome) == (201, "approved")
+        assert isinstance(await approve(client), Refused)
+
+
+async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
+    body = b'{"approved":false,"x":"' + b"x" * (LARGEST_BODY - 25) + b'"}'
+    assert len(body) == LARGEST_BODY
+    async with serving(answer(422, body)) as server, server.client() as client:
+        assert isinstance(await approve(client), Refused)
+        assert isinstance(await approve(client), Refused)
+        assert server.most_open == 1
