@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ OWN = ("RetryPolicy.", "Meta.elapsed", "Meta.trace_id")  # of this package: no p
 
 
 def found_by_pyright(*files: Path) -> set[int]:
-    said = report("basedpyright", "--outputjson", *map(str, files))
+    # Left to itself, it takes a folder .venv beside the project for the environment.
+    said = report("basedpyright", "--pythonpath", sys.executable, "--outputjson", *map(str, files))
     return {each["range"]["start"]["line"] + 1 for each in said["generalDiagnostics"]}
 
 
