@@ -44,7 +44,7 @@ class Limits:
     postal_code: str = "[0-9]{5}"
     """Pattern that the whole postal code matches (spec §8)."""
     street_number: str | None = None
-    """Pattern that the whole street number matches; None: it is only not blank (spec §2.1)."""
+    """Pattern that the whole street number matches; by default only blank ones are refused (spec §2.1)."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("amount", "instalments"):
