@@ -128,9 +128,9 @@ def floors(session: nox.Session) -> None:
         session.log(f"{name} {version}")
         if Version(version) != Version(floor):
             session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
-    # A browser, the benchmarks and what a dashboard reads have no version of ours to find out about.
+    # Browsers, frameworks, benchmarks and what a dashboard reads have no version of ours to find out about.
     rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "test_benchmarks.py"]
-    rings += ["shops/test_shop_browser.py", "test_docs_look.py"]
+    rings += ["shops", "fleet/test_recipes.py", "test_docs_look.py", "test_docs_strings.py"]
     left_out = [f"--ignore=tests/{ring}" for ring in rings]
     session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
