@@ -7,8 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as NotConnectedError
-from redis.exceptions import TimeoutError as NotAnsweredError
+from redis.exceptions import RedisError
 from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
@@ -18,7 +17,7 @@ from loanasync.worker._cancelling import heed_cancellation
 __all__ = ["RedisStreams"]
 
 _BEGIN = b"0-0"
-_PAUSE = 1.0  # seconds until a server that went away is asked again
+_PAUSE = 1.0  # seconds until a server that cannot answer is asked again
 
 
 class RedisStreams(RedisStreamBroker):
@@ -48,13 +47,14 @@ class RedisStreams(RedisStreamBroker):
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Deliver what is new, and what a worker left; a server that went away is waited for."""
+        """Deliver what is new, and what a worker left; a server that cannot answer is asked again."""
         while True:
             try:
+                await self._declare_consumer_group()  # a server that lost its data has none
                 async with aclosing(self._deliveries()) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
-            except (NotConnectedError, NotAnsweredError) as error:
+            except RedisError as error:
                 LOGGER.warning("the queue cannot be read (%s): asked again soon", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
@@ -73,7 +73,8 @@ class RedisStreams(RedisStreamBroker):
                 for number, members in found:
                     acknowledge = self._ack_generator(id=number, queue_name=self.queue_name)
                     if members:
-                        yield AckableMessage(data=members[b"data"], ack=acknowledge)
+                        # Without data it is none of ours; taskiq says so, and takes it off.
+                        yield AckableMessage(data=members.get(b"data", b""), ack=acknowledge)
                     else:  # Redis before 7 tells of a message that is deleted already
                         await acknowledge()
 
@@ -101,7 +102,7 @@ class RedisStreams(RedisStreamBroker):
                     both.xack(queue_name, self.consumer_group_name, id)
                     both.xdel(queue_name, id)
                     await both.execute()
-            except (NotConnectedError, NotAnsweredError) as error:  # it comes again, to the same result
+            except RedisError as error:  # it comes again, to the same result
                 LOGGER.warning("a message is done with, and could not be taken off: %s", type(error).__name__)
 
         return acknowledge

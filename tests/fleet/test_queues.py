@@ -202,6 +202,34 @@ async def test_what_was_sent_before_anybody_opened_the_queue_is_delivered_too(va
         assert found.data == b"early"
 
 
+async def test_a_server_that_lost_its_data_ends_no_worker(valkey: Valkey) -> None:
+    queue = f"q{token_hex(4)}"
+    broker = RedisStreams(valkey.url, queue_name=queue)
+    async with (
+        filled(broker, 1),
+        aclosing(broker.listen()) as deliveries,
+        Redis.from_url(valkey.url) as redis,
+    ):
+        first: Any = await anext(deliveries)
+        await redis.delete(queue)
+        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"later", labels={}))
+        async with asyncio.timeout(60):
+            later: Any = await anext(deliveries)
+        assert (first.data, later.data) == (b"message 0", b"later")
+
+
+async def test_what_is_no_message_of_taskiqs_stops_nobody_and_goes(valkey: Valkey) -> None:
+    queue = f"q{token_hex(4)}"
+    broker = RedisStreams(valkey.url, queue_name=queue)
+    async with filled(broker, 0), Redis.from_url(valkey.url) as redis:
+        await redis.xadd(queue, {"else": "what"})
+        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"ours", labels={}))
+        for each in (found := await taken(broker, 2)):
+            await each.ack()  # type: ignore[misc]  # a coroutine
+    assert [each.data for each in found] == [b"", b"ours"]
+    assert await left_in(valkey.url, queue) == (0, 0)
+
+
 async def test_a_message_of_which_only_the_number_is_left_is_taken_off(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
