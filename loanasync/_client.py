@@ -282,7 +282,7 @@ class LoanClient(AsksMany, Lifetime):
             (True, 45000, 201)
         """
         call = prepare.approve(
-            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not stand in a traceback
         return cast("Decision", await self._run(call, timeout, retry, scope))

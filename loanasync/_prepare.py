@@ -28,12 +28,18 @@ def check(
 
 
 def approve(
-    options: Options, fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool
+    options: Options,
+    fiscal_code: str,
+    request: ApprovalRequest,
+    *,
+    additional_data_needed: bool,
+    scope: str = "",
 ) -> Prepared:
     """Spec §4.1."""
     problems = (
         *_check_code(options, fiscal_code),
         *_check_approval(options, request, additional_data_needed=additional_data_needed),
+        *rules.check_scope(scope),
     )
     if problems:
         return InvalidRequestError(problems)

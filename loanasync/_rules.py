@@ -27,6 +27,7 @@ __all__ = [
     "check_approval",
     "check_fiscal_code",
     "check_payload",
+    "check_scope",
     "check_user_data",
     "normalize_fiscal_code",
 ]
@@ -81,6 +82,12 @@ def check_approval(
             )
     yield from _check_additional(request.additional, needed=additional_data_needed)
     yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
+
+
+def check_scope(scope: object) -> Iterator[Problem]:
+    """Text alone tells applications apart: None would go past the ledger, and 7 is another than "7"."""
+    if not isinstance(scope, str):
+        yield Problem("scope", "", f"must be a str, not {values.kind(scope)}")
 
 
 def check_user_data(data: object) -> Iterator[Problem]:

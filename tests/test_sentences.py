@@ -152,6 +152,7 @@ def test_extra_members() -> None:
         for name in ("email", "iban")
     ]
     assert list(rules.check_payload([])) == [Problem("payload", "", "must be a mapping, not list")]
+    assert list(rules.check_scope(7)) == [Problem("scope", "", "must be a str, not int")]
 
 
 def test_what_is_no_request_and_no_data() -> None:

@@ -85,13 +85,16 @@ def question_of(told: object) -> Question:
     asked = told.get("request")
     if "request" in told and not isinstance(asked, dict):
         problems.append(_wrong("request", "must be an object"))
+    needed = told.get("additional_data_needed", False)
+    if not isinstance(needed, bool):
+        problems.append(_wrong("additional_data_needed", "must be true or false"))
     if problems or not isinstance(asked, dict):
         raise InvalidRequestError(tuple(problems))
     return Question(
         told["fiscal_code"],
         _request(asked),
-        told.get("additional_data_needed", False) is True,
-        str(told.get("scope", "")),
+        needed,
+        told.get("scope", ""),
     )
 
 

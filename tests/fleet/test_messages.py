@@ -35,6 +35,10 @@ WRONG: list[tuple[Any, str]] = [
     ({"request": {}}, "fiscal_code: is required"),
     ({"fiscal_code": FISCAL_CODE, "request": []}, "request: must be an object"),
     ({**message(FISCAL_CODE, approval_request()), "shop": 1}, "shop: is not a member of this message"),
+    (
+        {**message(FISCAL_CODE, approval_request()), "additional_data_needed": "true"},
+        "additional_data_needed: must be true or false",
+    ),
     ({"fiscal_code": FISCAL_CODE, "request": {"amonut": 1}}, "amonut: .*did you mean amount"),
     ({"fiscal_code": FISCAL_CODE, "request": {"additional": {}}}, "residence: is required"),
 ]
@@ -49,6 +53,7 @@ def test_what_is_no_such_message_is_named(told: Any, said: str) -> None:
 async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None:
     told = message(None, approval_request(amount="450", additional=additional_data()))  # type: ignore[arg-type]
     told["request"]["additional"]["residence_start_date"] = "05/2019"
+    told["scope"] = None  # as other languages write none: it is no text, and would be another entry than ""
     async with scripted_client(approved()) as client:
         ended = await answer(client, told)
     assert ended["status"] == "rejected"
@@ -56,4 +61,5 @@ async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None
         "amount",
         "fiscal_code",
         "residence_start_date",
+        "scope",
     }

@@ -12,6 +12,7 @@ from loanasync import (
     AlreadyEvaluatedError,
     Approved,
     InFlightError,
+    InvalidRequestError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -316,6 +317,15 @@ async def test_customers_and_scopes_have_entries_of_their_own(one: Any, other: A
     assert isinstance(await shop.approve(**other), Refused)
     # Nor does the digest of what was asked show that both asked the same.
     assert len({entry.payload for entry in await shop.entries()}) == 2
+
+
+@pytest.mark.parametrize("scope", [None, 7])
+async def test_a_scope_that_is_no_text_does_not_lead_past_the_ledger(scope: Any) -> None:
+    shop = Shop(refused(), approved())
+    await shop.approve()
+    with pytest.raises(InvalidRequestError, match="scope: must be a str, not"):
+        await shop.approve(scope=scope)
+    assert len(shop.script.sent) == 1
 
 
 async def test_shops_environments_addresses_and_secrets_have_entries_of_their_own() -> None:
