@@ -13,6 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from taskiq import (
     AsyncBroker,
     AsyncTaskiqDecoratedTask,
+    BrokerMessage,
     Context,
     InMemoryBroker,
     TaskiqDepends,
@@ -21,6 +22,7 @@ from taskiq import (
     TaskiqMiddleware,
     TaskiqState,
 )
+from taskiq.abc.formatter import TaskiqFormatter
 from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import NoResultError, SendTaskError
 from taskiq.kicker import AsyncKicker
@@ -78,6 +80,29 @@ class _Passage(TaskiqMiddleware):
         return message
 
 
+class _Reading(TaskiqFormatter):
+    """The broker's way to read messages, which keeps quiet about one that cannot be read.
+
+    taskiq would log it, customer and all. So it is what nobody can ask, and is turned away as that.
+    """
+
+    def __init__(self, formatter: TaskiqFormatter, name: str) -> None:
+        self._formatter = formatter
+        self._name = name
+
+    def dumps(self, message: TaskiqMessage) -> BrokerMessage:
+        """As of the broker's."""
+        return self._formatter.dumps(message)
+
+    def loads(self, message: bytes) -> TaskiqMessage:
+        """As of the broker's; what cannot be read has no content."""
+        try:
+            return self._formatter.loads(message)
+        except Exception as error:  # noqa: BLE001  (whatever the shop's serializer raises; it may quote a person)
+            LOGGER.warning("a message of the queue cannot be read (%s): turned away", type(error).__name__)
+        return TaskiqMessage(task_id=token_hex(16), task_name=self._name, labels={}, args=[None], kwargs={})
+
+
 @contextmanager
 def _within_its_trace(labels: Mapping[str, Any]) -> Iterator[None]:
     if trace.get_current_span().get_span_context().is_valid:  # taskiq's own middleware has begun one
@@ -129,6 +154,7 @@ def registered(
         await ledger.aclose()
 
     broker.add_middlewares(_Passage(name))
+    broker.formatter = _Reading(broker.formatter, name)
     broker.on_event(TaskiqEvents.WORKER_STARTUP)(opened)
     broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(closed)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give

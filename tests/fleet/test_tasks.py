@@ -1,6 +1,7 @@
 """The task of taskiq's: set up right or not at all, tried again, traced, and closed with its worker."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,8 +16,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from remembering import FailingLedger, Shop
-from taskiq import AsyncBroker, InMemoryBroker, TaskiqMessage, TaskiqMiddleware
+from taskiq import AckableMessage, AsyncBroker, InMemoryBroker, TaskiqMessage, TaskiqMiddleware
 from taskiq.exceptions import SendTaskError
+from taskiq.receiver import Receiver
 from taskiq_nats import PullBasedJetStreamBroker
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
 
@@ -267,6 +269,27 @@ async def test_a_span_that_the_worker_has_already_is_the_nearer_one(
     (call,) = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
     assert call.parent is not None
     assert call.parent.span_id == spanning.span.get_span_context().span_id
+
+
+async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop, broker, acknowledged = Shop(), InMemoryBroker(), asyncio.Event()
+    register(broker, shop.client, redelivery=600)
+
+    async def acknowledge() -> None:
+        acknowledged.set()
+
+    of_another_make = json.dumps({"task_name": "loanasync:approve", "args": [ASKED], "kwargs": {}}).encode()
+    with caplog.at_level(logging.INFO):
+        await Receiver(broker, max_async_tasks=1).callback(
+            AckableMessage(data=of_another_make, ack=acknowledge)
+        )
+    assert acknowledged.is_set()
+    assert shop.script.sent == []
+    assert "a message of the queue cannot be read (ValidationError)" in caplog.text
+    for personal in (FISCAL_CODE, ASKED["request"]["last_name"], ASKED["request"]["email"]):
+        assert personal not in caplog.text
 
 
 async def test_several_shops_share_a_queue_under_names_of_their_own() -> None:
