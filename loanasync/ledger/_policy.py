@@ -9,12 +9,14 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from loanasync._display import mask
+from loanasync._events import LOGGER
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Cipher", "LedgerPolicy", "default_spools"]
 
 _LEAST_KEY = 16  # bytes
 _TRIAL = b"a body to try"
+_SPARE = "loanasync-orphans"
 
 
 class Cipher(Protocol):
@@ -38,10 +40,20 @@ class Cipher(Protocol):
 def default_spools() -> tuple[Path, ...]:
     """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return (
-        Path(state).expanduser() / "loanasync" / "orphans",
-        Path(tempfile.gettempdir()) / "loanasync-orphans",
-    )
+    own, spare = Path(state).expanduser() / "loanasync" / "orphans", Path(tempfile.gettempdir()) / _SPARE
+    if _is_anothers(spare):
+        LOGGER.warning("%s belongs to another user: passed over", spare)
+        return (own,)
+    return own, spare
+
+
+def _is_anothers(folder: Path) -> bool:
+    """Anybody may make a folder among temporary files, and take answers out of it, or put false ones in."""
+    try:
+        owner = folder.lstat().st_uid
+    except FileNotFoundError:
+        return False
+    return owner != getattr(os, "geteuid", lambda: owner)()  # Windows has none, and a folder for each user
 
 
 @frozen(kw_only=True)

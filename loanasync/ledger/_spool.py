@@ -111,12 +111,12 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
         ...     run(import_orphans(MemoryLedger(), folder))
         0
     """
-    folders = default_spools() if folder is None else (Path(folder),)
-    files = await asyncio.to_thread(_files, folders)
+    files = await asyncio.to_thread(_files, folder)
     return sum([await _brought(ledger, file) for file in files])
 
 
-def _files(folders: Iterable[Path]) -> list[Path]:
+def _files(given: str | Path | None) -> list[Path]:
+    folders = default_spools() if given is None else (Path(given),)
     return [file for folder in folders for file in sorted(folder.glob("*.json"))]
 
 

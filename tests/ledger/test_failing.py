@@ -172,6 +172,27 @@ async def test_files_go_where_the_user_keeps_such_things(
     assert LedgerPolicy(spool=tmp_path).spools == (tmp_path,)
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has a folder for each user")
+async def test_a_folder_of_another_users_takes_no_answers_and_brings_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planted = tmp_path / "loanasync-orphans"
+    ledger = FailingLedger(settle=broken)
+    await Shop(approved(), ledger=ledger, spool=planted).comes_to()
+    ledger.faults.clear()
+    (tmp_path / "state").write_text("in the way")
+    another = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: another)
+    assert await import_orphans(ledger) == 0
+    error = await Shop(refused(), ledger=FailingLedger(settle=broken)).comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert error.file is None
+    assert len(list(planted.iterdir())) == 1
+    assert "loanasync-orphans belongs to another user" in caplog.text
+
+
 async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
