@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 from nats.errors import Error
@@ -70,6 +71,13 @@ class JetStream(PullBasedJetStreamBroker):
             except Error as error:
                 LOGGER.warning("the queue cannot be read (%s): asked again soon", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
+                await self._make_again()
                 continue
             for each in found:
                 yield AckableMessage(data=each.data, ack=each.ack)
+
+    async def _make_again(self) -> None:
+        """A server that lost its data has neither stream nor consumer; on any other nothing changes."""
+        with suppress(Error):
+            await self._add_or_reuse_stream()
+            await self.js.add_consumer(self.stream_name, self.consumer_config)

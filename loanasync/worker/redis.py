@@ -43,7 +43,8 @@ class RedisStreams(RedisStreamBroker):
     def __init__(
         self, url: str, *, redelivery: float = 180.0, queue_name: str = "loanasync", **options: Any
     ) -> None:
-        settings = {"consumer_group_name": queue_name, "consumer_id": "0", **options}
+        # Without driver_info no connection reads the version of redis-py from a file, in the event loop.
+        settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
