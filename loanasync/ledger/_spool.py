@@ -123,6 +123,8 @@ def _files(given: str | Path | None) -> list[Path]:
 async def _brought(ledger: DecisionLedger, file: Path) -> bool:
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
+    except FileNotFoundError:  # another import has brought it meanwhile
+        return False
     except ValueError:
         LOGGER.warning("%s is no answer of ours: left where it is", file.name)
         return False

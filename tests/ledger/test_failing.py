@@ -172,6 +172,16 @@ async def test_files_go_where_the_user_keeps_such_things(
     assert LedgerPolicy(spool=tmp_path).spools == (tmp_path,)
 
 
+async def test_imports_at_once_bring_each_answer_and_stop_at_none(tmp_path: Path) -> None:
+    ledger = FailingLedger(settle=broken)
+    for letter in "ABCDEFGH":
+        await Shop(approved(), ledger=ledger, spool=tmp_path).comes_to(code=f"TSTXYZ00A00A000{letter}")
+    ledger.faults.clear()
+    brought = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
+    assert sum(brought) >= 8  # an answer that two bring is there all the same
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has a folder for each user")
 async def test_a_folder_of_another_users_takes_no_answers_and_brings_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
