@@ -75,6 +75,8 @@ def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") ->
         ConfigurationError: It names none.
     """
     scheme, found, _ = name.partition("://")
+    if not found and (begun := name.partition(":")[0]) in _SERVERS:  # mistyped, and it may hold a password
+        raise ConfigurationError("ledger", f"the address of a server begins with {begun}://")
     if not found or scheme == "sqlite":
         file = _file(name)
         if file.is_dir():

@@ -321,6 +321,7 @@ def test_a_ledger_that_is_none_is_named_and_none_is_made(
         (tmp_path, f"ledger: {tmp_path} is a directory"),
         (other, "the ledger cannot be used (DatabaseError)"),
         ("mongodb://anna:SECRET@host/1", "ledger: mongodb:// is no ledger"),
+        ("redis:/anna:SECRET@host/1", "ledger: the address of a server begins with redis://"),
     ):
         done = ask(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
