@@ -102,6 +102,8 @@ def approve_many(
         raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
     notes = None if out is None else f"{out}.asked"
     _must_differ(rows, out, notes, dead_letters, None if report is None else str(report), ledger)
+    if sandbox and ledger is not None:
+        say(console, "with --sandbox the ledger is not used: it is for a service that stays")
     wanted = Wanted(
         out=out,
         ledger=None if sandbox else ledger,

@@ -175,6 +175,8 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
     if ended.unrecorded:
         told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
         say(console, f"{told}: loanasync ledger import-orphans, once it can")
+    if (summary.rejected or summary.error) and wanted.out != STANDARD_OUTPUT:
+        say(console, f"what failed, and why, is in {wanted.out}")
     if summary.unknown or plan.earlier("unknown"):
         say(console, "outcomes are unknown: settle them with the service; they are not asked for again")
     return code

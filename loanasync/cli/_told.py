@@ -99,6 +99,8 @@ def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> 
 
 def seconds_of(summary: Summary) -> str:
     """How long it took."""
+    if not summary.approved + summary.refused:
+        return f"{summary.elapsed:.1f} s"
     half, most = f"{summary.latency_50:.3g} s", f"{summary.latency_99:.3g} s"
     return f"{summary.elapsed:.1f} s; half of the decisions came within {half}, 99 % within {most}"
 

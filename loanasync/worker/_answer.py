@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loanasync._decisions import Approved, Decision, Refused
+from loanasync._rules import normalize_fiscal_code
 from loanasync.bulk._rows import Row, result_of
 from loanasync.errors import (
     ClientClosedError,
@@ -15,7 +16,7 @@ from loanasync.errors import (
     TransportError,
     UnexpectedReplyError,
 )
-from loanasync.worker._message import question_of
+from loanasync.worker._message import Question, question_of
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
@@ -37,9 +38,9 @@ async def answer(client: "LoanClient", message: object) -> Answer:
     ``again``       whether the question may be put once more, mended where need be
     ``decision``    ``approved``, ``amount``, ``net_amount``, ``instalments``, ``zero_interest_rate``,
                     ``payment_day_of_month`` and ``redirect_url``; None without a decision
-    ``error``       ``type``, ``message`` and ``problems``, with a ledger's error ``entry``, its key; None
-                    without one. A decision that could not be recorded comes with an error, whose ``file``
-                    says where it was spooled
+    ``error``       ``type``, ``message`` and ``problems``; with a ledger's error, and with an unknown
+                    outcome, ``entry``, its key in the ledger; None without an error. A decision that could
+                    not be recorded comes with an error, whose ``file`` says where it was spooled
     ``meta``        ``status``, ``attempts``, ``elapsed`` and ``trace_id``, as far as there was an answer
     ==============  =====================================================================================
 
@@ -57,20 +58,24 @@ async def answer(client: "LoanClient", message: object) -> Answer:
         >>> told["status"], told["decision"]["amount"], told["error"]
         ('approved', 45000, None)
     """
-    ended = await _asked(client, message)
+    ended, entry = await _asked(client, message)
     del message  # personal: must not stand in a traceback
     if isinstance(ended, Exception) and _may_be_delivered_again(ended):
         try:
             raise ended
         finally:
             del ended  # or error, traceback and frame would hold each other
-    return told_of(ended)
+    told = told_of(ended)
+    if told["status"] == "unknown":
+        told["error"] |= entry
+    return told
 
 
-async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
+async def _asked(client: "LoanClient", message: object) -> tuple[Decision | Exception, dict[str, str]]:
+    question = None
     try:
         question = question_of(message)
-        return await client.approve(
+        decision = await client.approve(
             question.fiscal_code,
             question.request,
             additional_data_needed=question.additional_data_needed,
@@ -78,7 +83,18 @@ async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
         )
     except Exception as error:  # noqa: BLE001  (each has its answer)
         error.__traceback__ = error.__context__ = None  # its frames know the customer
-        return error
+        return error, _entry_of(client, question)
+    return decision, {}
+
+
+def _entry_of(client: "LoanClient", question: Question | None) -> dict[str, str]:
+    recorder = client._recorder  # noqa: SLF001  (of this package)
+    if question is None or recorder is None or not isinstance(question.fiscal_code, str):
+        return {}
+    from loanasync.ledger._keys import key_of  # noqa: PLC0415  (it brings SQLite, which who has a ledger has)
+
+    shop, code = client._options.shop, normalize_fiscal_code(question.fiscal_code)  # noqa: SLF001  (of this package)
+    return {"entry": key_of(shop, code, recorder.policy, question.scope)}
 
 
 def _may_be_delivered_again(error: Exception) -> bool:

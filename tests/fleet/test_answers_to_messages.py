@@ -101,6 +101,15 @@ async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> 
     assert not shop.script.sent
 
 
+@pytest.mark.parametrize("step", [connection_lost(), reply(201, b'{"appro'), system_error()])
+async def test_an_answer_that_is_lost_names_its_entry_at_once(step: Step) -> None:
+    shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, key=b"a secret of the ledger's own")
+    asked = message(f" {FISCAL_CODE.lower()}", approval_request(), scope="order 7")
+    ended = await answer(shop.client, asked)
+    assert ended["status"] == "unknown"
+    assert ended["error"]["entry"] == (await shop.entry()).key
+
+
 async def test_another_question_under_the_same_key_is_final() -> None:
     shop = Shop(approved())
     await comes_to(shop)
