@@ -71,6 +71,13 @@ def test_help_names_the_commands_and_an_example_each() -> None:
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
 
 
+def test_the_paragraphs_of_help_are_as_wide_as_the_terminal() -> None:
+    told = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
+    assert "LOANASYNC_AUTH_TOKEN. The same command again goes on where it ended: who was\n" in re.sub(
+        " +\n", "\n", told
+    )
+
+
 def test_the_shell_completes_commands() -> None:
     command = str(Path(sys.executable).parent / "loanasync")
     typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}

@@ -21,6 +21,7 @@ app = typer.Typer(
     help="Tools around the loan request approval service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
+    rich_markup_mode="markdown",  # paragraphs are as wide as the terminal, not as the source
 )
 
 
