@@ -23,6 +23,7 @@ from loanasync.ledger import (
 )
 
 __all__ = [
+    "WITHOUT_LEDGER",
     "NotFoundError",
     "Opened",
     "UnusableError",
@@ -35,6 +36,7 @@ __all__ = [
     "used_by_a_client",
 ]
 
+WITHOUT_LEDGER = "with --sandbox the ledger is not used: it is for a service that stays"
 SHORT = 12  # characters of a key that tell it from all others, as errors show it
 _FEWEST = 4  # characters of a key that a person may give
 # By the scheme of their addresses; what each needs to be installed, it says.

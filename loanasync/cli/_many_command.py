@@ -13,7 +13,7 @@ from loanasync.cli._console import console as told_to
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Source, Unreadable
-from loanasync.cli._ledgers import UnusableError
+from loanasync.cli._ledgers import WITHOUT_LEDGER, UnusableError
 from loanasync.cli._many import Limits
 from loanasync.cli._many_run import Wanted, run, say
 from loanasync.cli._memory import NotResumableError
@@ -103,7 +103,7 @@ def approve_many(
     notes = None if out is None else f"{out}.asked"
     _must_differ(rows, out, notes, dead_letters, None if report is None else str(report), ledger)
     if sandbox and ledger is not None:
-        say(console, "with --sandbox the ledger is not used: it is for a service that stays")
+        say(console, WITHOUT_LEDGER)
     wanted = Wanted(
         out=out,
         ledger=None if sandbox else ledger,

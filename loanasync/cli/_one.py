@@ -17,7 +17,7 @@ from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
-from loanasync.cli._ledgers import used_by_a_client
+from loanasync.cli._ledgers import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli._orders import Order, Orders, checking_client, plain
 from loanasync.cli._results import line_of
 from loanasync.cli._tables import Entry, Table
@@ -92,6 +92,8 @@ def approve(
         order = _order(table, members, dialect, euro=euro)
         if order.row is None:
             return _told(order.findings)
+        if sandbox and ledger is not None:
+            console().print(WITHOUT_LEDGER, style="bold", highlight=False, soft_wrap=True)
         options = used_by_a_client(None if sandbox else ledger)
         client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
         record = asyncio.run(_approved(client, order, options.get("ledger")))

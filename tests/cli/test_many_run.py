@@ -74,6 +74,7 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
     assert told["cents"]["approved"] == 45_000
     assert "approved" in done.stderr
     assert "450.00" in done.stderr
+    assert f"what failed, and why, is in {out}\n" in done.stderr
     for personal in (rows[0]["fiscal_code"], "Prova", "example.com"):
         assert personal not in done.stderr
     if os.name == "posix":
@@ -113,6 +114,16 @@ def test_a_sandbox_is_started_for_it(tmp_path: Path) -> None:
     done = run(None, "approve-many", file, "-o", tmp_path / "out.jsonl", "--sandbox")
     assert done.returncode == 0
     assert sorted(statuses(tmp_path / "out.jsonl").values()) == ["approved", "refused"]
+
+
+@pytest.mark.parametrize("command", [("approve", "-"), ("approve-many", "-", "-o", "-")])
+def test_a_ledger_beside_a_sandbox_is_said_to_be_of_no_use(tmp_path: Path, command: tuple[str, ...]) -> None:
+    ledger, row = tmp_path / "decisions.db", json.dumps(member("approved"))
+    done = run(None, *command, "--sandbox", "--ledger", ledger, given=row)
+    assert done.returncode == 0
+    assert "with --sandbox the ledger is not used" in done.stderr
+    assert not ledger.exists()
+    assert "ledger" not in run(None, *command, "--sandbox", given=row).stderr
 
 
 def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:

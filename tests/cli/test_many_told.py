@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from loanasync.bulk import Summary
-from loanasync.cli._told import ticking
+from loanasync.cli._told import seconds_of, ticking
 
 
 def test_a_terminal_shows_a_bar() -> None:
@@ -30,3 +30,8 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
         "1,000 of 12,000 rows: 1,000 approved, 0 refused",
         "2,000 of 12,000 rows: 2,000 approved, 0 refused",
     ]
+
+
+def test_how_soon_decisions_came_is_said_only_where_there_were_some() -> None:
+    assert seconds_of(Summary(rejected=2, elapsed=1.25)) == "1.2 s"
+    assert "half of the decisions came within" in seconds_of(Summary(refused=1, elapsed=1.25))
