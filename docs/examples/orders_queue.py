@@ -1,0 +1,36 @@
+"""A queue of approvals: `taskiq worker orders_queue:broker` works through it, and this puts three in it."""
+
+import asyncio
+import os
+
+from taskiq_redis import RedisAsyncResultBackend
+
+from loanasync import LoanClient
+from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.testing import approval_request, fiscal_code
+from loanasync.worker import message, register
+from loanasync.worker.redis import RedisStreams
+
+url = os.environ["VALKEY_URL"]
+broker = RedisStreams(url).with_result_backend(RedisAsyncResultBackend(url, result_ex_time=3600))
+ledger = SqliteLedger("decisions.db")
+policy = LedgerPolicy(key=os.environ["LOANASYNC_LEDGER_KEY"].encode())
+client = LoanClient.from_env(ledger=ledger, ledger_policy=policy)
+approve = register(broker, client)
+
+
+async def checkout() -> None:
+    """What a shop does: put an approval in the queue, and wait for what came of it."""
+    await broker.startup()
+    async with ledger, client:
+        for tag in ("approved", "refused", "resetafter"):
+            customer = fiscal_code()  # made up
+            await client.create_request({"fiscalCode": customer})
+            sent = await approve.kiq(message(customer, approval_request(tag=tag)))
+            told = (await sent.wait_result(timeout=60)).return_value
+            print(told["status"], (told["error"] or {}).get("entry", "")[:12])
+    await broker.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(checkout())
