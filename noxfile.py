@@ -162,6 +162,8 @@ def fleet(session: nox.Session) -> None:
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_FLEET": "1"}
     session.run("pytest", "tests/fleet", *AT_ONCE, env=env)
+    many = {**env, "LEDGER_KEYS": "100000"}
+    session.run("pytest", "tests/ledger", *AT_ONCE, "-k", "holds_many_keys", env=many)
     session.run("python", "tests/fleetrun.py", *session.posargs)
 
 
