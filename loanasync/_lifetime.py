@@ -1,33 +1,17 @@
 """How long a client lives: as long as a block of code, or as long as a web application."""
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self
+
+from loanasync._closing import Closing
 
 __all__ = ["Lifetime"]
 
 
-class Lifetime(ABC):
+class Lifetime(Closing):
     """Who is closed once can be closed by a block, or by an application of any framework."""
 
     __slots__ = ()
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Take no more calls, wait for those under way, and close what was opened."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:

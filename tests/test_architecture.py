@@ -18,6 +18,7 @@ PACKAGE = Path(loanasync.__file__).parent
 ORDER = [
     *(
         "_html",
+        "_closing",
         "_meta",
         "_display",
         "errors",
@@ -169,7 +170,14 @@ def waits(file: Path) -> bool:
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if waits(file)}
     calling = {"_retry", "_loops", "_replies", "_standstill", "_transport", "_direct", "_pipeline", "_client"}
-    assert waiting == calling | {"bulk._pace", "bulk._window", "bulk._approvals", "_many", "_lifetime"}
+    assert waiting == calling | {
+        "bulk._pace",
+        "bulk._window",
+        "bulk._approvals",
+        "_many",
+        "_closing",
+        "_lifetime",
+    }
 
 
 def test_the_sandbox_and_the_core_share_no_code() -> None:

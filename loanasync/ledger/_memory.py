@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
+from loanasync._closing import Closing
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._entries import DECIDED, Entry, Settlement, State
@@ -11,7 +12,7 @@ from loanasync.ledger._entries import DECIDED, Entry, Settlement, State
 __all__ = ["MemoryLedger"]
 
 
-class MemoryLedger:
+class MemoryLedger(Closing):
     """Decisions for as long as the process lives; for all its clients, loops and threads.
 
     Example:

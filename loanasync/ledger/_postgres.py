@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import fields
 
+from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
@@ -25,7 +25,7 @@ _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _MADE_MEANWHILE = {"23505", "42P07", "42710"}  # unique_violation, duplicate_table, duplicate_object
 
 
-class PostgresLedger:
+class PostgresLedger(Closing):
     """Decisions in a table of PostgreSQL's (from 12 on), for all clients that reach it.
 
     Each move is one statement, committed when it returns, and the server's clock is the one that leases go
@@ -133,17 +133,6 @@ class PostgresLedger:
     async def aclose(self) -> None:
         """Let go of the ledger's own connections; a later call opens them anew."""
         await self._source.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         where = self._where

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from orjson import loads
 
+from loanasync._closing import Closing
 from loanasync._events import LOGGER
 from loanasync._loops import PerLoop
 from loanasync.errors import ConfigurationError
@@ -24,7 +24,7 @@ Answer: TypeAlias = Any  # of a script: lists and bytes
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
 
 
-class RedisLedger:
+class RedisLedger(Closing):
     """Decisions on a Valkey, or a Redis from 6.2 on, for all clients that reach it.
 
     Each move is one script there, and its clock is the one that leases go by. Entries never expire. What it
@@ -131,17 +131,6 @@ class RedisLedger:
     async def aclose(self) -> None:
         """Let go of all connections; a later call opens them anew."""
         await self._servers.aclose(CLOSING)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         return f"RedisLedger({shown(self._url)!r})"

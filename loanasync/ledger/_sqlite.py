@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
 from attrs import astuple, fields
 
+from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
@@ -50,7 +50,7 @@ DELETE FROM entries WHERE state IN ('approved', 'refused', 'released') AND chang
 """  # noqa: S608  (as above)
 
 
-class SqliteLedger:
+class SqliteLedger(Closing):
     """Decisions in a file, for all clients and processes of a machine: the one to take unless there are more.
 
     What it says is written is on the disk, also when the machine loses its power (``synchronous=FULL``). The
@@ -126,17 +126,6 @@ class SqliteLedger:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():
             await thread.end()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self._file)!r})"

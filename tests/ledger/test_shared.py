@@ -1,13 +1,8 @@
 """A ledger on a server, whichever it is: what becomes of decisions when that server fails."""
 
 import asyncio
-import os
-import pickle
-import subprocess
 import sys
-import threading
 import traceback
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -211,52 +206,6 @@ async def test_two_machines_ask_once(place: Place) -> None:
                 with pytest.raises(OutcomeUnknownError):
                     await each.approve(OTHER, cut)
         assert len([each for each in sandbox.journal if each.operation == "approve"]) == 2
-
-
-def test_it_serves_loops_that_come_and_go_in_several_threads(place: Place) -> None:
-    ledger = place.ledger()
-    won: list[bool] = []
-
-    def ask(token: str) -> None:
-        entry = asyncio.run(ledger.claim("k", token=token, payload="p", lease=60))
-        won.append(entry.is_claimed_by(token))
-
-    threads = [threading.Thread(target=ask, args=[f"t{number}"]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    asyncio.run(ledger.aclose())
-    assert sorted(won) == [False] * 7 + [True]
-
-
-FORKING = """
-import asyncio, os, pickle, sys, warnings
-from base64 import b64decode
-
-warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
-ledger = pickle.loads(b64decode(sys.argv[1]))()
-
-async def claim(key):
-    return (await ledger.claim(key, token=f"{os.getpid()}", payload="p", lease=60)).token == f"{os.getpid()}"
-
-assert asyncio.run(claim("before"))
-child = os.fork()
-if not child:
-    fine = not asyncio.run(claim("before")) and asyncio.run(claim("child's"))
-    asyncio.run(ledger.aclose())
-    os._exit(0 if fine else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert not asyncio.run(claim("child's")) and asyncio.run(claim("parent's"))
-asyncio.run(ledger.aclose())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
-def test_a_forked_child_connects_anew(place: Place) -> None:
-    opener = b64encode(pickle.dumps(place.opener())).decode()
-    command = [sys.executable, "-W", "error", "-c", FORKING, opener]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
 
 
 async def test_many_moves_share_a_few_connections(place: Place) -> None:

@@ -128,50 +128,6 @@ async def test_closing_ends_its_thread(file: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_it_serves_loops_that_come_and_go_in_several_threads(file: Path) -> None:
-    ledger = SqliteLedger(file)
-    won: list[bool] = []
-
-    def ask(token: str) -> None:
-        entry = asyncio.run(ledger.claim("k", token=token, payload="p", lease=60))
-        won.append(entry.is_claimed_by(token))
-
-    threads = [threading.Thread(target=ask, args=[f"t{number}"]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    asyncio.run(ledger.aclose())
-    assert sorted(won) == [False] * 7 + [True]
-
-
-FORKING = """
-import asyncio, os, sys, warnings
-from loanasync.ledger import SqliteLedger
-
-warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
-ledger = SqliteLedger(sys.argv[1])
-
-async def claim(key):
-    return (await ledger.claim(key, token=f"{os.getpid()}", payload="p", lease=60)).token == f"{os.getpid()}"
-
-assert asyncio.run(claim("before"))
-child = os.fork()
-if not child:
-    fine = not asyncio.run(claim("before")) and asyncio.run(claim("child's"))
-    asyncio.run(ledger.aclose())
-    os._exit(0 if fine else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert not asyncio.run(claim("child's")) and asyncio.run(claim("parent's"))
-asyncio.run(ledger.aclose())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
-def test_a_forked_child_opens_the_file_anew(file: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", FORKING, file], check=False, timeout=60).returncode == 0
-
-
 def test_a_process_that_ends_lets_go_of_the_file_in_order(file: Path) -> None:
     forgotten = (
         "import asyncio, sys; from loanasync.ledger import SqliteLedger; ledger = SqliteLedger(sys.argv[1]);"
