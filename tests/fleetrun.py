@@ -134,6 +134,7 @@ class Play:
             while not told.issuperset(tasks):
                 told.update(json.loads(line)["task"] for line in whole(lines))
                 await asyncio.sleep(0.05)
+                self.check()
                 if not told:  # the clock begins with the first result, when the workers are there
                     begun, next_kill = time.monotonic(), time.monotonic() + self.plan.kills_every
                 is_busy = len(told) < 0.9 * len(tasks)
@@ -145,6 +146,11 @@ class Play:
                     restarts += 1
                     await asyncio.to_thread(self.restart)
         return time.monotonic() - begun
+
+    def check(self) -> None:
+        """No worker ends of its own: nobody would be there to do its work."""
+        if any(each.poll() is not None for each in self.workers):
+            raise AssertionError(f"a worker has ended: {self.fleet.log.read_text(encoding='utf-8')[-2000:]}")
 
     def kill_one(self) -> None:
         oldest = self.workers.pop(0)

@@ -68,6 +68,9 @@ class TellingMixin:
         return entry
 
 
+MIXINS = {"Stopping": stopping.StopsMixin, "Telling": TellingMixin}
+
+
 def results(file: Path) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [json.loads(line) for line in lines]
@@ -79,10 +82,14 @@ def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> 
     return RedisStreams(url, queue_name=queue, redelivery=redelivery)
 
 
-def ledger_of(where: str) -> DecisionLedger:
-    if where.startswith("redis"):
-        return RedisLedger(where)
-    return PostgresLedger(where) if where.startswith("postgresql") else SqliteLedger(where)
+def ledger_of(where: str, **mixins: dict[str, Any]) -> DecisionLedger:
+    """A ledger at this place; before its class stand the `MIXINS` that are named, with attributes."""
+    kinds: dict[str, type[Any]] = {"redis": RedisLedger, "postgresql": PostgresLedger}
+    kind = kinds.get(where.split(":", maxsplit=1)[0], SqliteLedger)
+    for name, attributes in mixins.items():
+        kind = type(f"{name}{kind.__name__}", (MIXINS[name], kind), attributes)
+    ledger: DecisionLedger = kind(where)
+    return ledger
 
 
 def stop_before_ack(broker: AsyncBroker) -> None:
@@ -102,15 +109,15 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
     times = {**TIMES, **settings.get("times", {})}
     broker = broker_of(settings["broker"], settings["queue"], times["redelivery"])
     broker = broker.with_result_backend(Told(Path(settings["results"])))
-    ledger = ledger_of(settings["ledger"])
+    mixins: dict[str, dict[str, Any]] = {}
     point = settings.get("point", "")
     if point == "before ack":
         stop_before_ack(broker)
     elif point:
-        ledger.__class__ = type("StoppingLedger", (stopping.StopsMixin, type(ledger)), {"point": point})
+        mixins["Stopping"] = {"point": point}
     if "hands" in settings:
-        hands = Path(settings["hands"])
-        ledger.__class__ = type("TellingLedger", (TellingMixin, type(ledger)), {"hands": hands})
+        mixins["Telling"] = {"hands": Path(settings["hands"])}
+    ledger = ledger_of(settings["ledger"], **mixins)
     total = times["total"]
     client = LoanClient(
         settings["base_url"],

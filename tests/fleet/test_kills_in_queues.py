@@ -55,7 +55,8 @@ async def test_what_a_killed_worker_left_is_told_by_the_next_and_asked_no_more(
             await until(lambda: bool(evaluated(served)))
         else:
             assert killed.stdout is not None
-            assert (await asyncio.to_thread(killed.stdout.readline)).strip() == point
+            reached = await asyncio.to_thread(killed.stdout.readline)
+            assert reached.strip() == point, fleet.log.read_text(encoding="utf-8")
         kill(killed)
     told = fleet.of(task)
     assert [each["status"] for each in told] == ([status] if point == "before ack" else [])
