@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 nox.needs_version = ">=2025.2"
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"  # uv where it is installed: the same, in a tenth of the time
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False  # one Python is enough to work; what is skipped is said
 nox.options.reuse_existing_virtualenvs = True

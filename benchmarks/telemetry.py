@@ -1,29 +1,40 @@
 """What telemetry costs a call: without an SDK, sampled out, and recording beside what a user writes by hand.
 
-All variants take turns in one process, over a service that answers at once from memory, so that nothing
-but the client is measured; a figure is the processor time of the event loop's thread for each approval.
+All variants take turns, each in a process of its own, as a shop has it, on the same core, over a service that
+answers at once from memory, so that nothing but the client is measured; a figure is the processor time of the
+event loop's thread for each approval. Where a process has its code and data in memory makes it quicker or
+slower for as long as it lives, so they are begun anew several times.
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import multiprocessing
+import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from byhand import ByHand, recording
+from cores import pin
 from inmemory import Memory, client_over
-from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from rounds import interleaved
 
 from loanasync import ApprovalRequest, Decision, LoanClient
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._telemetry import Telemetry
 from loanasync.testing import approval_request, fiscal_code
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 LIMITS = {"no SDK": 4.0, "sampled out": 8.0, "recording": 1.15}  # µs, µs, times what is written by hand
 
@@ -77,30 +88,28 @@ def telling(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
 
 
 Variant = Callable[[str, ApprovalRequest], Awaitable[Decision]]
+Built = tuple[Variant, Callable[[], object]]  # and what empties its queue
 
 
-def variants() -> tuple[dict[str, Variant], Callable[[], None]]:
-    """The ways to approve, by name, and what empties their queues."""
-    ours, by_hand = recording(), recording()
-    off = TracerProvider(sampler=ALWAYS_OFF)
-    removed = telling(Memory(), Removed())
-    hand = Spanned(ByHand(by_hand))
-    hand_off = Spanned(ByHand((off, NoOpMeterProvider())))
-    under_hand, under_hand_off = telling(hand, Removed()), telling(hand_off, Removed())
-    ways: dict[str, Variant] = {
-        "removed": removed.approve,
-        "no SDK": telling(Memory(), Telemetry(None, None, "traceparent")).approve,
-        "sampled out": telling(Memory(), Telemetry(off, None, "traceparent")).approve,
-        "recording": telling(Memory(), Telemetry(*ours, "traceparent")).approve,
-        "by hand": lambda code, request: hand.approve(under_hand, code, request),
-        "by hand, out": lambda code, request: hand_off.approve(under_hand_off, code, request),
-    }
+def _ours(tracing: TracerProvider | None = None, metering: MeterProvider | None = None) -> Built:
+    flush = Removed().nothing if tracing is None else tracing.force_flush
+    return telling(Memory(), Telemetry(tracing, metering, "traceparent")).approve, flush
 
-    def flush() -> None:
-        for tracing, _ in (ours, by_hand):
-            tracing.force_flush()
 
-    return ways, flush
+def _by_hand(tracing: TracerProvider, metering: MeterProvider) -> Built:
+    hand = Spanned(ByHand((tracing, metering)))
+    client = telling(hand, Removed())
+    return lambda code, request: hand.approve(client, code, request), tracing.force_flush
+
+
+VARIANTS: dict[str, Callable[[], Built]] = {
+    "removed": lambda: (telling(Memory(), Removed()).approve, Removed().nothing),
+    "no SDK": _ours,
+    "sampled out": lambda: _ours(TracerProvider(sampler=ALWAYS_OFF)),
+    "recording": lambda: _ours(*recording()),
+    "by hand": lambda: _by_hand(*recording()),
+    "by hand, out": lambda: _by_hand(TracerProvider(sampler=ALWAYS_OFF), NoOpMeterProvider()),
+}
 
 
 async def measured(way: Variant, code: str, request: ApprovalRequest, calls: int) -> float:
@@ -112,17 +121,47 @@ async def measured(way: Variant, code: str, request: ApprovalRequest, calls: int
     return (time.thread_time() - started) / calls * 1e6
 
 
-async def run(rounds: int, calls: int) -> dict[str, list[float]]:
-    """Figures of each variant, round by round; the first round warms up."""
-    ways, flush = variants()
+def answering(name: str, asked: "Connection[float, int]") -> None:
+    """A process of one variant: measures as many approvals as it is told to, until it is told none."""
+    pin(os.getpid(), 0)
+    way, flush = VARIANTS[name]()
     request, code = approval_request(), fiscal_code()
-    figures: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            cost = await measured(way, code, request, calls)
+    with asyncio.Runner() as runner:
+        while calls := asked.recv():
+            asked.send(runner.run(measured(way, code, request, calls)))
             flush()
-            if number:
-                figures[name].append(cost)
+
+
+@contextmanager
+def processes() -> Iterator[dict[str, "Connection[int, float]"]]:
+    """A new process of each variant, as a shop has it: with nothing else in it."""
+    spawning = multiprocessing.get_context("spawn")
+    begun = {}
+    for name in VARIANTS:
+        ours, its = spawning.Pipe()
+        process = spawning.Process(target=answering, args=(name, its), daemon=True)
+        process.start()
+        its.close()
+        begun[name] = (process, ours)
+    yield {name: ours for name, (_, ours) in begun.items()}
+    for process, ours in begun.values():
+        ours.send(0)
+        process.join()
+
+
+def _cost(asked: "Connection[int, float]", calls: int) -> float:
+    asked.send(calls)
+    return asked.recv()
+
+
+def run(rounds: int, calls: int, times: int) -> dict[str, list[float]]:
+    """Figures of each variant, round by round; the processes are begun anew so many times."""
+    figures: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    for _ in range(times):
+        with processes() as asked:
+            turns = {name: partial(_cost, one, calls) for name, one in asked.items()}
+            for name, costs in interleaved(turns, max(rounds // times, 1)).items():
+                figures[name] += costs
     return figures
 
 
@@ -175,9 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300, help="rounds of each variant")
     parser.add_argument("--calls", type=int, default=50, help="approvals in a round")
+    parser.add_argument("--processes", type=int, default=6, help="so often they begin anew")
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     options = parser.parse_args()
-    lines = rows(asyncio.run(run(options.rounds, options.calls)))
+    lines = rows(run(options.rounds, options.calls, options.processes))
     print(table(lines))
     if options.json:
         options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")

@@ -45,13 +45,33 @@ def parses() -> bool:
 
 
 class Watch:
-    """Ends what takes too long: one timer of the loop for all connections, since hardly any is ever late."""
+    """What all connections of a loop share: the turn in which they send, and a clock for what is late.
+
+    What becomes ready in one turn of the loop is sent together in the next, so that the service is woken once
+    and its answers come together, too. One timer is enough, since hardly any call is ever late.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.wires: set[Wire] = set()
+        self.asked = 0  # of them, so many by a call that has not ended
+        self._ready: list[Wire] = []
         self._rings_at = inf
         self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, wire: "Wire") -> None:
+        """Let it send: at once if nobody else is under way, or with all the others."""
+        if self.asked == 1:
+            wire.send()
+            return
+        if not self._ready:
+            self.loop.call_soon(self._send_all)
+        self._ready.append(wire)
+
+    def _send_all(self) -> None:
+        ready, self._ready = self._ready, []
+        for wire in ready:
+            wire.send()
 
     def ring(self, at: float) -> None:
         """Look after all of them then, by the loop's clock, if not before."""
@@ -94,6 +114,7 @@ class Wire(asyncio.Protocol):
         self._idle = idle
         self._is_good = not handler.should_close
         self._answer: asyncio.Future[Reply | NoAnswer] | None = None
+        self._unsent: bytes | None = None
         self._parser: http.HttpResponseParser | None = None
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
@@ -104,23 +125,36 @@ class Wire(asyncio.Protocol):
 
     def ask(self, request: Request, host: str, until: float) -> "asyncio.Future[Reply | NoAnswer]":
         """Send a request; its answer, or why none came, will be the future's result, never an exception."""
-        loop = self._watch.loop
-        self._answer = loop.create_future()
-        if not self._is_good:  # what the server said before it was asked would be taken for the answer
-            error = aiohttp.ClientConnectionResetError("not a clean connection")
-            self._finish(replies.no_answer(error, never_left=True))
-            return self._answer
+        watch = self._watch
+        watch.asked += 1
+        self._answer = watch.loop.create_future()
         self._head = None
-        self._parser = _parser(self, loop)
+        self._unsent = _written(request, host)
         self.until = until
-        self._watch.ring(until)
-        self._transport.write(_written(request, host))  # no local variable: error reports show those
+        watch.ring(until)
+        watch.send(self)
         return self._answer
+
+    def send(self) -> None:
+        """Send what was asked for, unless it was given up."""
+        if self._unsent is None or self._answer is None or self._answer.done():
+            return
+        # What the server said before it was asked would be taken for the answer.
+        if not self._is_good or self._transport.is_closing():
+            self._fail(aiohttp.ClientConnectionResetError("not a clean connection"))
+            return
+        self._parser = _parser(self, self._watch.loop)
+        try:
+            self._transport.write(self._unsent)  # no local variable: error reports show those
+        except Exception as error:  # noqa: BLE001  (whatever it is, the caller has to hear of it)
+            self._fail(error)
+        self._unsent = None
 
     def end(self, *, keep: bool) -> None:
         """Let the connection wait for the next call, or cut it off if something may come of this one."""
         has_ended = self._parser is None
-        self._answer = None
+        self._watch.asked -= 1
+        self._answer = self._unsent = None
         if keep and has_ended and self._is_good:
             self.until = self._watch.loop.time() + _KEPT
             self._watch.ring(self.until)
@@ -214,12 +248,12 @@ class Wire(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._is_good = False
         if self._head is None:
-            self._finish(replies.no_answer(error, never_left=False))
+            self._finish(replies.no_answer(error, never_left=self._parser is None))
         else:
             self._finish(replies.half_an_answer(self._head.code, self._head.headers, error))
 
     def _finish(self, answer: Reply | NoAnswer) -> None:
-        self._parser = self._content = None
+        self._parser = self._content = self._unsent = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 

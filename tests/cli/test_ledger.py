@@ -167,12 +167,15 @@ def test_a_decision_that_comes_while_the_person_thinks_stays(
 
 
 def test_without_a_key_a_person_is_asked_for_each_that_is_unknown_or_lost(file: Path) -> None:
+    then = entries(file)
     done = ask("resolve", file, given="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
     assert done.exit_code == 3, "one was skipped"
     assert "1 of 3: " in done.stderr
     assert "must not name a customer" in done.stderr
     now = entries(file)
-    oldest, second, third = sorted(("unknown", "lost", "expired"), key=lambda name: now[name].claimed)
+    oldest, second, third = sorted(
+        ("unknown", "lost", "expired"), key=lambda name: (then[name].changed, key(name))
+    )
     assert (now[oldest].state.value, now[oldest].note) == ("refused", "ticket 17")
     assert (now[second].state.value, now[second].note) == ("released", "ticket 18")
     assert not now[third].state.is_decided

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from remembering import FailingLedger, Shop
 from taskiq import AckableMessage, AsyncBroker, InMemoryBroker, TaskiqMessage, TaskiqMiddleware
 from taskiq.exceptions import SendTaskError
+from taskiq.labels import LabelType
 from taskiq.receiver import Receiver
 from taskiq_nats import PullBasedJetStreamBroker
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
@@ -271,8 +272,17 @@ async def test_a_span_that_the_worker_has_already_is_the_nearer_one(
     assert call.parent.span_id == spanning.span.get_span_context().span_id
 
 
+OF_ANOTHER_MAKE = {"task_name": "loanasync:approve", "args": [ASKED], "kwargs": {}}
+BAD_LABEL = {"task_id": "1", "labels": {"wait": FISCAL_CODE}, "labels_types": {"wait": LabelType.INT.value}}
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [(OF_ANOTHER_MAKE, "ValidationError"), (OF_ANOTHER_MAKE | BAD_LABEL, "ValueError")],
+    ids=["content", "label"],
+)
 async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
-    caplog: pytest.LogCaptureFixture,
+    read: dict[str, Any], error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, broker, acknowledged = Shop(), InMemoryBroker(), asyncio.Event()
     register(broker, shop.client, redelivery=600)
@@ -280,14 +290,13 @@ async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
     async def acknowledge() -> None:
         acknowledged.set()
 
-    of_another_make = json.dumps({"task_name": "loanasync:approve", "args": [ASKED], "kwargs": {}}).encode()
     with caplog.at_level(logging.INFO):
         await Receiver(broker, max_async_tasks=1).callback(
-            AckableMessage(data=of_another_make, ack=acknowledge)
+            AckableMessage(data=json.dumps(read).encode(), ack=acknowledge)
         )
     assert acknowledged.is_set()
     assert shop.script.sent == []
-    assert "a message of the queue cannot be read (ValidationError)" in caplog.text
+    assert f"a message of the queue cannot be read ({error})" in caplog.text
     for personal in (FISCAL_CODE, ASKED["request"]["last_name"], ASKED["request"]["email"]):
         assert personal not in caplog.text
 
