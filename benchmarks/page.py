@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,16 @@ def conversions() -> str:
 
 def telemetry() -> str:
     """What telemetry adds to a call."""
-    rows = [
-        [line["name"], f"{line['added']:.1f}", f"{line['quick']:.1f}", f"{line['by hand']:.2f}"]
-        for line in figures("telemetry", "3.11")
-    ]
-    return table(["µs of CPU added to a call", "median", "quickest tenth", "by hand = 1"], rows)
+    found = [{line["name"]: line for line in figures("telemetry", python)} for python in PYTHONS]
+    heads = [f"{python}, {what}" for python in PYTHONS for what in ("median (middle half)", "by hand = 1")]
+    rows = []
+    for name in found[0]:
+        cells = [
+            (f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})", f"{line['by hand']:.2f}")
+            for line in (lines[name] for lines in found)
+        ]
+        rows.append([name, *chain.from_iterable(cells)])
+    return table(["µs of CPU added to a call", *heads], rows)
 
 
 def growth() -> str:

@@ -7,14 +7,16 @@ samplers, propagators, processors and handlers are the shop's: what they raise s
 import logging
 from collections.abc import Mapping
 from time import perf_counter
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import attach, detach, get_current
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
     INVALID_SPAN,
     NoOpTracer,
+    ProxyTracer,
     Span,
     SpanKind,
     Status,
@@ -44,6 +46,7 @@ Attributes = dict[str, AttributeValue]
 
 CLAIMED = "claimed"  # the call was its own to make
 _HTTP_ERROR = 400
+_NO_HEADERS: Mapping[str, str] = {}  # read only, and quicker to read than what cannot be written
 _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
     operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
     for operation in OPERATIONS
@@ -63,8 +66,9 @@ class Telemetry:
         require_provider("Meter", "meter_provider", meter_provider)
         self._inject = injector(propagate)
         self.sends_more_than_traces = propagate == "global"  # baggage, which needs no trace
-        self._attributes: dict[tuple[str, str, int, int | None, str | None], Attributes] = {}
+        self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
         self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
+        self._waits = isinstance(self.tracer, ProxyTracer)  # for a provider that may come
         self.metrics = metrics_of(meter_provider)
 
     def call(self, call: Call) -> "CallRecord":
@@ -73,6 +77,10 @@ class Telemetry:
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
         """Begin a span; `INVALID_SPAN` means that nobody traces."""
+        # As a tracer would say, at a third of the cost: the function that tells of a provider reads the
+        # environment each time. Where the name is not, a tracer is asked.
+        if self._waits and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
+            return INVALID_SPAN
         try:
             return self.tracer.start_span(name, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (a sampler's)
@@ -82,18 +90,22 @@ class Telemetry:
     def headers(self) -> dict[str, str]:
         """What an attempt sends of its trace."""
         try:
-            return self._inject(otel_context.get_current())
+            return self._inject(get_current())
         except Exception as error:  # noqa: BLE001  (a propagator's)
             broken(error)
             return {}
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
-        """What the conventions say of a request and its end, for all that ended the same way."""
-        shop, endpoint = call.shop, call.endpoint
-        key = (endpoint.operation, shop.host, shop.port, status, error_type)
+        """What the conventions say of a request and its end, for all that ended the same way.
+
+        A client has one address, whatever shop it speaks for.
+        """
+        endpoint = call.endpoint
+        key = (endpoint.operation, status, error_type)
         try:
             return self._attributes[key]
         except KeyError:
+            shop = call.shop
             kept: Attributes = {
                 "http.request.method": endpoint.method,
                 "server.address": shop.host,
@@ -147,7 +159,7 @@ class CallRecord:
         self._span = self._telemetry.span(*_CALLS[operation])
         if self._span is not INVALID_SPAN:
             self.trace_id = _trace_id(self._span)
-            self._token = otel_context.attach(set_span_in_context(self._span))
+            self._token = attach(set_span_in_context(self._span))
         # Last, since what could not begin will not end.
         self._telemetry.metrics.inflight.counts[operation] += 1
         return self
@@ -202,7 +214,7 @@ class CallRecord:
             broken(own)
         finally:  # also when somebody in there wants the program to end
             if self._token is not None:
-                otel_context.detach(self._token)
+                detach(self._token)
                 _end(self._span)
 
     def _log(self, level: int, end: str) -> None:
@@ -241,7 +253,7 @@ class AttemptRecord:
     """
 
     # As above.
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = _NO_HEADERS
     _is_recorded = False
     _status: int | None = None
     _error_type: str | None = None
@@ -271,7 +283,7 @@ class AttemptRecord:
         if is_traced and self._span.is_recording():
             self._is_recorded = True
             self._span = self._begin()
-            self._token = otel_context.attach(set_span_in_context(self._span))
+            self._token = attach(set_span_in_context(self._span))
         if is_traced or self._telemetry.sends_more_than_traces:
             self.headers = self._telemetry.headers()
         self._started = perf_counter()
@@ -305,7 +317,7 @@ class AttemptRecord:
             broken(own)
         finally:  # as above
             if self._token is not None:
-                otel_context.detach(self._token)
+                detach(self._token)
                 _end(self._span)
 
     def _describe(self) -> None:

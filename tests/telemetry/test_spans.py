@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from importlib import metadata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanError
 from loanasync import _calls as calls
+from loanasync import _telemetry as telemetry
 from loanasync._configuration import configure
 from loanasync._propagation import Propagate
 from loanasync._telemetry import Telemetry
@@ -304,3 +306,21 @@ async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
     assert decision.meta.trace_id is None
     assert "traceparent" not in run.transport.sent[0].headers
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+@pytest.mark.parametrize("name", ["as it is", "renamed"])
+async def test_without_an_sdk_a_trace_that_came_with_the_shops_request_goes_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "renamed":  # OpenTelemetry's name for the provider is its own affair
+        monkeypatch.setattr(telemetry, "trace", SimpleNamespace())
+    run = Run(approved())
+    came = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(came)))
+    try:
+        decision = await run.approve()
+    finally:
+        context.detach(token)
+    assert isinstance(decision, Approved)
+    assert decision.meta.trace_id == f"{0xAB:032x}"
+    assert run.transport.sent[0].headers["traceparent"] == f"00-{0xAB:032x}-{0xCD:016x}-01"
