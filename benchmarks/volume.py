@@ -131,5 +131,6 @@ def import_time(module: str) -> float:
     code = (
         f"import time; started = time.process_time(); import {module}; print(time.process_time() - started)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    # Without -P it would be the sources where one stands, perhaps never compiled, and not what is installed.
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout) * 1e3

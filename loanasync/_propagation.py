@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
-from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -15,7 +14,6 @@ __all__ = ["Injector", "Propagate", "injector"]
 Propagate = Literal["traceparent", "global", "off"]
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 
-_trace_context = TraceContextTextMapPropagator()
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a header's, RFC 9110 §5.6.2
 # What makes the request a request is not a propagator's to say.
 _NOT_THEIRS = {
@@ -33,19 +31,29 @@ def injector(wanted: Propagate) -> Injector:
     """
     if wanted not in get_args(Propagate):
         raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
-    return _INJECTORS[wanted]
+    return _INJECTORS[wanted]()
 
 
-def _traceparent(context: Context) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    _trace_context.inject(headers, context)  # no baggage: it goes to a third party
-    return headers
+def _traceparent() -> Injector:
+    trace_context = TraceContextTextMapPropagator()
+
+    def inject(context: Context) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        trace_context.inject(headers, context)  # no baggage: it goes to a third party
+        return headers
+
+    return inject
 
 
-def _global(context: Context) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    propagate.inject(headers, context)  # the shop's propagators: anything may come
-    return {name: value for name, value in headers.items() if _can_be_sent(name, value)}
+def _global() -> Injector:
+    from opentelemetry import propagate  # noqa: PLC0415  (it looks for propagators in all that is installed)
+
+    def inject(context: Context) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        propagate.inject(headers, context)  # the shop's propagators: anything may come
+        return {name: value for name, value in headers.items() if _can_be_sent(name, value)}
+
+    return inject
 
 
 def _can_be_sent(name: object, value: object) -> bool:
@@ -54,8 +62,12 @@ def _can_be_sent(name: object, value: object) -> bool:
     return _NAME.fullmatch(name) is not None and name.lower() not in _NOT_THEIRS and value.isprintable()
 
 
-def _off(_: Context) -> dict[str, str]:
-    return {}
+def _off() -> Injector:
+    return lambda _: {}
 
 
-_INJECTORS: dict[Propagate, Injector] = {"traceparent": _traceparent, "global": _global, "off": _off}
+_INJECTORS: dict[Propagate, Callable[[], Injector]] = {
+    "traceparent": _traceparent,
+    "global": _global,
+    "off": _off,
+}
