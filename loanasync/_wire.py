@@ -1,6 +1,7 @@
 """A connection to the service, and the exchange on it: a request out, and one future for its whole answer."""
 
 import asyncio
+from collections import deque
 from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -20,6 +21,7 @@ __all__ = ["Watch", "Wire", "parses", "path_of"]
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
+_AT_ONCE = 100  # requests are sent in one step of the loop, so that it takes about a millisecond
 _NO_BODY = {204, 304}  # RFC 9110 §6.4.1
 _SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
 
@@ -55,7 +57,7 @@ class Watch:
         self.loop = loop
         self.wires: set[Wire] = set()
         self.asked = 0  # of them, so many by a call that has not ended
-        self._ready: list[Wire] = []
+        self._ready: deque[Wire] = deque()
         self._rings_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,13 +67,16 @@ class Watch:
             wire.send()
             return
         if not self._ready:
-            self.loop.call_soon(self._send_all)
+            self.loop.call_soon(self._send_some)
         self._ready.append(wire)
 
-    def _send_all(self) -> None:
-        ready, self._ready = self._ready, []
-        for wire in ready:
-            wire.send()
+    def _send_some(self) -> None:
+        try:
+            for _ in range(min(len(self._ready), _AT_ONCE)):
+                self._ready.popleft().send()
+        finally:  # also for those behind one in which the program is ended
+            if self._ready:
+                self.loop.call_soon(self._send_some)
 
     def ring(self, at: float) -> None:
         """Look after all of them then, by the loop's clock, if not before."""

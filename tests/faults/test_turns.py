@@ -1,16 +1,19 @@
 """Calls that become ready together are sent together, and until then nothing of them has left."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 from canned import REFUSAL, Canned, approve, serving
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, ReadTimeoutError, Refused
-from loanasync._wire import Wire
+from loanasync import _wire as wiring
+from loanasync._wire import Watch, Wire
 
 Asked = tuple[asyncio.Task[Any], Wire]
 
@@ -59,6 +62,46 @@ async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done
             await asyncio.gather(*(approve(client) for _ in range(4)))
         assert order == ["ask", "send", *["ask"] * 3, *["send"] * 3]
         assert (server.requests, server.most_open) == (8, 4)
+
+
+async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "_AT_ONCE", 3)
+    async with serving(REFUSAL) as server, server.client() as client:
+        await asyncio.gather(*(approve(client) for _ in range(9)))
+        loop, turns, turn = asyncio.get_running_loop(), Counter[int](), 0
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            ticking = loop.call_soon(count)
+            if server.requests == 18:
+                ticking.cancel()
+
+        def noted(wire: Wire, send: Callable[[Wire], None] = Wire.send) -> None:
+            turns[turn] += 1
+            send(wire)
+
+        monkeypatch.setattr(Wire, "send", noted)
+        loop.call_soon(count)
+        await asyncio.gather(*(approve(client) for _ in range(9)))
+        assert max(turns.values()) == 3
+        assert sorted(turns.values()) == [1, 2, 3, 3]
+        assert server.requests == 18
+
+
+def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
+    soon: list[Callable[[], None]] = []
+    watch = Watch(cast("asyncio.AbstractEventLoop", SimpleNamespace(call_soon=soon.append)))
+    watch.asked = 2
+    bad, good = mock.Mock(send=mock.Mock(side_effect=SystemExit)), mock.Mock()
+    watch.send(bad)
+    watch.send(good)
+    (turn,) = soon
+    with pytest.raises(SystemExit):
+        turn()
+    soon[-1]()
+    assert len(soon) == 2
+    good.send.assert_called_once_with()
 
 
 async def test_a_call_that_is_alone_is_sent_at_once() -> None:
