@@ -77,7 +77,9 @@ def bench(session: nox.Session) -> None:
 def instructions(session: nox.Session) -> None:
     """Count the machine's instructions for a call, with valgrind."""
     install(session, "bench", ".")
-    session.run("python", "benchmarks/instructions.py", *session.posargs)
+    kept = KEPT.format("instructions").replace("{python}", str(session.python))
+    session.run("python", "benchmarks/instructions.py", kept, *session.posargs)
+    session.run("python", "benchmarks/page.py")
 
 
 @nox.session

@@ -106,13 +106,13 @@ def growth() -> str:
 
 def counts() -> str:
     """What no clock tells."""
-    return table(
-        ["", *PYTHONS],
-        [
-            [name, *(f"{figures('counts', python)[name]:,.0f}" for python in PYTHONS)]
-            for name in figures("counts", "3.11")
-        ],
-    )
+    found = {
+        python: figures("counts", python)
+        | {f"instructions, {name}": count for name, count in figures("instructions", python).items()}
+        for python in PYTHONS
+    }
+    rows = [[name, *(f"{found[python][name]:,.0f}" for python in PYTHONS)] for name in found["3.11"]]
+    return table(["", *PYTHONS], rows)
 
 
 TABLES = {
