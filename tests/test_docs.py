@@ -5,6 +5,7 @@ import asyncio
 import doctest
 import importlib
 import logging
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,6 +13,7 @@ from datetime import date
 from inspect import CO_COROUTINE
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from builders import FISCAL_CODE, approval_request
@@ -47,10 +49,10 @@ def fences(page: Path) -> str:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """Where a page exports to; and its logging is not that of the next one."""
+    """Where a page exports to; and its logging and environment are not those of the next one."""
     logger = logging.getLogger("loanasync")
     handlers, level = logger.handlers.copy(), logger.level
-    with collecting() as running:
+    with mock.patch.dict(os.environ), collecting() as running:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
         yield running
     logger.handlers[:] = handlers
