@@ -104,20 +104,28 @@ class Direct:
         now = self._loop.time()
         until = now + within
         place = self._place(request)
-        try:
-            wire = place.take(now) or await self._connected(place, connect, until)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        while True:
             try:
-                return replies.no_answer(error, never_left=True)
+                waiting = place.take(now)
+                wire = waiting or await self._connected(place, connect, until)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                try:
+                    return replies.no_answer(error, never_left=True)
+                finally:
+                    replies.drop_frames(error)
+            except asyncio.CancelledError as given_up:
+                replies.drop_frames(given_up)  # an error report with local variables would show the token
+                raise
+            try:
+                answer = await wire.ask(request, place.name, until)
             finally:
-                replies.drop_frames(error)
-        except asyncio.CancelledError as given_up:
-            replies.drop_frames(given_up)  # an error report with local variables would show the token
-            raise
-        try:
-            return await wire.ask(request, place.name, until)
-        finally:
-            wire.end(keep=len(request.body) < _AT_ONCE)
+                wire.end(keep=len(request.body) < _AT_ONCE)
+            if waiting is None or isinstance(answer, Reply) or answer.request_sent != "no":
+                return answer
+            now = self._loop.time()
+            if now >= until:
+                return answer
+            # The connection ended while it waited, and before anything had left: another will do.
 
     async def _connected(self, place: "_Place", connect: float, until: float) -> Wire:
         connector = self._session.connector

@@ -46,7 +46,11 @@ def _traceparent() -> Injector:
 
 
 def _global() -> Injector:
-    from opentelemetry import propagate  # noqa: PLC0415  (it looks for propagators in all that is installed)
+    try:
+        from opentelemetry import propagate  # noqa: PLC0415  (it looks for propagators in all that is installed)
+    except ValueError:
+        wrong = "cannot be global: OTEL_PROPAGATORS names what OpenTelemetry does not find"
+        raise ConfigurationError("propagate", wrong) from None
 
     def inject(context: Context) -> dict[str, str]:
         headers: dict[str, str] = {}

@@ -21,8 +21,7 @@ __all__ = ["Watch", "Wire", "parses", "path_of"]
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
-_AT_ONCE = 100  # requests are sent in one step of the loop, so that it takes about a millisecond
-_NO_BODY = {204, 304}  # RFC 9110 §6.4.1
+_IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
 _SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
 
 
@@ -67,16 +66,26 @@ class Watch:
             wire.send()
             return
         if not self._ready:
-            self.loop.call_soon(self._send_some)
+            self._send_soon()
         self._ready.append(wire)
 
-    def _send_some(self) -> None:
+    def _send_soon(self) -> None:
+        self.loop.call_soon(self._send_some, self.loop.time() + _RESTED)
+
+    def _send_some(self, by: float) -> None:
+        now = self.loop.time()
+        if now > by:
+            # It stood still meanwhile. A timer comes after what is read: then it is known which of them have
+            # ended, and whose time is up.
+            self.loop.call_at(now, self._send_some, inf)
+            return
+        room = _IN_A_STEP
         try:
-            for _ in range(min(len(self._ready), _AT_ONCE)):
-                self._ready.popleft().send()
+            while self._ready and room > 0:
+                room -= self._ready.popleft().send()
         finally:  # also for those behind one in which the program is ended
             if self._ready:
-                self.loop.call_soon(self._send_some)
+                self._send_soon()
 
     def ring(self, at: float) -> None:
         """Look after all of them then, by the loop's clock, if not before."""
@@ -129,7 +138,7 @@ class Wire(asyncio.Protocol):
         watch.wires.add(self)
 
     def ask(self, request: Request, host: str, until: float) -> "asyncio.Future[Reply | NoAnswer]":
-        """Send a request; its answer, or why none came, will be the future's result, never an exception."""
+        """Have a request sent; its answer, or why none came, is the future's result, never an exception."""
         watch = self._watch
         watch.asked += 1
         self._answer = watch.loop.create_future()
@@ -140,20 +149,22 @@ class Wire(asyncio.Protocol):
         watch.send(self)
         return self._answer
 
-    def send(self) -> None:
-        """Send what was asked for, unless it was given up."""
-        if self._unsent is None or self._answer is None or self._answer.done():
-            return
+    def send(self) -> int:
+        """Send what was asked for, unless it was given up or sent; so many bytes."""
+        if self._answer is None or self._answer.done() or self._unsent is None or self._parser is not None:
+            return 0
         # What the server said before it was asked would be taken for the answer.
         if not self._is_good or self._transport.is_closing():
             self._fail(aiohttp.ClientConnectionResetError("not a clean connection"))
-            return
-        self._parser = _parser(self, self._watch.loop)
+            return 0
+        size = len(self._unsent)
         try:
+            self._parser = _parser(self, self._watch.loop)
             self._transport.write(self._unsent)  # no local variable: error reports show those
         except Exception as error:  # noqa: BLE001  (whatever it is, the caller has to hear of it)
             self._fail(error)
         self._unsent = None
+        return size
 
     def end(self, *, keep: bool) -> None:
         """Let the connection wait for the next call, or cut it off if something may come of this one."""
@@ -183,7 +194,8 @@ class Wire(asyncio.Protocol):
     def close(self) -> None:
         """Say goodbye to the server."""
         self._drop()
-        self._transport.close()
+        if self.is_open:  # closed twice, asyncio's TLS forgets itself, and aiohttp's connector breaks on that
+            self._transport.close()
 
     def expire(self) -> None:
         """The time is up."""
@@ -222,8 +234,7 @@ class Wire(asyncio.Protocol):
         elif self._is_too_large or content.total_bytes > replies.LARGEST_BODY:
             self._is_good = False
             self._finish(Reply(status=head.code, headers=head.headers, body=b"", fault="too large"))
-        elif content.is_eof() or head.code in _NO_BODY:
-            self._is_good = self._is_good and content.is_eof()
+        elif content.is_eof():
             self._finish(Reply(status=head.code, headers=head.headers, body=content.read_nowait()))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -96,15 +96,17 @@ class _Reading(TaskiqFormatter):
 
     def loads(self, message: bytes) -> TaskiqMessage:
         """As of the broker's; what cannot be read has no content."""
+        task_id = token_hex(16)
         try:
             read = self._formatter.loads(message)
+            task_id = read.task_id
             read.parse_labels()  # here, since taskiq would log what it cannot parse
             read.labels_types = None
         except Exception as error:  # noqa: BLE001  (whatever the shop's serializer raises; it may quote a person)
             LOGGER.warning("a message of the queue cannot be read (%s): turned away", type(error).__name__)
         else:
             return read
-        return TaskiqMessage(task_id=token_hex(16), task_name=self._name, labels={}, args=[None], kwargs={})
+        return TaskiqMessage(task_id=task_id, task_name=self._name, labels={}, args=[None], kwargs={})
 
 
 @contextmanager

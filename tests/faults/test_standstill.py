@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -15,7 +16,7 @@ import pytest
 from canned import REFUSAL, approve
 from rawserver import PATIENCE, Certificate, authority, certificate
 
-from loanasync import ConnectError, LoanClient, Refused
+from loanasync import ConnectError, LoanClient, Refused, Timeout, TransportError
 from loanasync import _wire as wire
 from loanasync._standstill import hear_out, listener
 
@@ -132,6 +133,73 @@ def test_calls_at_once_leave_all_dead_connections_alone() -> None:
             assert server.requests == number
             server.hang_up(8)
         cells.run(client.aclose())
+
+
+async def asked_meanwhile(
+    client: LoanClient, meanwhile: Callable[[], object], **options: Any
+) -> list[object]:
+    """What comes of two calls that wait for their turn to be sent while the loop stands still."""
+    lane: Any = client._pipeline._lanes.here()
+    lane.transport._watch.asked += 1  # as beside another call, since one that is alone is sent at once
+    calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
+    await asyncio.sleep(0)
+    meanwhile()
+    lane.transport._watch.asked -= 1
+    return list(await asyncio.gather(*calls, return_exceptions=True))
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("new_loop", list(loops()))
+def test_calls_that_wait_to_be_sent_meanwhile_take_other_connections_and_are_asked_once(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
+) -> None:
+    async def two() -> list[object]:
+        return list(await asyncio.gather(approve(client), approve(client)))
+
+    with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
+        client = of(server)
+        cells.run(two())
+        came = cells.run(asked_meanwhile(client, lambda: server.hang_up(2)))
+        assert [type(each) for each in came] == [Refused, Refused]
+        assert server.requests == 4
+        server.hang_up(2)
+        cells.run(client.aclose())
+
+
+@pytest.mark.parametrize("new_loop", list(loops()))
+def test_calls_whose_time_is_up_meanwhile_are_not_sent(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    def wait() -> None:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.06:
+            pass
+
+    with hanging_up("http") as server, asyncio.Runner(loop_factory=new_loop) as cells:
+        client = of(server)
+        cells.run(approve(client))
+        short = Timeout(total=0.05, attempt=0.05, connect=0.04)
+        for error in cells.run(asked_meanwhile(client, wait, timeout=short)):
+            assert isinstance(error, TransportError)
+            assert error.request_sent == "no"
+        assert server.requests == 1
+        server.hang_up()
+        cells.run(client.aclose())
+
+
+def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
+    async def close() -> None:
+        lane: Any = client._pipeline._lanes.here()
+        (wire,) = lane.transport._watch.wires
+        wire._transport.close()
+        await client.aclose()
+
+    with hanging_up("https") as server, asyncio.Runner() as cells:
+        client = of(server)
+        cells.run(approve(client))
+        cells.run(close())
+        server.hang_up()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -4,14 +4,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pytest
-from canned import REFUSAL, Canned, approve, serving
+from canned import APPROVAL, REFUSAL, Canned, approve, serving
 
-from loanasync import ConnectError, ConnectionLostError, LoanClient, ReadTimeoutError, Refused
+from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
 from loanasync import _wire as wiring
 from loanasync._wire import Watch, Wire
 
@@ -30,10 +29,12 @@ async def busy(*answers: bytes | None) -> AsyncIterator[tuple[Canned, LoanClient
         await asyncio.gather(approve(client), approve(client))
         held = asyncio.create_task(approve(client))
         await server.asked_times(3)
-        yield server, client
-        held.cancel()
-        with suppress(asyncio.CancelledError):
-            await held
+        try:
+            yield server, client
+        finally:
+            held.cancel()
+            with suppress(asyncio.CancelledError):
+                await held
 
 
 async def asked(client: LoanClient) -> Asked:
@@ -65,42 +66,49 @@ async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done
 
 
 async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "_AT_ONCE", 3)
     async with serving(REFUSAL) as server, server.client() as client:
         await asyncio.gather(*(approve(client) for _ in range(9)))
         loop, turns, turn = asyncio.get_running_loop(), Counter[int](), 0
+        size = 0
 
         def count() -> None:
             nonlocal turn
             turn += 1
             ticking = loop.call_soon(count)
-            if server.requests == 18:
+            if server.requests == 19:
                 ticking.cancel()
 
-        def noted(wire: Wire, send: Callable[[Wire], None] = Wire.send) -> None:
+        def noted(wire: Wire, send: Callable[[Wire], int] = Wire.send) -> int:
+            nonlocal size
             turns[turn] += 1
-            send(wire)
+            size = send(wire)
+            return size
 
         monkeypatch.setattr(Wire, "send", noted)
+        await approve(client)
+        turns.clear()
+        monkeypatch.setattr(wiring, "_IN_A_STEP", 2 * size + 1)
         loop.call_soon(count)
         await asyncio.gather(*(approve(client) for _ in range(9)))
         assert max(turns.values()) == 3
         assert sorted(turns.values()) == [1, 2, 3, 3]
-        assert server.requests == 18
+        assert server.requests == 19
 
 
 def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
-    soon: list[Callable[[], None]] = []
-    watch = Watch(cast("asyncio.AbstractEventLoop", SimpleNamespace(call_soon=soon.append)))
+    loop = mock.Mock(time=mock.Mock(return_value=1.0))
+    watch = Watch(loop)
     watch.asked = 2
-    bad, good = mock.Mock(send=mock.Mock(side_effect=SystemExit)), mock.Mock()
+    bad, good = (mock.Mock(send=mock.Mock(side_effect=does)) for does in (SystemExit, [600]))
     watch.send(bad)
     watch.send(good)
-    (turn,) = soon
+    loop.call_soon.assert_called_once()
+    (turn, by), _ = loop.call_soon.call_args
     with pytest.raises(SystemExit):
-        turn()
-    soon[-1]()
-    assert len(soon) == 2
+        turn(by)
+    (turn, by), _ = loop.call_soon.call_args
+    turn(by)
+    assert loop.call_soon.call_count == 2
     good.send.assert_called_once_with()
 
 
@@ -128,29 +136,40 @@ async def test_a_call_given_up_before_its_turn_is_not_sent_and_leaves_its_connec
 
 
 @pytest.mark.parametrize(
-    ("happens", "error"),
+    "happens",
     [
-        (lambda wire: wire._transport.abort(), ConnectError),
-        (lambda wire: wire.connection_lost(None), ConnectError),
-        (lambda wire: wire.connection_lost(OSError(104, "reset")), ConnectError),
-        (lambda wire: wire.data_received(REFUSAL), ConnectError),
-        (Wire.expire, ReadTimeoutError),
+        lambda wire: wire._transport.abort(),
+        lambda wire: wire.connection_lost(None),
+        lambda wire: wire.connection_lost(OSError(104, "reset")),
+        lambda wire: wire.data_received(APPROVAL),
     ],
-    ids=["closing", "ended", "reset", "unasked", "late"],
+    ids=["closing", "ended", "reset", "unasked"],
 )
-async def test_what_happens_before_the_turn_happens_to_a_call_that_has_not_left(
-    happens: Callable[[Wire], None], error: type[ConnectError | ReadTimeoutError]
+async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
+    happens: Callable[[Wire], None],
 ) -> None:
     async with busy(REFUSAL) as (server, client):
         call, wire = await asked(client)
         happens(wire)
-        with pytest.raises(error) as caught:
-            await call
-        assert caught.value.request_sent == "no"
+        assert isinstance(await call, Refused)
         assert wire not in wires(client)
-        assert server.requests == 3
-        assert isinstance(await approve(client), Refused)
         assert server.requests == 4
+
+
+async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Wire.ask
+
+    def asked_and_ended(self: Wire, *given: Any) -> Any:
+        answer = ask(self, *given)
+        self._transport.abort()
+        return answer
+
+    async with busy(REFUSAL) as (server, client):
+        monkeypatch.setattr(Wire, "ask", asked_and_ended)  # the connection that waits, and then a new one
+        with pytest.raises(ConnectError) as caught:
+            await approve(client)
+        assert caught.value.request_sent == "no"
+        assert (server.requests, server.most_open) == (3, 2)
 
 
 async def test_one_that_cannot_be_sent_hinders_no_other() -> None:

@@ -273,7 +273,11 @@ async def test_a_span_that_the_worker_has_already_is_the_nearer_one(
 
 
 OF_ANOTHER_MAKE = {"task_name": "loanasync:approve", "args": [ASKED], "kwargs": {}}
-BAD_LABEL = {"task_id": "1", "labels": {"wait": FISCAL_CODE}, "labels_types": {"wait": LabelType.INT.value}}
+BAD_LABEL = {
+    "task_id": "order-17",
+    "labels": {"wait": FISCAL_CODE},
+    "labels_types": {"wait": LabelType.INT.value},
+}
 
 
 @pytest.mark.parametrize(
@@ -295,6 +299,8 @@ async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
             AckableMessage(data=json.dumps(read).encode(), ack=acknowledge)
         )
     assert acknowledged.is_set()
+    is_told = await broker.result_backend.is_result_ready("order-17")
+    assert is_told == ("task_id" in read)
     assert shop.script.sent == []
     assert f"a message of the queue cannot be read ({error})" in caplog.text
     for personal in (FISCAL_CODE, ASKED["request"]["last_name"], ASKED["request"]["email"]):

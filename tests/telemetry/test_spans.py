@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
+import opentelemetry
 import pytest
 from builders import FISCAL_CODE, approval_request
 from opentelemetry import baggage, context, trace
@@ -186,6 +188,14 @@ async def test_propagation_can_be_global_or_off(
 def test_another_propagation_is_named() -> None:
     with pytest.raises(ConfigurationError, match="propagate: must be one of traceparent, global, off"):
         Telemetry(None, None, "b3")  # type: ignore[arg-type]
+
+
+def test_a_propagator_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext,carrier-pigeon")
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
+    monkeypatch.delattr(opentelemetry, "propagate", raising=False)
+    with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS names"):
+        Telemetry(None, None, "global")
 
 
 async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: InMemoryMetricReader) -> None:
