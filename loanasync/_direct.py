@@ -135,7 +135,11 @@ class Direct:
                 connection = await connector.connect(place, [], connecting(connect))
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError("no connection in time") from error
-        return Wire(connection, self._watch, place.idle)
+        wire = Wire(connection, self._watch, place.idle)
+        if self._loop.time() >= until:  # the loop stood still while it was made
+            wire.close()
+            raise aiohttp.ConnectionTimeoutError("no connection in time")
+        return wire
 
     def _place(self, request: Request) -> "_Place":
         origin = request.url[: path_of(request.url)]

@@ -74,15 +74,13 @@ class Watch:
 
     def _send_some(self, by: float) -> None:
         now = self.loop.time()
-        if now > by:
-            # It stood still meanwhile. A timer comes after what is read: then it is known which of them have
-            # ended, and whose time is up.
-            self.loop.call_at(now, self._send_some, inf)
-            return
         room = _IN_A_STEP
         try:
             while self._ready and room > 0:
-                room -= self._ready.popleft().send()
+                wire = self._ready.popleft()
+                if now >= by:
+                    wire.look_up(now)
+                room -= wire.send()
         finally:  # also for those behind one in which the program is ended
             if self._ready:
                 self._send_soon()
@@ -133,6 +131,7 @@ class Wire(asyncio.Protocol):
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
+        self._is_used = False
         self._has_news = listener(transport)
         transport.set_protocol(self)
         watch.wires.add(self)
@@ -148,6 +147,15 @@ class Wire(asyncio.Protocol):
         watch.ring(until)
         watch.send(self)
         return self._answer
+
+    def look_up(self, now: float) -> None:
+        """Hear of what the loop has not, since it stood still after this was asked."""
+        if self._unsent is None:
+            return
+        if self.until <= now:
+            self.expire()
+        elif self._is_used and self._has_news():  # new ones have some: TLS sends what may be read later
+            self._is_good = False
 
     def send(self) -> int:
         """Send what was asked for, unless it was given up or sent; so many bytes."""
@@ -172,6 +180,7 @@ class Wire(asyncio.Protocol):
         self._watch.asked -= 1
         self._answer = self._unsent = None
         if keep and has_ended and self._is_good:
+            self._is_used = True
             self.until = self._watch.loop.time() + _KEPT
             self._watch.ring(self.until)
             self._idle[self] = None

@@ -32,15 +32,16 @@ BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests
 
 def told(comes: Comes) -> str:
     if comes.error is None:
-        return "the answer, as if nothing had been"
-    told = f"`{comes.error.__name__}`"
+        well = "the answer, as if nothing had been"
+        return well if comes.or_else is None else f"{well}; {told(comes.or_else)} through a session of yours"
+    words = f"`{comes.error.__name__}`"
     if issubclass(comes.error, TransportError):
-        told += f", sent: `{comes.sent}`"
+        words += f", sent: `{comes.sent}`"
     elif comes.error is UnexpectedReplyError:
-        told += f", outcome: `{comes.outcome}`"
+        words += f", outcome: `{comes.outcome}`"
     else:
-        told += f", status {comes.status}"
-    return told if comes.or_else is None else f"{told}, or {other_words(comes.or_else)}"
+        words += f", status {comes.status}"
+    return words if comes.or_else is None else f"{words}, or {other_words(comes.or_else)}"
 
 
 def other_words(comes: Comes) -> str:

@@ -191,9 +191,9 @@ KEEPING = [
         name="unasked",
         fault="an answer lies on the kept connection before anything was asked",
         before=lambda a: (READ, a.whole, AFTER_THE_CALL, a.whole),
-        comes=NOT_SENT,
-        seen=0,
-        advice=AGAIN,
+        server=lambda a: ((READ, a.whole),),
+        comes=evolve(GOES_WELL, or_else=NOT_SENT),  # a session of aiohttp's has no other connection ready
+        advice="nothing, or call again",
     ),
     Row(
         name="other-customer",

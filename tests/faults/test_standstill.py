@@ -135,6 +135,10 @@ def test_calls_at_once_leave_all_dead_connections_alone() -> None:
         cells.run(client.aclose())
 
 
+async def two(client: LoanClient) -> None:
+    await asyncio.gather(approve(client), approve(client))
+
+
 async def asked_meanwhile(
     client: LoanClient, meanwhile: Callable[[], object], **options: Any
 ) -> list[object]:
@@ -154,12 +158,9 @@ async def asked_meanwhile(
 def test_calls_that_wait_to_be_sent_meanwhile_take_other_connections_and_are_asked_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
 ) -> None:
-    async def two() -> list[object]:
-        return list(await asyncio.gather(approve(client), approve(client)))
-
     with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
         client = of(server)
-        cells.run(two())
+        cells.run(two(client))
         came = cells.run(asked_meanwhile(client, lambda: server.hang_up(2)))
         assert [type(each) for each in came] == [Refused, Refused]
         assert server.requests == 4
@@ -178,13 +179,12 @@ def test_calls_whose_time_is_up_meanwhile_are_not_sent(
 
     with hanging_up("http") as server, asyncio.Runner(loop_factory=new_loop) as cells:
         client = of(server)
-        cells.run(approve(client))
+        cells.run(two(client))
         short = Timeout(total=0.05, attempt=0.05, connect=0.04)
         for error in cells.run(asked_meanwhile(client, wait, timeout=short)):
             assert isinstance(error, TransportError)
             assert error.request_sent == "no"
-        assert server.requests == 1
-        server.hang_up()
+        assert server.requests == 2
         cells.run(client.aclose())
 
 

@@ -182,3 +182,21 @@ async def test_one_that_cannot_be_sent_hinders_no_other() -> None:
         assert caught.value.request_sent == "maybe"
         assert isinstance(await good, Refused)
         assert server.requests == 4
+
+
+async def test_what_was_written_when_the_program_was_to_end_is_not_written_again() -> None:
+    async with busy(REFUSAL) as (server, client):
+        call, wire = await asked(client)
+        known = wire._transport.write
+
+        def writes_and_ends(data: bytes) -> None:
+            known(data)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(wire._transport, "write", side_effect=writes_and_ends) as write:
+            with pytest.raises(KeyboardInterrupt):
+                wire.send()
+            wire.send()
+            write.assert_called_once()
+        assert isinstance(await call, Refused)
+        assert server.requests == 4
