@@ -195,10 +195,10 @@ class Wire(asyncio.Protocol):
 
     def is_at_rest(self, now: float) -> bool:
         """Whether nothing has come to it: what is written to a connection that has ended is lost."""
-        if not self.is_open:
+        if not self._is_good or not self.is_open:
             return False
         has_rested = now - (self.until - _KEPT) >= _RESTED
-        return not (has_rested and self._is_good and self._has_news())
+        return not (has_rested and self._has_news())
 
     def close(self) -> None:
         """Say goodbye to the server."""
