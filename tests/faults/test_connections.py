@@ -1,6 +1,8 @@
 """A connection of our own: what it keeps for the next call, and how one timer ends what takes too long."""
 
 import asyncio
+import gzip
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -129,3 +131,17 @@ async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
         assert isinstance(await approve(client), Refused)
         assert isinstance(await approve(client), Refused)
         assert server.most_open == 1
+
+
+async def test_what_unpacks_to_more_than_any_answer_is_not_unpacked_to_its_end() -> None:
+    packed = answer(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip")
+    async with serving(packed, REFUSAL) as server, server.client() as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(UnexpectedReplyError, match="too large"):
+                await approve(client)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 20 * LARGEST_BODY
+        assert isinstance(await approve(client), Refused)
