@@ -66,11 +66,8 @@ class Watch:
             wire.send()
             return
         if not self._ready:
-            self._send_soon()
+            self.loop.call_soon(self._send_some, self.loop.time() + _RESTED)
         self._ready.append(wire)
-
-    def _send_soon(self) -> None:
-        self.loop.call_soon(self._send_some, self.loop.time() + _RESTED)
 
     def _send_some(self, by: float) -> None:
         now = self.loop.time()
@@ -83,7 +80,7 @@ class Watch:
                 room -= wire.send()
         finally:  # also for those behind one in which the program is ended
             if self._ready:
-                self._send_soon()
+                self.loop.call_soon(self._send_some, by)  # they have waited since then
 
     def ring(self, at: float) -> None:
         """Look after all of them then, by the loop's clock, if not before."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -71,10 +72,10 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
         loop, turns, turn = asyncio.get_running_loop(), Counter[int](), 0
         size = 0
 
-        def count() -> None:
+        def tick() -> None:
             nonlocal turn
             turn += 1
-            ticking = loop.call_soon(count)
+            ticking = loop.call_soon(tick)
             if server.requests == 19:
                 ticking.cancel()
 
@@ -88,7 +89,7 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
         await approve(client)
         turns.clear()
         monkeypatch.setattr(wiring, "_IN_A_STEP", 2 * size + 1)
-        loop.call_soon(count)
+        loop.call_soon(tick)
         await asyncio.gather(*(approve(client) for _ in range(9)))
         assert max(turns.values()) == 3
         assert sorted(turns.values()) == [1, 2, 3, 3]
@@ -96,7 +97,7 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
 
 
 def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
-    loop = mock.Mock(time=mock.Mock(return_value=1.0))
+    loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
     watch = Watch(loop)
     watch.asked = 2
     bad, good = (mock.Mock(send=mock.Mock(side_effect=does)) for does in (SystemExit, [600]))
@@ -106,8 +107,9 @@ def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() 
     (turn, by), _ = loop.call_soon.call_args
     with pytest.raises(SystemExit):
         turn(by)
-    (turn, by), _ = loop.call_soon.call_args
-    turn(by)
+    (turn, still), _ = loop.call_soon.call_args
+    assert still == by, "they were asked before whatever made the first turn late"
+    turn(still)
     assert loop.call_soon.call_count == 2
     good.send.assert_called_once_with()
 
