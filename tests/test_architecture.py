@@ -256,6 +256,11 @@ def test_the_pytest_plugin_loads_little_into_the_runs_of_others(absent: str) -> 
     assert absent not in loaded_by("loanasync.pytest_plugin")
 
 
+@pytest.mark.parametrize("absent", ["loanasync.sandbox", "opentelemetry.sdk"])
+def test_no_command_waits_for_what_another_one_uses(absent: str) -> None:
+    assert absent not in loaded_by("loanasync.cli._commands")
+
+
 def test_the_pytest_plugin_imports_ours_only_once_a_test_asks_for_it() -> None:
     body = ast.parse(modules()["pytest_plugin"].read_text(encoding="utf-8")).body
     ours = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]

@@ -12,7 +12,6 @@ from loanasync.cli._description import Description
 from loanasync.cli._ledger_commands import app as ledger
 from loanasync.cli._many_command import approve_many
 from loanasync.cli._one import approve, check, complete
-from loanasync.sandbox import Sandbox, serve
 
 __all__ = ["app"]
 
@@ -112,6 +111,8 @@ def sandbox(
 
     Example: loanasync sandbox --port 8080 --fault 500:0.1:after --state shop.sqlite --open
     """
+    from loanasync.sandbox import Sandbox, serve  # noqa: PLC0415  (its server takes long to be loaded)
+
     try:
         service = Sandbox(
             host=host,

@@ -27,7 +27,6 @@ from loanasync.cli._survey import survey
 from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.ledger import DecisionLedger
 from loanasync.ledger._keys import key_of
-from loanasync.sandbox import Sandbox
 
 __all__ = ["Wanted", "run", "say"]
 
@@ -127,6 +126,8 @@ async def _ask(
         if ledger is not None:
             stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
         if client is None:
+            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
+
             sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
             client = sandbox.client(dialect=wanted.dialect)
         await stack.enter_async_context(client)

@@ -22,7 +22,6 @@ from loanasync.cli._orders import Order, Orders, checking_client, plain
 from loanasync.cli._results import line_of
 from loanasync.cli._tables import Entry, Table
 from loanasync.ledger import DecisionLedger
-from loanasync.sandbox import Sandbox
 
 __all__ = ["approve", "check", "complete"]
 
@@ -193,6 +192,8 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
         if ledger is not None:
             stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
         if client is None:
+            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
+
             sandbox = await stack.enter_async_context(Sandbox())
             client = await stack.enter_async_context(sandbox.client())
             await client.create_request({"fiscalCode": order.code})
