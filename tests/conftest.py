@@ -1,6 +1,7 @@
 """Fixtures of all rings, and the one repair that aioresponses needs."""
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from unittest import mock
@@ -68,6 +69,30 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             # what is covered is written down by threads, too
             function.can_block_in("coverage/collector.py", "lock_data")
         yield
+
+
+_UNTRUSTED = "Error on transport creation for incoming connection"  # a server's, if its client hangs up
+
+
+class Heard(logging.Handler):
+    """What asyncio logs where nobody can be told: what a callback raised, or a task that nobody awaits."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.getMessage().startswith(_UNTRUSTED):
+            self.said.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails_unheard() -> Iterator[None]:
+    heard, logger = Heard(), logging.getLogger("asyncio")
+    logger.addHandler(heard)
+    yield
+    logger.removeHandler(heard)
+    assert not heard.said
 
 
 @pytest.fixture

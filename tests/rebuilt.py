@@ -17,3 +17,4 @@ def _built_for_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._codec.", "stats")):
         _codec._writer.cache_clear()
         monkeypatch.setattr(_codec, "_READER", _codec._make_reader())
+        monkeypatch.setattr(_codec, "_ECHO", {kind: _codec._echo_of(kind) for kind in _codec._ECHO})

@@ -106,6 +106,10 @@ def test_user_data_is_written_exactly() -> None:
     )
 
 
+def test_a_kind_of_document_is_read_as_the_one_that_has_a_name() -> None:
+    assert read_user_data({"documentOfType": "passport"}).document_type is DocumentType.PASSPORT
+
+
 @given(USER_DATA)
 def test_user_data_comes_back_as_it_was_sent(data: UserData) -> None:
     assert read_user_data(decode(write(data, CIVIC))) == data

@@ -112,7 +112,7 @@ class Approvals:
             >>> run(asked([(fiscal_code, request)]))
             ()
         """
-        return self._window.unread
+        return self._window.show()
 
     def stop(self) -> None:
         """Take no more rows; the iteration goes on with what is under way, and ends with it.
@@ -183,12 +183,12 @@ class Approvals:
             self._window.leave(partial(_warn, *self._made_at))
 
     def __repr__(self) -> str:
-        return f"<Approvals: {self._window.taken} rows taken, {len(self.unread)} results to be read>"
+        return f"<Approvals: {self._window.taken} rows taken, {len(self._window.unread)} results to be read>"
 
     def _repr_html_(self) -> str:
         from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
 
-        taken, unread = f"{self._window.taken} rows taken", f"{len(self.unread)} results to be read"
+        taken, unread = f"{self._window.taken} rows taken", f"{len(self._window.unread)} results to be read"
         return html.card(f"Approvals: {taken}, {unread}", "plain", inside=[self.summary])
 
 

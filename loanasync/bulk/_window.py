@@ -69,6 +69,7 @@ class Window(Generic[Item, Answer, Result]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reader: asyncio.Future[None] | None = None
         self._left_alone: Callable[[int], object] | None = None
+        self._shown: tuple[Result, ...] = ()
 
     @property
     def taken(self) -> int:
@@ -79,6 +80,11 @@ class Window(Generic[Item, Answer, Result]):
     def unread(self) -> tuple[Result, ...]:
         """The results that nobody has read yet."""
         return (*self._done, *(self._early or {}).values())
+
+    def show(self) -> tuple[Result, ...]:
+        """`unread`, for somebody who looks at them without reading on."""
+        self._shown = self.unread
+        return self._shown
 
     async def read(self) -> Result:
         """The next result. Who is cancelled here, or gives up waiting, loses none.
@@ -111,7 +117,7 @@ class Window(Generic[Item, Answer, Result]):
         return failure
 
     def leave(self, told: Callable[[int], object]) -> None:
-        """Nobody will read any more: `stop`, and tell how many results are left when all have come."""
+        """Nobody will read any more: `stop`, and tell how many results were never seen when all have come."""
         if self._loop is None or (self._ended and not self._workers and not self._done):
             return
         self._left_alone = told
@@ -122,8 +128,11 @@ class Window(Generic[Item, Answer, Result]):
 
     def _be_left(self) -> None:
         self.stop()
-        if not self._workers and self._left_alone is not None and self.unread:
-            self._left_alone(len(self.unread))
+        if self._workers or self._left_alone is None:
+            return
+        shown = set(map(id, self._shown))
+        if unseen := sum(id(result) not in shown for result in self.unread):
+            self._left_alone(unseen)
 
     async def drained(self) -> None:
         """Wait until nothing is under way any more; `stop` it first."""

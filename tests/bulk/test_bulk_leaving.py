@@ -54,6 +54,34 @@ async def test_a_block_that_is_cancelled_waits_and_keeps_what_comes() -> None:
     assert {result.index for result in approvals.unread} == {0, 1, 2}
 
 
+async def test_who_has_seen_what_was_left_is_not_told_of_it() -> None:
+    async with bulk(at_once, rows(3)) as approvals:
+        await anext(approvals)
+    assert len(approvals.unread) == 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del approvals
+        await settled()
+    assert caught == []
+
+
+async def test_who_has_seen_some_of_what_was_left_is_told_of_the_others() -> None:
+    desk = Desk()
+    approvals = bulk(desk.approve, rows(3), concurrency=3)
+    reading = asyncio.create_task(anext(approvals))
+    await settled()
+    desk.answer(0)
+    desk.answer(1)
+    await reading
+    assert len(approvals.unread) == 1
+    desk.answer(2)
+    await settled()
+    assert "2 results to be read" in repr(approvals), "which shows none of them"
+    del approvals
+    with pytest.warns(RuntimeWarning, match="^1 answers came that nobody read"):
+        await settled()
+
+
 async def test_a_wait_that_is_given_up_loses_nothing_and_stops_nothing() -> None:
     desk = Desk()
     approvals = bulk(desk.approve, rows(5), concurrency=2)
@@ -137,14 +165,15 @@ def test_a_loop_that_ended_with_its_event_loop_is_heard_of() -> None:
 def test_what_is_under_way_when_the_event_loop_ends_is_unknown() -> None:
     desk = Desk()
     kept: list[Approvals] = []
+    answers: list[RowResult] = []
 
     async def main() -> None:
-        kept.append(bulk(desk.approve, rows(100)))
+        kept.append(bulk(desk.approve, rows(100), progress=answers.append))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(kept[0]), 0.001)
 
     asyncio.run(main())
-    assert [result.status for result in kept[0].unread] == ["unknown"] * 3
+    assert [result.status for result in answers] == ["unknown"] * 3
     with pytest.warns(RuntimeWarning, match="^3 answers"):
         kept.clear()
 

@@ -65,6 +65,7 @@ async def test_a_bar_shows_how_far_it_is_and_ends(capsys: pytest.CaptureFixture[
     assert told.endswith("\n")
     async with bulk(at_once, rows(7), progress=True) as results:
         await anext(results)
+    assert len(results.unread) == 5
     told = capsys.readouterr().err
     assert " rows [" in told, "how many there are is not known"
     assert told.endswith("\n")
@@ -83,4 +84,5 @@ async def test_a_bulk_says_how_far_it_is() -> None:
     assert repr(approvals) == "<Approvals: 0 rows taken, 0 results to be read>"
     await anext(approvals)
     assert repr(approvals) == "<Approvals: 3 rows taken, 2 results to be read>"
+    assert len(approvals.unread) == 2
     await approvals.aclose()

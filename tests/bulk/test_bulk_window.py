@@ -38,11 +38,13 @@ async def test_so_many_are_under_way_and_no_more() -> None:
 async def test_few_rows_make_few_tasks() -> None:
     before = asyncio.all_tasks()
     desk = Desk()
-    reading = asyncio.create_task(anext(bulk(desk.approve, rows(2), concurrency=1000)))
+    approvals = bulk(desk.approve, rows(2), concurrency=1000)
+    reading = asyncio.create_task(anext(approvals))
     await settled()
     assert len(asyncio.all_tasks() - before - {reading}) == 2
     desk.answer_all()
     await reading
+    assert len(approvals.unread) == 1
 
 
 async def test_a_reader_who_stands_still_stops_the_sending_and_one_who_reads_on_starts_it_again() -> None:

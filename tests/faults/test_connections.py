@@ -124,6 +124,12 @@ async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: byte
         assert isinstance(await approve(client), Refused)
 
 
+async def test_a_system_fault_that_is_too_large_is_asked_again_as_it_says() -> None:
+    fault = answer(500, b" " * (LARGEST_BODY + 1), "Retry-After: 0")
+    async with serving(fault, REFUSAL) as server, server.client() as client:
+        assert (await approve(client)).meta.attempts == 2
+
+
 async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
     body = b'{"approved":false,"x":"' + b"x" * (LARGEST_BODY - 25) + b'"}'
     assert len(body) == LARGEST_BODY
