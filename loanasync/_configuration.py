@@ -131,7 +131,11 @@ def _address(base_url: object) -> tuple[str, str, int]:
             "must be https: over http the token and the customer's data are open to read",
         )
     default = 443 if parts.scheme == "https" else 80
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", host, port or default
+    # In one spelling, whichever is given: a ledger's keys are made from it.
+    where = parts.netloc.lower().partition("]")[0] + "]" if ":" in host else host
+    if port not in (None, default):
+        where = f"{where}:{port}"
+    return f"{parts.scheme}://{where}{parts.path.rstrip('/')}", host, port or default
 
 
 def _is_loopback(host: str) -> bool:

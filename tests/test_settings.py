@@ -32,6 +32,20 @@ def test_an_address_is_taken_apart_once(base_url: str, host: str, port: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("base_url", "spelt"),
+    [
+        ("HTTPS://Loans.Example.COM:443/V1/", "https://loans.example.com/V1"),
+        ("https://loans.example.com:", "https://loans.example.com"),
+        ("http://LOCALHOST:80", "http://localhost"),
+        ("http://[::1]:80/", "http://[::1]"),
+        ("http://127.0.0.1:443", "http://127.0.0.1:443"),
+    ],
+)
+def test_an_address_has_one_spelling_for_keys_are_made_from_it(base_url: str, spelt: str) -> None:
+    assert shop(base_url=base_url).base_url == spelt
+
+
+@pytest.mark.parametrize(
     "base_url",
     [
         None,

@@ -1,6 +1,7 @@
 """A ledger in a file of SQLite's: for the processes of one machine, and with nothing to install."""
 
 import asyncio
+import errno
 import os
 import sqlite3
 import threading
@@ -21,6 +22,7 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._forking import FORKING
 
 __all__ = ["SqliteLedger"]
 
@@ -81,7 +83,7 @@ class SqliteLedger(Closing):
 
     def _in_thread(self) -> "_Thread":
         with self._opening:
-            # A forked child must not use its parent's connection, and has no thread.
+            # A forked child has no thread of its parent's.
             if self._thread is None or self._thread.process != os.getpid():
                 self._thread = _Thread(self._file, self._patience)
             return self._thread
@@ -142,13 +144,13 @@ class _Thread:
         self._file = file
         self._patience = patience
         self._connection: sqlite3.Connection | None = None
+        self._closing: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
         self._writes: deque[tuple[Write[Any], Future[Any]]] = deque()
+        FORKING.tell(self)
 
     async def read(self, what: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: what(self._connected())
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, what)
 
     async def write(self, what: Write[T]) -> T:
         future: Future[T] = Future()
@@ -156,14 +158,17 @@ class _Thread:
         self._executor.submit(self._write_all)
         return await asyncio.wrap_future(future)
 
+    def _read(self, what: Callable[[sqlite3.Connection], T]) -> T:
+        with FORKING:
+            return what(self._connected())
+
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
         writes = [(what, future) for what, future in waiting if future.set_running_or_notify_cancel()]
         if not writes:  # another turn has made them
             return
         try:
-            connection = self._connected()
-            with _writing(connection):
+            with FORKING, _writing(connection := self._connected()):
                 ends = [_ended(what, connection) for what, _ in writes]
         except Exception as error:  # noqa: BLE001  (raised where each was asked for)
             ends = [error] * len(writes)
@@ -177,7 +182,7 @@ class _Thread:
         if self._connection is None:
             self._connection = _open(self._file, self._patience)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
-            finalize(self, _let_go, self._connection, self.process)
+            self._closing = finalize(self, _let_go, self._connection, self.process)
         return self._connection
 
     async def end(self) -> None:
@@ -185,13 +190,18 @@ class _Thread:
         self._executor.shutdown(wait=False)
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with FORKING:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the file; for who knows that it is not in use."""
+        self._connection = None
+        if self._closing is not None:
+            self._closing()
 
 
 def _let_go(connection: sqlite3.Connection, process: int) -> None:
-    if process == os.getpid():  # to close it in a forked child would drop its parent's locks
+    if process == os.getpid():  # a fork that was none of Python's leaves it open in the child, too
         connection.close()
 
 
@@ -206,8 +216,13 @@ def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
 
 
 def _open(file: Path, patience: float) -> sqlite3.Connection:
-    file = file.absolute()  # so that no name is special, such as ":memory:"
-    os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives its other files the same mode
+    file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
+    try:  # SQLite gives its other files the same mode
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        # To open and close it here would drop all locks that this process has on it, as of another ledger.
+        if not os.access(file, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file)) from None
     connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
         with _writing(connection):

@@ -75,3 +75,78 @@ def test_a_forked_child_opens_it_anew(opener: Opener) -> None:
     pickled = b64encode(pickle.dumps(opener)).decode()
     command = [sys.executable, "-W", "error", "-c", FORKING, pickled]
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
+
+
+CLAIMING = """
+import asyncio, sys
+from loanasync.ledger import SqliteLedger
+
+async def claim(file, key):
+    async with SqliteLedger(file) as ledger:
+        return (await ledger.claim(key, token="another's", payload="p", lease=60)).token == "another's"
+
+print(asyncio.run(claim(*sys.argv[1:])))
+"""
+
+
+def is_won_by_another(file: Path, key: str) -> bool:
+    """Whether a process that opens the ledger, claims a key and closes it has won."""
+    command = [sys.executable, "-c", CLAIMING, str(file), key]
+    said = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    return said == "True\n"
+
+
+async def test_two_ledgers_of_a_process_on_one_file_keep_it_from_who_closes_it_elsewhere(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "decisions.db"
+    async with SqliteLedger(file) as one, SqliteLedger(file) as other:
+        for ledger in (one, other):
+            await ledger.get("k")
+        assert await asyncio.to_thread(is_won_by_another, file, "j")
+        for ledger, key in ((one, "k"), (other, "l")):
+            assert (await ledger.claim(key, token="t", payload="p", lease=60)).is_claimed_by("t")
+            assert not await asyncio.to_thread(is_won_by_another, file, key)
+
+
+CLOSING_BESIDE_A_CHILD = """
+import asyncio, os, sys, warnings
+from loanasync.ledger import SqliteLedger
+
+warnings.simplefilter("ignore")  # as above
+ledger = SqliteLedger(sys.argv[1])
+
+async def claim(key):
+    return (await ledger.claim(key, token="child's", payload="p", lease=60)).token == "child's"
+
+asyncio.run(ledger.get("k"))
+(child_hears, parent_says), (parent_hears, child_says) = os.pipe(), os.pipe()
+if not os.fork():
+    os.close(parent_says)
+    assert asyncio.run(claim("opened"))
+    os.write(child_says, b".")
+    os.read(child_hears, 1)
+    assert asyncio.run(claim("k"))
+    os.write(child_says, b".")
+    os.read(child_hears, 1)  # until the parent has ended
+    os._exit(0)
+os.close(child_says)
+assert os.read(parent_hears, 1)
+asyncio.run(ledger.aclose())
+os.write(parent_says, b".")
+assert os.read(parent_hears, 1)  # and not the end of a child that failed
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
+def test_what_a_forked_child_claims_is_claimed_after_its_parent_has_closed(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.db"
+    command = [sys.executable, "-c", CLOSING_BESIDE_A_CHILD, str(file)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as forking:  # type: ignore[call-overload]  # as the others are
+        assert forking.stdout.readline() == b"\n"
+        assert not is_won_by_another(file, "k")
+        forking.communicate(timeout=60)
+    assert forking.returncode == 0
