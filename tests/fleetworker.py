@@ -21,8 +21,11 @@ from loanasync.worker.redis import RedisStreams
 SETTINGS = "FLEET_SETTINGS"
 KEY = b"0123456789abcdef"
 
-# So short that a killed worker's lease runs out, and its message comes again, within a test.
-TIMES = {"total": 0.6, "patience": 0.5, "cap": 0.1, "redelivery": 4.0}
+# A message comes again within a test; whoever asks has time, also on a machine that stalls for a second.
+TIMES = {"total": 10.0, "patience": 5.0, "cap": 0.1, "redelivery": 4.0}
+# Of a worker that is killed: so short that its lease runs out within a test.
+SHORT = {"total": 2.0, "patience": 1.5}
+_UNCHECKED = 3600.0  # what comes again to a worker that still asks for it does no harm in a test
 
 
 class Told(AsyncResultBackend[Any]):
@@ -128,7 +131,7 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
         ledger=ledger,
         ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"]),
     )
-    register(broker, client, base=0.05, cap=times["cap"])
+    register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED)
     return broker
 
 

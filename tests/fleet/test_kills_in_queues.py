@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetplay import Fleet, evaluated, kill, posts, until
+from fleetworker import SHORT
 
 from loanasync.sandbox import Sandbox
 
@@ -50,7 +51,7 @@ async def test_what_a_killed_worker_left_is_told_by_the_next_and_asked_no_more(
     fleet = Fleet(served, queue, str(decisions), tmp_path)
     customer = await fleet.customer(tag)
     (task,) = await fleet.put(customer)
-    with fleet.worker(point="" if point == "after send" else point) as killed:
+    with fleet.worker(point="" if point == "after send" else point, times=SHORT) as killed:
         if point == "after send":
             await until(lambda: bool(evaluated(served)))
         else:
