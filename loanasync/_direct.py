@@ -101,12 +101,11 @@ class Direct:
             warn_once(_SEEN)
         if is_replaced or self._session.closed:
             return await self._through_session.send(request, connect=connect, within=within)
-        now = self._loop.time()
-        until = now + within
+        until = self._loop.time() + within
         place = self._place(request)
         while True:
             try:
-                waiting = place.take(now)
+                waiting = place.take()
                 wire = waiting or await self._connected(place, connect, until)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 try:
@@ -122,8 +121,7 @@ class Direct:
                 wire.end(keep=len(request.body) < _AT_ONCE)
             if waiting is None or isinstance(answer, Reply) or answer.request_sent != "no":
                 return answer
-            now = self._loop.time()
-            if now >= until:
+            if self._loop.time() >= until:
                 return answer
             # The connection ended while it waited, and before anything had left: another will do.
 
@@ -161,10 +159,10 @@ class _Place(aiohttp.ClientRequest):
     def name(self) -> str:
         return self.url.host_port_subcomponent or ""
 
-    def take(self, now: float) -> Wire | None:
+    def take(self) -> Wire | None:
         while self.idle:
             wire, _ = self.idle.popitem()  # the last: the others are closed when they are not needed
-            if wire.is_at_rest(now):
+            if wire.is_at_rest:
                 return wire
             wire.close()
         return None

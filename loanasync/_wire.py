@@ -190,12 +190,11 @@ class Wire(asyncio.Protocol):
         """Whether it waits for a call, as far as its loop has heard."""
         return not self._transport.is_closing()
 
-    def is_at_rest(self, now: float) -> bool:
+    @property
+    def is_at_rest(self) -> bool:
         """Whether nothing has come to it: what is written to a connection that has ended is lost."""
-        if not self._is_good or not self.is_open:
-            return False
-        has_rested = now - (self.until - _KEPT) >= _RESTED
-        return not (has_rested and self._has_news())
+        # Asked of the system each time: a server's farewell may stand right behind the answer before.
+        return self._is_good and self.is_open and not self._has_news()
 
     def close(self) -> None:
         """Say goodbye to the server."""

@@ -87,6 +87,14 @@ async def test_what_follows_an_answer_is_nobodys(more: bytes) -> None:
         assert first.isdisjoint(server.open)
 
 
+async def test_a_server_that_hangs_up_after_each_answer_loses_no_call_that_follows_at_once() -> None:
+    async with serving(REFUSAL) as server, server.client() as client:
+        server.hangs_up = True
+        for number in range(1, 6):
+            assert isinstance(await approve(client), Refused)
+            assert server.requests == number
+
+
 async def test_interim_answers_are_passed_over_however_many() -> None:
     hints = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3
     async with serving(hints + REFUSAL) as server, server.client() as client:
