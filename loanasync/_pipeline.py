@@ -191,7 +191,8 @@ class Pipeline:
         operation = call.endpoint.operation
         deadline = started + timeout.total
         has_to_wait = lane.is_full
-        has_place = await lane.take_place(timeout.total, has_to_wait=has_to_wait)
+        # A ledger may have taken a part of the time.
+        has_place = await lane.take_place(deadline - self._now(), has_to_wait=has_to_wait)
         try:
             if has_to_wait:
                 record.queued(self._now() - started, None if has_place else "PoolTimeoutError")

@@ -8,7 +8,7 @@ from builders import FISCAL_CODE, approval_request
 from loanasync import Dialect, Timeout
 from loanasync import _calls as calls
 from loanasync._configuration import configure
-from loanasync._pipeline import Pipeline
+from loanasync._pipeline import Guard, Pipeline
 from loanasync._policy import RetryPolicy
 from loanasync._retry import Quota
 from loanasync._telemetry import Telemetry
@@ -47,8 +47,8 @@ class Run:
         return computed(hold)
 
     async def approve(
-        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
+        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None, guard: Guard | None = None
     ) -> calls.Outcome:
         shop = configure("https://loans.example.com", "shop", "token")
         call = calls.approve(shop, Dialect.street_number(), FISCAL_CODE, approval_request())
-        return await self.pipeline.run(call, timeout or Timeout(), retry or RetryPolicy())
+        return await self.pipeline.run(call, timeout or Timeout(), retry or RetryPolicy(), guard)

@@ -1,13 +1,16 @@
 import asyncio
 import contextlib
 import traceback
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import TypeAlias
 
 import pytest
 from builders import FISCAL_CODE
 from hypothesis import given
 from hypothesis import strategies as st
+from rawserver import PATIENCE
 from scripted import Run, Step
 
 from loanasync import (
@@ -27,7 +30,8 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._calls import NoAnswer
+from loanasync._calls import NoAnswer, Outcome
+from loanasync._pipeline import Claim
 from loanasync._retry import Quota, retry_after
 from loanasync.testing import (
     ScriptedTransport,
@@ -40,6 +44,8 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+
+Ask: TypeAlias = Callable[[Claim], Awaitable[Outcome | LoanError]]
 
 
 async def failure(run: Run, **policy: object) -> LoanError:
@@ -275,6 +281,25 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     held.set()
     assert isinstance(await first, Approved)
     assert isinstance(await run.approve(), Approved), "the place is free again"
+
+
+async def test_what_a_ledger_took_is_not_waited_for_a_place_again() -> None:
+    async def slow(_: object, ask: Ask, *, is_busy: bool) -> Outcome | LoanError:
+        assert is_busy
+        await run.clock.sleep(Timeout().total)
+        return await ask(free)
+
+    async def free() -> None:
+        """Nobody else has claimed it."""
+
+    held = asyncio.Event()
+    run = Run(held, places=1)
+    first = asyncio.create_task(run.approve())
+    await run.arrived.wait()
+    async with asyncio.timeout(PATIENCE):
+        assert isinstance(await failure(run, guard=slow), PoolTimeoutError)
+    held.set()
+    assert isinstance(await first, Approved)
 
 
 async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
