@@ -67,8 +67,8 @@ class Timeout:
     Args:
         total: Seconds for the call as a whole: waiting for a place, attempts and the waits between them.
         attempt: Seconds for one attempt, from connecting to the last byte of the answer.
-        connect: Seconds for a connection to stand; less than `attempt`, and cut to nine tenths of what the
-            call has left, so that a call which never connected is known to be unsent.
+        connect: Seconds for a connection to stand; less than `attempt`. A call that never connected is known
+            to be unsent, whichever of the three ended it.
 
     Raises:
         ConfigurationError: A value that cannot be.
