@@ -102,8 +102,11 @@ class Transport:
         response: aiohttp.ClientResponse | None = None
         body = _Body(request.body)
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
+        limit = asyncio.timeout(None)
+        # A turn later than what came in time is read: the loop may have stood still until both were due.
+        late = asyncio.get_running_loop().call_later(within, limit.reschedule, 0.0)
         try:
-            async with asyncio.timeout(within):
+            async with limit:
                 response = await self._session.request(
                     request.method,
                     URL(request.url, encoded=True),
@@ -131,6 +134,7 @@ class Transport:
             replies.drop_frames(given_up)  # an error report with local variables would show token and answer
             raise
         finally:
+            late.cancel()
             if response is not None:
                 response.close()
             otel_context.detach(instrumented)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 from canned import REFUSAL, approve
-from rawserver import PATIENCE, Certificate, authority, certificate
+from rawserver import PATIENCE, Certificate, authority, certificate, until
 
 from loanasync import ConnectError, LoanClient, Refused, Timeout, TransportError
 from loanasync import _wire as wire
@@ -39,6 +39,8 @@ class HangsUp:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
         self._hang_up, self._has_hung_up = threading.Semaphore(0), threading.Semaphore(0)
+        self.holds_back = False  # its answers, until it is told to give one
+        self._give, self._has_given = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -48,6 +50,11 @@ class HangsUp:
             self._hang_up.release()
         for _ in range(connections):
             assert self._has_hung_up.acquire(timeout=PATIENCE)
+
+    def give_answer(self) -> None:
+        """Answer, and return when the answer has left."""
+        self._give.release()
+        assert self._has_given.acquire(timeout=PATIENCE)
 
     def stop(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -67,6 +74,7 @@ class HangsUp:
             talk.join(PATIENCE)
 
     def _talk(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what was given has left
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)
         with connection:
@@ -74,7 +82,10 @@ class HangsUp:
             while b'"citizenship"' not in read and (more := connection.recv(1 << 16)):
                 read += more
             self.requests += 1
+            if self.holds_back:
+                self._give.acquire(timeout=PATIENCE)
             connection.sendall(REFUSAL)
+            self._has_given.release()
             self._hang_up.acquire()
             if self._resets:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -186,6 +197,30 @@ def test_calls_whose_time_is_up_meanwhile_are_not_sent(
             assert error.request_sent == "no"
         assert server.requests == 2
         cells.run(client.aclose())
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("session", ["own", "shop"])
+def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str) -> None:
+    async def late() -> object:
+        options = {}
+        if session == "shop":
+            options["session"] = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
+        async with of(server, **options) as client:
+            call = asyncio.create_task(approve(client))
+            await until(lambda: server.requests == 1)
+            server.give_answer()
+            loop: Any = asyncio.get_running_loop()
+            loop.time = lambda: time.monotonic() + 2 * Timeout().total  # as if it had stood still since then
+            came = await call
+        for each in options.values():
+            await each.close()
+        return came
+
+    with hanging_up(scheme) as server, asyncio.Runner() as cells:
+        server.holds_back = True
+        assert isinstance(cells.run(late()), Refused)
+        server.hang_up()
 
 
 def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
