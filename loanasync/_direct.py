@@ -114,7 +114,9 @@ class Direct:
                     replies.drop_frames(error)
             except asyncio.CancelledError as given_up:
                 replies.drop_frames(given_up)  # an error report with local variables would show the token
-                raise
+                if replies.was_cancelled():
+                    raise
+                return replies.no_answer(given_up, never_left=True)
             try:
                 answer = await wire.ask(request, place.name, until)
             finally:

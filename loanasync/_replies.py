@@ -1,5 +1,6 @@
 """What comes of a request, in the pipeline's words: an answer, half an answer, or that none came and why."""
 
+import asyncio
 from collections.abc import Mapping
 from traceback import walk_tb
 
@@ -16,7 +17,7 @@ from loanasync.errors import (
     TransportError,
 )
 
-__all__ = ["LARGEST_BODY", "drop_frames", "half_an_answer", "no_answer", "read"]
+__all__ = ["LARGEST_BODY", "drop_frames", "half_an_answer", "no_answer", "read", "was_cancelled"]
 
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 
@@ -45,7 +46,13 @@ def half_an_answer(status: int, headers: Mapping[str, str], error: Exception) ->
     return Reply(status=status, headers=headers, body=b"", fault=fault)
 
 
-def no_answer(error: Exception, *, never_left: bool) -> NoAnswer:
+def was_cancelled() -> bool:
+    """Whether somebody cancelled this very task: aiohttp cancels what waits in a pool that is closed."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def no_answer(error: BaseException, *, never_left: bool) -> NoAnswer:
     """Why none came, and whether the request may have arrived."""
     no_connection = isinstance(error, _NO_CONNECTION)
     kind: type[TransportError]
@@ -62,7 +69,9 @@ def no_answer(error: Exception, *, never_left: bool) -> NoAnswer:
     )
 
 
-def _cause_type(error: Exception) -> str:
+def _cause_type(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "SessionClosed"
     if isinstance(error, HttpProcessingError):
         return aiohttp.ClientResponseError.__name__  # as a session calls it
     name = type(error).__name__

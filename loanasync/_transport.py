@@ -132,7 +132,9 @@ class Transport:
                 replies.drop_frames(error)
         except asyncio.CancelledError as given_up:
             replies.drop_frames(given_up)  # an error report with local variables would show token and answer
-            raise
+            if replies.was_cancelled():
+                raise
+            return replies.no_answer(given_up, never_left=body.never_left)
         finally:
             late.cancel()
             if response is not None:

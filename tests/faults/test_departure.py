@@ -3,16 +3,17 @@
 import asyncio
 import contextlib
 import ssl
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 from builders import FISCAL_CODE, approval_request
 from canned import approve
 from faultrow import http
-from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running
+from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 from loanasync import (
+    ConnectError,
     ConnectionLostError,
     DeadlineExceededError,
     LoanClient,
@@ -138,6 +139,44 @@ async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
         assert isinstance(second, TransportError)
         assert (first.request_sent, second.request_sent) == ("maybe", "no")
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
+
+
+async def test_who_waits_for_a_pool_that_is_closed_was_not_cancelled_and_sent_nothing() -> None:
+    async with running(RawServer((Play.READ, Play.SILENCE))) as server:
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
+        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session)
+        first = asyncio.create_task(approve(client))
+        await until(lambda: len(server.requests) == 1)
+        second = asyncio.create_task(approve(client))
+        await until(lambda: bool(cast("Any", session.connector)._waiters))
+        await session.close()
+        for task, sent in ((first, "maybe"), (second, "no")):
+            with pytest.raises(TransportError) as caught:
+                await task
+            assert caught.value.request_sent == sent
+
+
+async def test_a_client_that_is_closed_while_a_name_is_looked_up_cancels_no_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, found = asyncio.Event(), asyncio.Event()
+
+    async def look_up(*_: object, **__: object) -> list[Any]:
+        asked.set()
+        await found.wait()
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    client = LoanClient("https://loans.example.com", shop_id="s", auth_token="t")
+    task = asyncio.create_task(approve(client))
+    await asked.wait()
+    closing = asyncio.create_task(client.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()  # which closes at once
+    with pytest.raises(ConnectError, match="nothing was sent"):
+        await task
+    with pytest.raises(asyncio.CancelledError):
+        await closing
 
 
 class Writer:
