@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import typer
+from typer.main import get_command
 from typer.models import ArgumentInfo, OptionInfo
 
 from loanasync.cli._commands import app
 
-__all__ = ["PAGE", "commands", "example_of", "with_commands"]
+__all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -39,24 +40,35 @@ def example_of(command: Command) -> str:
     return " ".join(str(inspect.getdoc(command)).partition(EXAMPLE)[2].split())
 
 
+def spellings_of(name: str) -> dict[str, tuple[str, ...]]:
+    """How each option of a command is typed, by its parameter: `as_json` is typed `--json`."""
+    found: Any = get_command(app)
+    for word in name.split()[1:]:
+        found = found.commands[word]
+    return {each.name: tuple(each.opts) for each in found.params}
+
+
 def section(name: str, command: Command) -> str:
     told = str(inspect.getdoc(command)).partition(EXAMPLE)[0].strip()
     lines = [f"## `{name}`", "", told, "", "```sh", example_of(command), "```", "", "| | |", "|---|---|"]
     hints = get_type_hints(command, include_extras=True)
+    spellings = spellings_of(name)
     for parameter in inspect.signature(command).parameters.values():
         kind, info = get_args(hints[parameter.name])
-        lines.append(row(parameter, kind, info))
+        lines.append(row(parameter, kind, info, spellings[parameter.name]))
     return "\n".join([*lines, ""])
 
 
-def row(parameter: inspect.Parameter, kind: Any, info: ArgumentInfo | OptionInfo) -> str:
+def row(
+    parameter: inspect.Parameter, kind: Any, info: ArgumentInfo | OptionInfo, spellings: tuple[str, ...]
+) -> str:
     """An argument or an option: how it is written, and what it is for."""
     *_, inner = [each for each in (kind, *get_args(kind)) if each is not type(None)]
     if get_origin(inner) is list:
         (inner,) = get_args(inner)
     is_choice = inspect.isclass(inner) and issubclass(inner, Enum)
     value = info.metavar or ("/".join(inner) if is_choice else inner.__name__.upper())
-    names = ", ".join(info.param_decls or (f"--{parameter.name.replace('_', '-')}",))
+    names = ", ".join(spellings)
     if isinstance(info, ArgumentInfo):
         written = f"`{value}`"
     else:

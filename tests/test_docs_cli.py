@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import shellpage
 from asking import PLAIN
-from clipage import PAGE, commands, example_of, with_commands
+from clipage import PAGE, commands, example_of, section, with_commands
 from ledgerfile import put, using
 from typer.testing import CliRunner
 
@@ -35,6 +35,19 @@ def test_a_commands_help_says_what_it_is_for_with_an_example_of_its_own(name: st
     assert example.split()[-1] in told.output
     options = re.findall("--[a-z-]+", example)
     assert not [option for option in options if option not in told.output.replace(example, "")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_on_the_page_is_one_that_can_be_typed(name: str) -> None:
+    told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"]).output
+    on_page = {
+        option
+        for line in section(name, COMMANDS[name]).splitlines()
+        if line.startswith("| `-")
+        for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line.split("|")[1])
+    }
+    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", told.partition("Options")[2]))
+    assert on_page == typed - {"--help"}
 
 
 def test_what_the_page_on_settling_types_can_be_typed(
