@@ -1,11 +1,10 @@
 """Asking for all rows of a file: once each, written down before and after, and to be gone on with."""
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any, Literal, cast
 
@@ -16,11 +15,11 @@ from loanasync import (
     DecisionNotRecordedError,
     LedgerUnavailableError,
     LoanClient,
-    Timeout,
     UnexpectedReplyError,
 )
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli._appending import Appending
+from loanasync.cli._interrupting import HASTE, interruptible
 from loanasync.cli._memory import Memory, Past
 from loanasync.cli._orders import Order, Orders
 from loanasync.cli._results import NotWrittenError, Results, line_of, lost_line
@@ -30,8 +29,6 @@ from loanasync.ledger._settling import NOT_KEPT
 __all__ = ["Asking", "Ended", "Limits"]
 
 _TICK = 0.2  # seconds between two looks at the summary
-# What is under way when a person gives up has so long to be written down as unknown.
-_HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
 
 
 @frozen(kw_only=True)
@@ -152,7 +149,7 @@ class Asking:
             except OSError as error:  # of the notes: without one, nothing was sent
                 ended.interrupted = f"who is asked for cannot be noted ({error.strerror})"
         if self._is_given_up:
-            await self._client.with_options(timeout=_HASTE).aclose()
+            await self._client.with_options(timeout=HASTE).aclose()
         tick(approvals.summary)
         # To a bulk an approval without its redirect is unknown; here a person has said what it is.
         came, said, amount = approvals.summary, self._said, self._amount_said
@@ -252,34 +249,19 @@ class Asking:
         except OSError as error:  # what became of the row stands in the results, too
             self._ended.unburied = f"{self._dead_letters.name} has not all dead letters ({error.strerror})"
 
-    @contextmanager
-    def _interruptible(self, approvals: Approvals) -> Iterator[None]:
+    def _interruptible(self, approvals: Approvals) -> AbstractContextManager[None]:
         """The first signal lets what is under way end, the second gives it up."""
-        times = 0
 
-        def interrupt() -> None:
-            nonlocal times
-            times += 1
+        def wait() -> None:
             self._ended.interrupted = "interrupted"
-            if times == 1:
-                approvals.stop()
-                self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
-            else:
-                self._is_given_up = True
-                approvals.abort()
+            approvals.stop()
+            self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
 
-        loop = asyncio.get_running_loop()
-        # SIGHUP: the terminal is gone, and the answers under way need none. Windows has no such.
-        signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-        with suppress(NotImplementedError):  # Windows: there Ctrl-C cancels, which waits, too
-            for each in signals:
-                loop.add_signal_handler(each, interrupt)
-        try:
-            yield
-        finally:
-            with suppress(NotImplementedError):
-                for each in signals:
-                    loop.remove_signal_handler(each)
+        def give_up() -> None:
+            self._is_given_up = True
+            approvals.abort()
+
+        return interruptible(wait, give_up)
 
     @contextmanager
     def _until_deadline(self, approvals: Approvals) -> Iterator[None]:

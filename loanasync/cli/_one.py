@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, closing
+from functools import partial
 from typing import Annotated, Any
 
 import attrs
@@ -17,10 +18,11 @@ from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._files import Finding, Source, Unreadable
+from loanasync.cli._interrupting import HASTE, interruptible
 from loanasync.cli._ledgers import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli._orders import Order, Orders, checking_client, plain
 from loanasync.cli._results import line_of
-from loanasync.cli._tables import Entry, Table
+from loanasync.cli._tables import Entry, Table, TwiceError, once
 from loanasync.ledger import DecisionLedger
 
 __all__ = ["approve", "check", "complete"]
@@ -34,6 +36,9 @@ _USER_DATA = {
     **{plain(name): name for name in attrs.fields_dict(UserData)},
 }
 _OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
+
+
+_EXITS = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
 
 
 def check(
@@ -82,7 +87,7 @@ def approve(
 
     The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN; the request has
     been created there. Ends with 0 when it is decided (a refusal is a decision), 1 when it failed, 2 when
-    nothing was sent, 3 when the outcome is unknown.
+    nothing was sent, 3 when the outcome is unknown. Ctrl-C waits for the answer, a second one gives it up.
 
     Example: loanasync approve order.json --sandbox
     """
@@ -95,10 +100,7 @@ def approve(
             console().print(WITHOUT_LEDGER, style="bold", highlight=False, soft_wrap=True)
         options = used_by_a_client(None if sandbox else ledger)
         client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
-        record = asyncio.run(_approved(client, order, options.get("ledger")))
-        typer.echo(json.dumps(record, ensure_ascii=False, indent=2))
-        codes = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
-        return codes.get(record["status"], Exit.FAILED)
+        return asyncio.run(_approved(client, order, options.get("ledger")))
 
     raise typer.Exit(_read(file, run))
 
@@ -151,9 +153,13 @@ def _read(file: str, run: Callable[[Table, Mapping[str, object]], Exit]) -> Exit
 
 def _members(source: Source) -> dict[str, object]:
     try:
-        members = json.loads("".join(source.lines()))
+        members = json.loads("".join(source.lines()), object_pairs_hook=once)
+    except TwiceError as twice:
+        raise Unreadable(f"has {twice} more than once") from None
     except json.JSONDecodeError as error:
         raise Unreadable(f"is no JSON object from line {error.lineno}, column {error.colno} on") from None
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise Unreadable("is no JSON that could be read") from None
     if not isinstance(members, dict):
         raise Unreadable("must be one JSON object; for many, there is approve-many")
     return members
@@ -186,7 +192,7 @@ def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserD
     return code, data, tuple(table.finding(message, field=name) for name, message in wrong.items())
 
 
-async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> dict[str, Any]:
+async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> Exit:
     assert order.row is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
         if ledger is not None:
@@ -199,8 +205,24 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
             await client.create_request({"fiscalCode": order.code})
         else:
             await stack.enter_async_context(client)
-        results = await stack.enter_async_context(client.approve_many([order.row], concurrency=1))
-        return line_of(order, await anext(results))
+        results = client.approve_many([order.row], concurrency=1)
+        is_given_up = False
+
+        def give_up() -> None:
+            nonlocal is_given_up
+            is_given_up = True
+            results.abort()
+
+        with interruptible(partial(_say, "waiting for the answer, Ctrl-C gives it up"), give_up):
+            async with results:
+                result = await anext(results, None)
+            if result is None:  # given up before it was sent
+                return Exit.INTERRUPTED
+            # Told before anything is closed: until then the answer is nowhere but here.
+            typer.echo(json.dumps(line_of(order, result), ensure_ascii=False, indent=2))
+            if is_given_up:
+                await client.with_options(timeout=HASTE).aclose()
+    return _EXITS.get(result.status, Exit.FAILED)
 
 
 async def _completed(client: LoanClient, code: str, data: UserData) -> None:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from loanasync.cli._files import Finding, Source, Unreadable
 
-__all__ = ["Entry", "Table"]
+__all__ = ["Entry", "Table", "TwiceError", "once"]
 
 _DELIMITERS = ";,\t|"
 
@@ -64,9 +64,9 @@ class Table:
                 continue
             whole = line if line.endswith("\n") else line + "\n"
             try:
-                members = json.loads(line, object_pairs_hook=_once)
+                members = json.loads(line, object_pairs_hook=once)
                 wrong = "" if isinstance(members, dict) else "must be a JSON object"
-            except _TwiceError as twice:
+            except TwiceError as twice:
                 members, wrong = {}, f"has {twice} more than once"
             except json.JSONDecodeError as error:
                 members, wrong = {}, f"is no JSON from character {error.pos + 1} on"
@@ -148,12 +148,17 @@ class Table:
             yield Entry(begins, members, self._written(cells), wrong)
 
 
-class _TwiceError(Exception):
+class TwiceError(Exception):
     """A member that an object has twice: parsers keep the last, silently."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, each of whose members stands there once.
+
+    Raises:
+        TwiceError: One stands there again.
+    """
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _TwiceError("a member")
+        raise TwiceError("a member")
     return members

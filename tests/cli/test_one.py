@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import PLAIN, create, member, run
+from asking import PLAIN, Started, begin, create, member, run, wait_for
 from typer.testing import CliRunner
 
 from loanasync.cli._commands import app
@@ -114,6 +116,9 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
         ("", "is empty"),
         ("[]", "is one JSON array"),
         ('"text"', "must be one JSON object; for many, there is approve-many"),
+        ('{"amount": 45000, "amount": 99000}', "has a member more than once"),
+        (f'{{"amount": {"1" * 5000}}}', "is no JSON that could be read"),
+        (f'{{"amount": {"[" * 100_000}{"]" * 100_000}}}', "is no JSON that could be read"),
     ],
 )
 def test_what_is_no_object_says_so(tmp_path: Path, content: str, told: str) -> None:
@@ -122,6 +127,37 @@ def test_what_is_no_object_says_so(tmp_path: Path, content: str, told: str) -> N
     done = CliRunner(env=PLAIN).invoke(app, ["check", str(file)])
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+def interrupted(served: Sandbox, file: Path) -> Started:
+    """The command while it waits for its answer, and knows that somebody pressed Ctrl-C."""
+    process = begin(served, "approve", file)
+    wait_for(lambda: '"approved": true' in "".join(served.snapshot().values()))
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "waiting for the answer, Ctrl-C gives it up\n"
+    return process
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_answer_that_comes_after_ctrl_c_is_not_lost(tmp_path: Path, served: Sandbox) -> None:
+    row = member("slow3000after")
+    create(served, [row])
+    process = interrupted(served, pretty(tmp_path, row))
+    told, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(told)["status"], errors) == (0, "approved", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_second_ctrl_c_gives_the_answer_up_and_says_that_it_is_unknown(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    row = member("hangafter")
+    create(served, [row])
+    process = interrupted(served, pretty(tmp_path, row))
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(told)["status"], errors) == (3, "unknown", "")
 
 
 def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
