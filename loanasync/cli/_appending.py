@@ -41,7 +41,7 @@ class Appending:
         Raises:
             OSError: The file takes no more.
         """
-        content = text.encode()
+        content = text.encode(errors="backslashreplace")  # half a character is written as JSON escapes it
         self.put(gzip.compress(content, mtime=0) if self._is_zipped else content)
 
     def put(self, content: bytes) -> None:

@@ -15,6 +15,7 @@ from attrs import frozen
 __all__ = ["Finding", "Source", "Unreadable"]
 
 _GZIP = b"\x1f\x8b"
+_UTF_8 = b"\xef\xbb\xbf"  # its mark
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # the marks of UTF-16: Excel's "Unicode text"
 _LONGEST = 1_000_000  # characters of a line: what is longer has no lines
 _IN_MEMORY = 8_000_000  # bytes of a pipe; what is more goes to a file without a name
@@ -64,6 +65,11 @@ class Source:
         except OSError as error:
             raise Unreadable(f"cannot be read: {error.strerror}") from None
 
+    @property
+    def mark(self) -> str:
+        """What a file of some of its lines begins with, so that the same options read it, which is UTF-8."""
+        return "" if self._encoding is None else _UTF_8.decode()
+
     def close(self) -> None:
         """Done with it."""
         self._file.close()
@@ -90,8 +96,10 @@ class Source:
                 buffered.detach()
 
     def _decoded(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
-        wide = file.peek(2)[:2] in _WIDE
-        encoding = self._encoding or ("utf-16" if wide else "utf-8-sig")
+        start = file.peek(3)[:3]
+        encoding = self._encoding or ("utf-16" if start[:2] in _WIDE else "utf-8-sig")
+        if start == _UTF_8:  # it says so itself, whatever was said of the file that its lines are from
+            encoding = "utf-8-sig"
         try:
             text = io.TextIOWrapper(file, encoding=encoding, newline="")
         except LookupError:

@@ -134,7 +134,8 @@ async def _ask(
         results = stack.enter_context(closing(Results(wanted.out, form)))
         letters = None
         if wanted.dead_letters is not None:
-            letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=orders.table.head)))
+            head = orders.table.source.mark + orders.table.head
+            letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=head)))
         tick = stack.enter_context(ticking(console, plan.to_come))
         asking = Asking(
             client,

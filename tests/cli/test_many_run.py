@@ -81,6 +81,23 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
         assert {path.stat().st_mode & 0o077 for path in (out, dead, tmp_path / "out.jsonl.asked")} == {0}
 
 
+@pytest.mark.parametrize("name", ["dead.csv", "dead.csv.gz"])
+def test_dead_letters_are_read_as_they_are_by_the_same_command_with_an_encoding(
+    tmp_path: Path, served: Sandbox, name: str
+) -> None:
+    row = member("approved", city="Forlì")
+    file, dead = tmp_path / "rows.csv", tmp_path / name
+    with file.open("w", encoding="cp1252", newline="") as opened:
+        writer = csv.DictWriter(opened, row.keys())
+        writer.writeheader()
+        writer.writerow(row)
+    options = ("--encoding", "cp1252", "-o", "-")
+    assert run(served, "approve-many", file, *options, "--dead-letters", dead).returncode == 1, "not created"
+    create(served, [row])
+    assert run(served, "approve-many", dead, *options).returncode == 0
+    assert [each.request["city"] for each in served.journal.calls(operation="approve")] == ["Forlì"] * 2
+
+
 def test_dead_letters_of_a_csv_are_a_csv_that_can_be_given_again(tmp_path: Path, served: Sandbox) -> None:
     rows = [member("forbidden", city="Forlì; centro"), member("approved")]
     create(served, rows)
@@ -97,6 +114,20 @@ def test_dead_letters_of_a_csv_are_a_csv_that_can_be_given_again(tmp_path: Path,
     dead.write_text(dead.read_text(encoding="utf-8").replace("+forbidden", ""), encoding="utf-8")
     assert run(served, "approve-many", dead, "-o", out).returncode == 0
     assert set(statuses(out).values()) == {"approved"}
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
+def test_an_id_that_is_no_whole_text_does_not_cost_the_answer(
+    tmp_path: Path, served: Sandbox, out: str
+) -> None:
+    rows = [member("approved", id="half a smile: \ud83d"), member("approved")]
+    create(served, rows)
+    command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", tmp_path / out)
+    assert run(served, *command).returncode == 0
+    assert run(served, *command).returncode == 0
+    assert asked(served) == 2
+    if out == "out.jsonl":
+        assert {row.get("id") for row in read(tmp_path / out)} == {"half a smile: \ud83d", None}
 
 
 def test_results_go_to_standard_output_and_all_else_does_not(tmp_path: Path, served: Sandbox) -> None:

@@ -77,6 +77,13 @@ def test_one_approval_is_printed_as_json_and_its_exit_code_says_what_it_is(
     assert "line" not in told
 
 
+def test_an_id_that_is_no_whole_text_is_printed_with_its_answer(tmp_path: Path, served: Sandbox) -> None:
+    row = member("approved", id="half a smile: \ud83d")
+    create(served, [row])
+    told = json.loads(run(served, "approve", pretty(tmp_path, row)).stdout)
+    assert (told["status"], told["id"]) == ("approved", row["id"])
+
+
 def test_an_approval_that_breaks_rules_is_not_sent(tmp_path: Path, served: Sandbox) -> None:
     done = run(served, "approve", pretty(tmp_path, member("approved", amount=1)))
     assert (done.returncode, done.stdout) == (2, "")
