@@ -52,7 +52,9 @@ def approve_many(
     dead_letters: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rows that may be given again, as they came.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="The summary as JSON.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The summary as JSON; - is standard output.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Calls at once.")] = 64,
     rate: Annotated[float | None, typer.Option(help="Calls that begin in a second.")] = None,
     canary: Annotated[

@@ -77,7 +77,8 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
         plan = survey(orders, memory, tell)
         if wanted.dry_run:
             console.print(plan_of(plan))
-            return Exit.NOTHING_SENT if plan.invalid and not wanted.skip_invalid else Exit.DECIDED
+            cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
+            return Exit.NOTHING_SENT if cannot else Exit.DECIDED
         if not plan.rows or (plan.invalid and not wanted.skip_invalid):
             told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
             say(console, f"nothing was sent: {told}")
@@ -164,8 +165,12 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
             "unknown_lines": sorted(ended.unknown_lines),
             "exit_code": int(code),
         }
+        told = json.dumps(report, indent=2) + "\n"
         try:
-            wanted.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            if str(wanted.report) == STANDARD_OUTPUT:
+                typer.echo(told, nl=False)
+            else:
+                wanted.report.write_text(told, encoding="utf-8")
         except OSError as error:
             say(console, f"{wanted.report}: {error.strerror}: the report is not written, the results are")
             code = code or Exit.FAILED

@@ -130,6 +130,15 @@ def test_an_id_that_is_no_whole_text_does_not_cost_the_answer(
         assert {row.get("id") for row in read(tmp_path / out)} == {"half a smile: \ud83d", None}
 
 
+def test_a_report_goes_to_standard_output_too(tmp_path: Path, served: Sandbox) -> None:
+    row = member("approved")
+    create(served, [row])
+    file = write(tmp_path / "rows.jsonl", [row])
+    done = run(served, "approve-many", file, "-o", "out.jsonl", "--report", "-", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["results"]["approved"]) == (0, 1)
+    assert not (tmp_path / "-").exists()
+
+
 def test_results_go_to_standard_output_and_all_else_does_not(tmp_path: Path, served: Sandbox) -> None:
     rows = [member("approved") for _ in range(5)]
     create(served, rows)
@@ -185,6 +194,8 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, se
     assert sorted(tmp_path.iterdir()) == [*sorted([*files, file])]
     fresh = run(None, "approve-many", file, "--dry-run")
     assert fresh.returncode == 2, "without --skip-invalid nothing of it would be sent"
+    none = run(None, "approve-many", "-", "--dry-run", given=",".join(rows[0]) + "\n")
+    assert none.returncode == 2, "nor would anything of a file without rows"
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
