@@ -26,12 +26,12 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=list)
 
 
 def encode(members: Mapping[str, JSON]) -> bytes:
-    """A JSON object as UTF-8, without spaces.
+    """A JSON object as UTF-8, without spaces; half of a surrogate pair, which `decode` reads, is escaped.
 
     Raises:
         ValueError: A number that JSON does not have.
     """
-    return _ENCODER.encode(dict(members)).encode()
+    return _ENCODER.encode(dict(members)).encode(errors="backslashreplace")
 
 
 def encode_checked(members: dict[str, JSON]) -> bytes:

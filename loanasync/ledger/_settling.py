@@ -1,11 +1,13 @@
 """From what a call came to, to what the ledger keeps of it; and back, from what it keeps to a decision."""
 
+from collections.abc import Mapping
+
 from attrs import evolve, fields
 
 from loanasync._calls import Call, Outcome, Reply
 from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
-from loanasync._display import mask
+from loanasync._display import JSON, mask
 from loanasync._json import decode, encode
 from loanasync._meta import Meta
 from loanasync._outcome import outcome_of
@@ -49,9 +51,24 @@ def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Sett
     if not isinstance(ended, Approved | Refused):
         return Settlement(state=state, note=type(ended).__name__, status=_STATUS[state], fault=_NOT_WHOLE)
     is_whole = policy.keep == "body"
-    body = encode({name: value for name, value in ended.raw.items() if is_whole or name in _OWN})
+    body = _encoded({name: value for name, value in ended.raw.items() if is_whole or name in _OWN})
     encrypted = body if policy.encrypt is None else policy.encrypt.encrypt(body)
     return Settlement(state=state, status=_STATUS[state], body=encrypted)
+
+
+def _encoded(members: Mapping[str, JSON]) -> bytes:
+    try:
+        return encode(members)
+    except (ValueError, RecursionError):  # a number such as -1e999: no reason to lose the other members
+        return encode({name: value for name, value in members.items() if _can_be_written(value)})
+
+
+def _can_be_written(value: JSON) -> bool:
+    try:
+        encode({"": value})
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcome | LoanError:

@@ -68,6 +68,20 @@ async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_b
     assert again.meta.unread == first.meta.unread == ("netAmount",)
 
 
+@pytest.mark.parametrize("odd", ['"\\ud800"', "-1e999", '["x", {"y": -1e999, "z": "\\udfff"}]'])
+@pytest.mark.parametrize("name", ["redirectUrl", "netAmount", "new"])
+@pytest.mark.parametrize("keep", ["decision", "body"])
+async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
+    name: str, odd: str, keep: str
+) -> None:
+    shop = Shop(reply(422, f'{{"approved": false, "{name}": {odd}}}'.encode()), keep=keep)
+    first = await shop.approve()
+    again = await shop.approve()
+    assert isinstance(first, Refused)
+    assert isinstance(again, Refused)
+    assert len(shop.script.sent) == 1
+
+
 @pytest.mark.parametrize(
     ("steps", "state"),
     [
