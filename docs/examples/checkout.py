@@ -40,6 +40,7 @@ from loanasync import (
 
 Form: TypeAlias = Mapping[str, str]
 
+_LONGEST_NUMBER = 20  # digits: of thousands, Python makes no number
 CART = {"Bicycle": 43_500, "Bicycle bell": 1_500}  # euro cents
 PAGES = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent))
 
@@ -225,7 +226,8 @@ def _user_data(form: Form) -> UserData:
 
 def _whole(text: str) -> int | str:
     """A number, or what was typed instead: the client says at its field what is wrong with it."""
-    return int(text) if text.isascii() and text.isdecimal() else text
+    is_number = text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER
+    return int(text) if is_number else text
 
 
 def _day(text: str) -> date | str:

@@ -176,7 +176,8 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
             code = code or Exit.FAILED
     for sentence in (ended.interrupted, ended.stopped):
         if sentence:
-            say(console, f"{sentence}; the same command goes on" if left else sentence)
+            goes_on = left and (wanted.out != STANDARD_OUTPUT or wanted.ledger is not None)
+            say(console, f"{sentence}; the same command goes on" if goes_on else sentence)
     if ended.unburied:
         say(console, ended.unburied)
     if ended.unrecorded:

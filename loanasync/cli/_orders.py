@@ -140,6 +140,9 @@ class Orders:
         return None if found in self.named else found
 
     def _unknown(self, column: str) -> str:
+        if (own := _FIELDS.get(plain(column), "")) in self.named:
+            told = f"is not read: --column says that {own} is in {self.named[own]!r}"
+            return f"{told}; give one of the two, or pass over such with --ignore-unknown"
         near = get_close_matches(plain(column), _FIELDS, n=1)
         meant = f"did you mean {_FIELDS[near[0]]}? " if near else ""
         mend = f"name it with --column FIELD={column}, or pass over such with --ignore-unknown"
@@ -180,6 +183,8 @@ class Orders:
         members = dict(entry.members)
         nested = members.pop("additional", None)
         if isinstance(nested, dict):
+            told = "is given twice, the second time in additional"
+            wrong |= {self._field(name) or name: told for name in nested if name in members}
             members |= nested
         elif nested is not None:
             wrong["additional"] = "must be an object"

@@ -9,7 +9,7 @@ from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedReplyError
 from loanasync.bulk import RowResult
-from loanasync.cli._appending import Appending, has_content
+from loanasync.cli._appending import STANDARD_OUTPUT, Appending, has_content
 from loanasync.cli._formats import Format
 from loanasync.cli._orders import Order
 
@@ -31,6 +31,7 @@ class Results:
     def __init__(self, path: str, form: Format) -> None:
         self._format = form
         self._file = Appending(path)
+        self._is_standard_output = path == STANDARD_OUTPUT
         self._elsewhere: Appending | None = None
         self.told = ""  # why, and where what was not taken is
         if form.head and not has_content(path):
@@ -63,7 +64,9 @@ class Results:
         suffix = "".join(Path(self._file.name).suffixes[-2:]) or ".jsonl"
         handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=suffix)
         os.close(handle)
-        self.told += f": what came since is in {path}, add it to the end of {self._file.name}"
+        self.told += f": what came since is in {path}"
+        if not self._is_standard_output:
+            self.told += f", add it to the end of {self._file.name}"
         return Appending(path)
 
     def close(self) -> None:

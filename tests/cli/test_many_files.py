@@ -118,6 +118,7 @@ def test_results_whose_reader_goes_away_are_elsewhere_and_no_more_is_sent(
     process.stderr.close()
     assert process.wait(60) == 130
     assert "standard output takes no more (Broken pipe): what came since is in" in told
+    assert told.endswith(".jsonl\n"), "nothing can be added to it, and without a ledger nobody remembers it"
     (kept,) = tmp_path.glob("loanasync-results-*")
     calls = {call.fiscal_code for call in served.journal.calls(operation="approve")}
     read_by_nobody = calls - statuses(kept).keys() - {first["fiscal_code"]}

@@ -146,6 +146,7 @@ def test_an_amount_that_could_be_two_things_is_neither(tmp_path: Path, written: 
         ),
         *(("zero_interest_rate", 1, "must be"), ("additional", 5, "must be an object")),
         ("firstname", "Bruna", "is given twice, under two names"),
+        ("additional", {"amount": 99_000}, "amount: is given twice, the second time in additional"),
     ],
 )
 def test_a_value_of_another_kind_is_named(tmp_path: Path, field: str, value: object, told: str) -> None:
@@ -170,6 +171,10 @@ def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp
         "line 1: postal_code: no column for it; if it has another name: --column postal_code=NAME"
     )
     assert check(tmp_path, text, "--column", "postal_code=CAP")[0] == 0
+    assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "city=address")[1][0] == (
+        "line 1, column 'city': is not read: --column says that city is in 'address';"
+        " give one of the two, or pass over such with --ignore-unknown"
+    )
     assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "iban=IBAN") == (
         *(2, ["line 1: --column iban=IBAN: there is no such column"]),
     )
