@@ -220,9 +220,7 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
                 return Exit.INTERRUPTED
             # Told before anything is closed: until then the answer is nowhere but here.
             told = json.dumps(line_of(order, result), ensure_ascii=False, indent=2)
-            typer.echo(
-                told.encode(errors="backslashreplace")
-            )  # half a character is written as JSON escapes it
+            typer.echo(told.encode(errors="backslashreplace"))  # half a character as JSON escapes it
             if is_given_up:
                 await client.with_options(timeout=HASTE).aclose()
     return _EXITS.get(result.status, Exit.FAILED)
