@@ -22,6 +22,7 @@ __all__ = ["Watch", "Wire", "parses", "path_of"]
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
 _IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
+_HEAD_ENDS = b"\r\n\r\n"
 _SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
 
 
@@ -216,10 +217,21 @@ class Wire(asyncio.Protocol):
             self._is_good = False  # said without being asked
             return
         try:
-            messages, is_upgraded, _ = self._parser.feed_data(data)
+            # Each head by itself: where what follows is wrong, the parser raises, and tells of nothing.
+            while self._head is None and (end := data.find(_HEAD_ENDS)) >= 0:
+                self._parse(data[: end + len(_HEAD_ENDS)])
+                data = data[end + len(_HEAD_ENDS) :]
+            self._parse(data)
         except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
+            self._is_good = False
+            self._look_at_content()  # which may be whole
             self._fail(error if isinstance(error, http.HttpProcessingError) else http.HttpProcessingError())
-            return
+        else:
+            self._look_at_content()
+
+    def _parse(self, data: bytes) -> None:
+        assert self._parser is not None  # noqa: S101  (looked at above)
+        messages, is_upgraded, _ = self._parser.feed_data(data)
         for head, content in messages:
             if self._head is not None:
                 self._is_good = False  # something after the answer
@@ -228,7 +240,6 @@ class Wire(asyncio.Protocol):
                 continue
             self._head, self._content = head, content
             self._is_good = not (head.should_close or is_upgraded)
-        self._look_at_content()
 
     def _look_at_content(self) -> None:
         head, content = self._head, self._content

@@ -6,6 +6,7 @@
 import argparse
 from pathlib import Path
 
+from attrs import evolve
 from faultrow import SESSIONS, Comes, Row
 from faultrows_answers import BODIES, FAULTS, REDIRECTS, STATUSES
 from faultrows_connections import CONNECTING, HEADS, KEEPING, SENDING, TRUSTING
@@ -31,9 +32,11 @@ BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests
 
 
 def told(comes: Comes) -> str:
+    if comes.through_aiohttp is not None:
+        ours = told(evolve(comes, through_aiohttp=None))
+        return f"{ours}; {told(comes.through_aiohttp)} through a session of yours"
     if comes.error is None:
-        well = "the answer, as if nothing had been"
-        return well if comes.or_else is None else f"{well}; {told(comes.or_else)} through a session of yours"
+        return "the answer, as if nothing had been"
     words = f"`{comes.error.__name__}`"
     if issubclass(comes.error, TransportError):
         words += f", sent: `{comes.sent}`"

@@ -67,6 +67,7 @@ class Comes:
     status: int | None = None
     fault: str | None = None  # of the body, as the attempt's span names it
     or_else: "Comes | None" = None  # where it is a race which side of the connection is quicker
+    through_aiohttp: "Comes | None" = None  # where its sessions cannot do as well as a connection of our own
 
 
 @frozen(kw_only=True)

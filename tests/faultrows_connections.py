@@ -192,7 +192,7 @@ KEEPING = [
         fault="an answer lies on the kept connection before anything was asked",
         before=lambda a: (READ, a.whole, AFTER_THE_CALL, a.whole),
         server=lambda a: ((READ, a.whole),),
-        comes=evolve(GOES_WELL, or_else=NOT_SENT),  # a session of aiohttp's has no other connection ready
+        comes=evolve(GOES_WELL, through_aiohttp=NOT_SENT),  # it has no other connection ready
         advice="nothing, or call again",
     ),
     Row(
