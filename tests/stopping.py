@@ -10,8 +10,8 @@ from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger
 from loanasync.testing import approval_request
 
 POINTS = ("before claim", "after claim", "before commit", "after commit")
-TIMEOUT = Timeout(total=0.6, attempt=0.5, connect=0.2)
-POLICY = LedgerPolicy(key=b"0123456789abcdef", patience=0.5)  # so that leases run out soon
+TIMEOUT = Timeout(total=2, attempt=1.9, connect=1.5)  # leases run out soon, and a stall is none
+POLICY = LedgerPolicy(key=b"0123456789abcdef", patience=1)
 
 
 def stop(point: str) -> None:
