@@ -1,8 +1,11 @@
 """JSON as bytes: by a library that is fast and strict, and by the standard one where that says no."""
 
 import json
+import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -23,6 +26,10 @@ def _no_constant(name: str) -> None:
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _PAIRS = json.JSONDecoder(object_pairs_hook=list)
+
+_DEEPEST = 10_000  # brackets within brackets: the standard library needs some of the stack for each
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
+_BRACKET = re.compile(rb"[][{}]")
 
 
 def encode(members: Mapping[str, JSON]) -> bytes:
@@ -54,6 +61,9 @@ def decode(body: bytes) -> dict[str, Any]:
     except ValueError:
         pass  # nothing is raised where that error, which quotes the body, would be its context
     if members is None:  # half of a surrogate pair, a byte order mark: no reason to lose an answer
+        # Python 3.11 ends where its stack does, if somebody has raised its recursion limit.
+        if sys.getrecursionlimit() > _DEEPEST and _is_too_deep(body):
+            raise Malformed("body: nested too deeply")
         members = _decoded(_DECODER, body)
     if not isinstance(members, dict):
         raise Malformed("body: not a JSON object")
@@ -74,6 +84,12 @@ def repeated(body: bytes, names: Collection[bytes]) -> list[str]:
             return []
     times = Counter(name for name, _ in _decoded(_PAIRS, body))
     return sorted(name.decode() for name in names if times[name.decode()] > 1)
+
+
+def _is_too_deep(body: bytes) -> bool:
+    brackets = _BRACKET.finditer(_STRING.sub(b"", body))
+    depths = accumulate(1 if bracket[0] in b"[{" else -1 for bracket in brackets)
+    return any(depth > _DEEPEST for depth in depths)
 
 
 def _decoded(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401  (any JSON)

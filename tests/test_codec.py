@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 from datetime import date
 from typing import Any
 
@@ -104,6 +106,29 @@ def test_user_data_is_written_exactly() -> None:
             '"paymentDayOfMonth":5,"profession":"baker","x":"à"}'
         ).encode()
     )
+
+
+UNLIMITED = r"""
+import sys
+from loanasync._json import Malformed, decode
+
+sys.setrecursionlimit(1_000_000)
+half = b'"\\ud800"'  # which keeps the fast parser from reading it
+texts = b'"\\"' + b"[" * 20_000 + b'"'
+assert decode(b'{"a": [' + b"[]," * 20_000 + texts + b"," + half + b"]}")["a"][20_000] == '"' + "[" * 20_000
+for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'["' + b'\\"' * 400_000):
+    try:
+        decode(deep)
+    except Malformed as malformed:
+        print(*malformed.args)
+"""
+
+
+def test_no_body_ends_a_process_whose_recursion_has_no_limit() -> None:
+    command = [sys.executable, "-c", UNLIMITED]
+    said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
+    deep = "body: nested too deeply"
+    assert said.splitlines() == [deep, deep, "body: not JSON"]
 
 
 def test_a_kind_of_document_is_read_as_the_one_that_has_a_name() -> None:

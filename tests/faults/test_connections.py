@@ -28,11 +28,11 @@ def watch_of(client: LoanClient) -> Any:
 
 async def ended(client: LoanClient, attempt: float, order: list[float]) -> None:
     with pytest.raises(ReadTimeoutError):
-        await approve(client, timeout=Timeout(attempt=attempt, connect=attempt / 2))
+        await approve(client, timeout=Timeout(attempt=attempt, connect=0.9 * attempt))
     order.append(attempt)
 
 
-@pytest.mark.parametrize("patience", [(0.3, 0.1, 0.2), (0.1, 0.2, 0.3)], ids=["shorter", "longer"])
+@pytest.mark.parametrize("patience", [(1.5, 0.5, 1.0), (0.5, 1.0, 1.5)], ids=["shorter", "longer"])
 async def test_each_call_ends_in_its_own_time_whichever_began_first(patience: tuple[float, ...]) -> None:
     order: list[float] = []
     async with serving(None) as server, server.client() as client:
