@@ -73,6 +73,11 @@ def answered(status: int, attempts: int = 1) -> Meta:
         (OutcomeUnknownError("approve", "k", "lost", ""), 0, None),
         # it was never asked
         (InvalidRequestError(NO_PROBLEMS), 0, None),
+        (
+            InvalidRequestError(NO_PROBLEMS),
+            1,
+            None,
+        ),  # as a bulk asks, which does not know how often it was sent
         (ClientClosedError(), 0, None),
         # it was given up, before and after it was sent
         (asyncio.CancelledError(), 0, None),
