@@ -40,6 +40,7 @@ class LedgerError(LoanError):
         ... except LedgerError as error:
         ...     print(type(error).__name__)
         LedgerUnavailableError
+        >>> run(shop.aclose())
     """
 
     operation: str
@@ -68,6 +69,7 @@ class LedgerUnavailableError(LedgerError):
         ... except LedgerUnavailableError as error:
         ...     print(error.cause_type)
         FileNotFoundError
+        >>> run(shop.aclose())
     """
 
     cause_type: str
