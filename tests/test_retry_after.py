@@ -1,0 +1,37 @@
+"""How long a service asks to wait, in seconds or as a date: whatever it says, it is a wait."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loanasync._retry import retry_after
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [
+        pytest.param("3", 3, 3, id="seconds"),
+        pytest.param("", 0, 0, id="empty"),
+        pytest.param("soon", 0, 0, id="words"),
+        pytest.param("-5", 0, 0, id="negative"),
+        pytest.param("٣", 0, 0, id="other digits"),
+        pytest.param("9" * 5000, 10**9, 10**10, id="enormous"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0, id="past"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0, id="past without zone"),
+        pytest.param("Wed, 21 Oct " + "9" * 20 + " 07:28:00 GMT", 0, 0, id="far year"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 +" + "9" * 20, 0, 0, id="far zone"),
+        pytest.param(
+            format_datetime(datetime.now(UTC) + timedelta(hours=9)), 8 * 3600, 9 * 3600, id="future"
+        ),
+    ],
+)
+def test_retry_after_is_read_in_both_forms_and_never_fails(asked: str, least: float, most: float) -> None:
+    assert least <= retry_after({"Retry-After": asked}) <= most
+
+
+@given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
+def test_any_retry_after_is_a_wait(asked: str) -> None:
+    assert retry_after({"Retry-After": asked}) >= 0
