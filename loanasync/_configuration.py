@@ -132,7 +132,7 @@ def _address(base_url: object) -> tuple[str, str, int]:
         )
     default = 443 if parts.scheme == "https" else 80
     # In one spelling, whichever is given: a ledger's keys are made from it.
-    where = parts.netloc.lower().partition("]")[0] + "]" if ":" in host else host
+    where = f"[{host}]" if ":" in host else host
     if port not in (None, default):
         where = f"{where}:{port}"
     return f"{parts.scheme}://{where}{parts.path.rstrip('/')}", host, port or default

@@ -223,7 +223,6 @@ class Wire(asyncio.Protocol):
                 data = data[end + len(_HEAD_ENDS) :]
             self._parse(data)
         except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
-            self._is_good = False
             self._look_at_content()  # which may be whole
             self._fail(error if isinstance(error, http.HttpProcessingError) else http.HttpProcessingError())
         else:
