@@ -1,0 +1,65 @@
+"""The points that the specification leaves open, as switches of the sandbox: one reading is played at a time."""
+
+from typing import Literal, get_args, get_type_hints
+
+from attrs import fields, frozen
+
+__all__ = ["Readings"]
+
+
+@frozen(kw_only=True)
+class Readings:
+    """One reading of the specification; the defaults are the readings that this package assumes.
+
+    Args:
+        refusal: Status of a refusal, 422 or 201, with ``approved: false`` in both (spec §3, §4.1).
+        validation: Status of validation errors (spec §7).
+        conflict: Whether a 409 is sent before the evaluation, or after it (spec §7).
+        evaluates: Whether a customer is evaluated once, or once for each order token (spec §3).
+        fiscal_code: How the fiscal code is echoed (spec §2.1).
+        domain: Whether domain messages have the text of spec §7, another one, or another language.
+        dates: Whether dates of a completion come back as days, or with a time (spec §2.2).
+        creation: Shape of the response to a creation (spec §4.3).
+        documents: Shape of the response to an upload of documents (spec §4.3).
+        completion: Which fields the 200 of a completion has (spec §4.2).
+        redirect_url: Whether an approval has a ``redirectUrl`` (spec §1.3, §2.1).
+        already_evaluated: Status of "User already evaluated for approval" (spec §3, §7).
+
+    Raises:
+        ValueError: A switch has no such value; the text names those that it has.
+
+    Example:
+        >>> from loanasync.sandbox import Readings
+        >>> Readings(refusal="201").refusal
+        '201'
+    """
+
+    refusal: Literal["422", "201"] = "422"
+    validation: Literal["400", "422"] = "400"
+    conflict: Literal["before", "after"] = "before"
+    evaluates: Literal["customer", "order"] = "customer"
+    fiscal_code: Literal["exact", "masked", "omocodia", "missing"] = "exact"
+    domain: Literal["verbatim", "reworded", "localized"] = "verbatim"
+    dates: Literal["day", "time"] = "day"
+    creation: Literal["object", "array", "empty"] = "object"
+    documents: Literal["object", "array", "empty"] = "object"
+    completion: Literal["complete", "partial", "empty"] = "complete"
+    redirect_url: Literal["present", "missing", "empty"] = "present"
+    already_evaluated: Literal["400", "409"] = "400"
+
+    def __attrs_post_init__(self) -> None:
+        for name, values in self.choices().items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"reading {name} must be one of {', '.join(values)}")
+
+    @classmethod
+    def choices(cls) -> dict[str, tuple[str, ...]]:
+        """Return the values that each switch can have, the default first.
+
+        Example:
+            >>> from loanasync.sandbox import Readings
+            >>> Readings.choices()["refusal"]
+            ('422', '201')
+        """
+        hints = get_type_hints(cls)
+        return {each.name: get_args(hints[each.name]) for each in fields(cls)}
