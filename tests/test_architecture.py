@@ -68,9 +68,9 @@ NOT_LOADED = {"errors._ledger": {"_decisions"}, "_ledger": {"ledger"}, "_client"
 
 # And so within the sandbox.
 SANDBOX = [
-    *("_customers", "_validation", "_nearest", "_logs"),
+    *("_readings", "_customers", "_validation", "_nearest", "_logs"),
     *("_outcomes._outcome", "_outcomes._tags", "_outcomes._rules", "_outcomes.__init__"),
-    *("_answers", "_linter"),
+    *("_shapes", "_answers", "_linter"),
     *("_journal._masking", "_journal._entry", "_journal._matching", "_journal._journal", "_journal.__init__"),
     *("_engine", "_sdk", "_process", "_safety", "_delivery", "_service", "_sqlite", "_threads", "_openapi"),
     *("_pages._filters", "_pages._replay", "_pages._pages", "_pages._web", "_pages.__init__"),

@@ -9,12 +9,14 @@ from loanasync.sandbox._journal import Entry, Journal
 from loanasync.sandbox._linter import Finding
 from loanasync.sandbox._outcomes import Rule
 from loanasync.sandbox._process import SandboxProcess
+from loanasync.sandbox._readings import Readings
 from loanasync.sandbox._server import Sandbox
 
 __all__ = [
     "Entry",
     "Finding",
     "Journal",
+    "Readings",
     "Rule",
     "Sandbox",
     "SandboxProcess",

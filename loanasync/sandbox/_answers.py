@@ -4,11 +4,14 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
+from loanasync.sandbox import _shapes as shapes
 from loanasync.sandbox._customers import Customer, Customers
 from loanasync.sandbox._outcomes import Answer, Outcome
+from loanasync.sandbox._readings import Readings
 from loanasync.sandbox._validation import (
     BLANK_IN_ITALIAN,
-    Errors,
     asked_to_be_wrong,
     instalments_of,
     is_fiscal_code,
@@ -18,21 +21,12 @@ from loanasync.sandbox._validation import (
     wrong_in_user_data,
 )
 
-__all__ = ["ALREADY_EVALUATED", "approve", "complete", "create", "denied", "rejected", "system_error"]
-__all__ += ["upload_documents"]
+__all__ = ["approve", "complete", "create", "order_of", "upload_documents"]
 
 Body = Mapping[str, Any]
 
 _REFUSED_ABOVE = 1_000_000  # euro cents: the sandbox's own line, so that a refusal is easy to get
 _FEE = 0.03  # assumed, so that netAmount is not the amount
-
-# spec §7, domain errors
-_USER_NOT_FOUND = "User not found"
-ALREADY_EVALUATED = "User already evaluated for approval"
-_SHOP_NOT_ALLOWED = "This sales point cannot apply for a loan"
-_INVALID_FISCAL_CODE = "Invalid fiscalCode."
-
-_DOMAIN_ERRORS = {"nouser": _USER_NOT_FOUND, "already": ALREADY_EVALUATED, "noshop": _SHOP_NOT_ALLOWED}
 
 # spec §4.2: a completion may be answered with 400 or 403, and it is no evaluation.
 _ERRORS_OF_COMPLETION = ("forbidden", "nouser", "noshop")
@@ -44,80 +38,85 @@ _ECHOED = (
 )
 
 
-def denied() -> Answer:
-    """Wrong credentials (spec §5, §7)."""
-    return Answer(403, {"error": "Access denied"})  # spec §7: `error`, singular, and a string
+def order_of(body: Body | None) -> str:
+    """Return the token of the order that an approval is for (spec §2.1); a missing one is one value, too."""
+    token = (body or {}).get("orderToken")
+    return token if isinstance(token, str) else ""
 
 
-def rejected(errors: Errors) -> Answer:
-    """Something was formally wrong, or a domain error (spec §7)."""
-    return Answer(400, {"errors": errors})
-
-
-def _domain(message: str) -> Answer:
-    return rejected({"domain": [message]})
-
-
-def system_error() -> Answer:
-    """The service's own fault (spec §7)."""
-    return Answer(500, {"errors": {"system": ["System error"]}})
-
-
-def create(customers: Customers, body: Body) -> Answer:
+def create(customers: Customers, body: Body, readings: Readings) -> Answer:
     """Spec §4.3. Payload and answer are not shown: what is read and answered here is assumed."""
     if errors := wrong_in_creation(body):
-        return rejected(errors)
+        return shapes.rejected(errors, readings)
     code = body["fiscalCode"]
-    if customers.of(code).approved is not None:
-        return _domain(ALREADY_EVALUATED)
+    # Assumed: where each order is evaluated, a request can be created again for the next one.
+    if readings.evaluates == "customer" and customers.of(code).approved is not None:
+        return shapes.domain_error("already", readings)
     customer = customers.admit(code)
     customer.documents = False
     customer.additional_data_needed = body.get("additionalDataNeeded") is True
-    return Answer(201, {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed})
+    created = {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed}
+    return shapes.shaped(Answer(201, created), readings.creation)
 
 
 def approve(
-    customers: Customers, code: str, body: Body, outcome: Outcome, dialect: str | None, base_url: str
+    customers: Customers,
+    code: str,
+    body: Body,
+    outcome: Outcome,
+    dialect: str | None,
+    base_url: str,
+    readings: Readings,
 ) -> Answer:
     """Spec §4.1."""
     customer = customers.of(code)
     if not customer.created or customer.approved is not None:
-        return _barred(customer, code, dialect)
+        return _barred(customer, code, dialect, readings)
     if errors := wrong_in_approval(body, dialect, additional=customer.additional_data_needed):
-        return rejected(errors)
+        return shapes.rejected(errors, readings)
     if errors := asked_to_be_wrong(outcome.invalid, completing=False):
-        return rejected(errors)
-    if outcome.error is not None:
-        return _asked_for(outcome.error)
+        return shapes.rejected(errors, readings)
+    conflict_after = outcome.error == "conflict" and readings.conflict == "after"
+    if outcome.error is not None and not conflict_after:
+        return _asked_for(outcome.error, readings)
     wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
     customer.approved = wanted == "approved"
+    customer.order = order_of(body)
     customer.request = {**body, "instalments": instalments_of(body, dialect)}
     customers.give_page(code, customer)
-    decision = _decision(customer, code, outcome, dialect, base_url)
-    return Answer(201 if customer.approved else 422, decision, evaluated=True)
+    if conflict_after:
+        return evolve(shapes.conflict(), evaluated=True)
+    decision = _decision(customer, code, outcome, dialect, base_url, readings)
+    return Answer(201 if customer.approved else int(readings.refusal), decision, evaluated=True)
 
 
-def _barred(customer: Customer, code: str, dialect: str | None) -> Answer:
+def _barred(customer: Customer, code: str, dialect: str | None, readings: Readings) -> Answer:
     if customer.created:
-        return _domain(ALREADY_EVALUATED)  # spec §3
+        return shapes.domain_error("already", readings)  # spec §3
     if is_fiscal_code(code):
-        return _domain(_USER_NOT_FOUND)
+        return shapes.domain_error("nouser", readings)
     if dialect == "civic_number":  # spec §7: a domain error in one approval description; which is assumed
-        return _domain(_INVALID_FISCAL_CODE)
-    return rejected({"fiscalCode": ["Invalid fiscal code"]})
+        return shapes.domain_error("code", readings)
+    return shapes.rejected({"fiscalCode": ["Invalid fiscal code"]}, readings)
 
 
-def _asked_for(error: str) -> Answer:
-    if error == "forbidden":
-        return denied()
-    if error == "conflict":
-        # spec §7: `errors` is a single string here; its wording is not shown.
-        return Answer(409, {"errors": "The request cannot be completed"})
-    return _domain(_DOMAIN_ERRORS[error])
+def _asked_for(error: str, readings: Readings) -> Answer:
+    match error:
+        case "nouser" | "already" | "noshop":
+            return shapes.domain_error(error, readings)
+        case "forbidden":
+            return shapes.denied()
+        case _:
+            return shapes.conflict()
 
 
 def _decision(
-    customer: Customer, code: str, outcome: Outcome, dialect: str | None, base_url: str
+    customer: Customer,
+    code: str,
+    outcome: Outcome,
+    dialect: str | None,
+    base_url: str,
+    readings: Readings,
 ) -> dict[str, Any]:
     """The response fields of spec §2.1; what was not sent is not echoed."""
     sent = customer.request
@@ -127,7 +126,7 @@ def _decision(
         "approved": customer.approved,
         "approvalMessageApiFull": f"The request was {said}.",
         "approvalMessageApiSemiFull": said,
-        "fiscalCode": code,
+        **shapes.echoed_code(code, readings),
         **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
         outcome.street_number or street_number: number,
         "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
@@ -136,32 +135,33 @@ def _decision(
     if sent.get("paymentDayOfMonth") is not None:
         decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: comes back as an integer
     if customer.approved and outcome.redirect:
-        decision["redirectUrl"] = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
+        url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
+        decision |= shapes.redirect_url(url, readings)
     return decision
 
 
-def upload_documents(customers: Customers, code: str) -> Answer:
+def upload_documents(customers: Customers, code: str, readings: Readings) -> Answer:
     """Spec §4.3. Payload and answer are not shown: any object is accepted, and the answer is assumed."""
     customer = customers.of(code)
     if not customer.created:
-        return _domain(_USER_NOT_FOUND)
+        return shapes.domain_error("nouser", readings)
     customer.documents = True
-    return Answer(201, {"fiscalCode": code, "documents": "received"})
+    return shapes.shaped(Answer(201, {"fiscalCode": code, "documents": "received"}), readings.documents)
 
 
-def complete(customers: Customers, code: str, body: Body, outcome: Outcome) -> Answer:
+def complete(customers: Customers, code: str, body: Body, outcome: Outcome, readings: Readings) -> Answer:
     """Spec §4.2."""
     if not is_fiscal_code(code):
-        return _domain(_INVALID_FISCAL_CODE)
+        return shapes.domain_error("code", readings)
     customer = customers.of(code)
     if not customer.created:
-        return _domain(_USER_NOT_FOUND)
+        return shapes.domain_error("nouser", readings)
     if outcome.error in _ERRORS_OF_COMPLETION:
-        return _asked_for(outcome.error)
+        return _asked_for(outcome.error, readings)
     if not customer.documents:
         # spec §4.2: the documents come first; what is answered without them is not shown, so assumed.
-        return rejected({"documents": [BLANK_IN_ITALIAN]})
+        return shapes.rejected({"documents": [BLANK_IN_ITALIAN]}, readings)
     if errors := wrong_in_user_data(body) or asked_to_be_wrong(outcome.invalid, completing=True):
-        return rejected(errors)
+        return shapes.rejected(errors, readings)
     customer.user_data = dict(body)
-    return Answer(200, body, saved=True)
+    return Answer(200, shapes.completed(body, readings), saved=True)

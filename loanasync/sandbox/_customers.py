@@ -31,6 +31,8 @@ class Customer:
         page: Name of the customer's page in the web application.
         application: What the person did there.
         told: What the shop was told last of the approval.
+        order: Token of the order that `approved`, `request`, `page`, `application` and `told` belong to.
+        orders: These fields of the customer's other orders, by token (`Readings.evaluates`).
         calls: Calls so far, by operation.
         faults: Counted faults so far, by operation for a tag's, and by rule.
         gone: Whether it was reset or forgotten; a call that waits may still hold it.
@@ -46,9 +48,27 @@ class Customer:
     page: str = field(default="", repr=False)
     application: Literal["open", "accepted", "cancelled"] = "open"
     told: Told = ""
+    order: str = field(default="", repr=False)
+    orders: dict[str, dict[str, Any]] = field(factory=dict, repr=False)
     calls: dict[str, int] = field(factory=dict)
     faults: dict[str, int] = field(factory=dict)
     gone: bool = field(default=False, eq=False)  # reset or forgotten, while a call may still wait
+
+    def select(self, order: str) -> None:
+        """Put the fields of the current order away, and take those of another one."""
+        if order == self.order:
+            return
+        current = {name: getattr(self, name) for name in _OF_ORDER}
+        if current != _NEW_ORDER:
+            self.orders[self.order] = current
+        for name, value in self.orders.pop(order, _new_order()).items():
+            setattr(self, name, value)
+        self.order = order
+
+    def pages(self) -> dict[str, str]:
+        """Return the order token of each page in the web application."""
+        pages = {self.page: self.order, **{kept["page"]: order for order, kept in self.orders.items()}}
+        return {page: order for page, order in pages.items() if page}
 
 
 class Snapshot(dict[str, str]):
@@ -155,9 +175,13 @@ class Customers:
         return list(self._by_code.items())
 
     def at_page(self, page: str) -> tuple[str, Customer] | None:
-        """Fiscal code and customer of a page of the web application."""
+        """Fiscal code and customer of a page of the web application, with the page's order selected."""
         code = self._by_page.get(page)
-        return None if code is None else (code, self._by_code[code])
+        if code is None:
+            return None
+        customer = self._by_code[code]
+        customer.select(customer.pages()[page])
+        return code, customer
 
     def of(self, code: str) -> Customer:
         """The customer with this fiscal code, or the stranger who was asked for by it."""
@@ -228,13 +252,14 @@ class Customers:
             each.gone = True
         self._strangers.clear()
         self._by_code = OrderedDict(known)
-        self._by_page = {customer.page: code for code, customer in known.items() if customer.page}
+        self._by_page = {page: code for code, customer in known.items() for page in customer.pages()}
         self._make_room()
 
     def _drop(self, code: str) -> None:
         customer = self._by_code.pop(code)
         customer.gone = True
-        self._by_page.pop(customer.page, None)
+        for page in customer.pages():
+            self._by_page.pop(page, None)
         if self._writing and self._store is not None:
             self._store.delete(code)
 
@@ -245,7 +270,19 @@ def _dump(customer: Customer) -> str:
 
 
 def _load(record: str) -> Customer:
-    customer = Customer(**json.loads(record))
+    members = json.loads(record)
+    customer = _checked(Customer(**members))
+    for kept in customer.orders.values():
+        if kept.keys() != set(_OF_ORDER):
+            raise ValueError(kept)
+        _checked(Customer(**kept))
+    if "order" not in members:  # written before there were several orders
+        token = customer.request.get("orderToken")
+        customer.order = token if isinstance(token, str) else ""
+    return customer
+
+
+def _checked(customer: Customer) -> Customer:
     for each in fields(Customer):
         value, usual = getattr(customer, each.name), getattr(_USUAL, each.name)
         if type(value) is not type(usual) and not (each.name == "approved" and isinstance(value, bool)):
@@ -253,4 +290,11 @@ def _load(record: str) -> Customer:
     return customer
 
 
+def _new_order() -> dict[str, Any]:
+    fresh = Customer()
+    return {name: getattr(fresh, name) for name in _OF_ORDER}
+
+
+_OF_ORDER = ("approved", "request", "page", "application", "told")
 _USUAL = Customer()
+_NEW_ORDER = _new_order()

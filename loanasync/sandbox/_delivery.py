@@ -25,13 +25,15 @@ _GARBAGE = b'{"approved": \x00\xff tr'
 _HTML = "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
-def json_response(
-    body: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
-) -> web.Response:
-    """A JSON object as an answer."""
-    return web.Response(
-        body=_WRITER.encode(body).encode(), status=status, headers=headers, content_type="application/json"
-    )
+def json_response(body: object, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A JSON value as an answer; None is no body at all."""
+    if body is None:
+        return web.Response(status=status, headers=headers)
+    return web.Response(body=_written(body), status=status, headers=headers, content_type="application/json")
+
+
+def _written(body: object) -> bytes:
+    return b"" if body is None else _WRITER.encode(body).encode()
 
 
 async def deliver(
@@ -94,7 +96,7 @@ async def _started(request: web.Request, answer: Answer, length: int) -> web.Str
 
 
 async def _truncated(request: web.Request, answer: Answer) -> web.StreamResponse:
-    body = _WRITER.encode(answer.body).encode()
+    body = _written(answer.body)
     response = await _started(request, answer, len(body))
     await response.write(body[: len(body) // 2])
     if request.transport is not None:
@@ -103,9 +105,9 @@ async def _truncated(request: web.Request, answer: Answer) -> web.StreamResponse
 
 
 async def _dripping(request: web.Request, answer: Answer, ending: asyncio.Event) -> web.StreamResponse:
-    body = _WRITER.encode(answer.body).encode()
+    body = _written(answer.body)
     response = await _started(request, answer, len(body))
-    size = -(-len(body) // _PIECES)
+    size = max(1, -(-len(body) // _PIECES))
     for start in range(0, len(body), size):
         if has_gone(request):
             break

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from loanasync.sandbox import _answers as answers
+from loanasync.sandbox import _shapes as shapes
 from loanasync.sandbox._customers import Customer, Customers, Told
 from loanasync.sandbox._journal import Entry, Journal
 from loanasync.sandbox._linter import Linter
 from loanasync.sandbox._outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
+from loanasync.sandbox._readings import Readings
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -21,6 +23,7 @@ __all__ = ["Call", "Engine", "Treated"]
 # After these the shop has no answer of the service's.
 _LEAVES_NOTHING = frozenset({"reset", "hang", "html502", "empty", "trunc", "garbage"})
 _SILENT = frozenset({"reset", "hang"})
+_MANY = 10_000  # customers, as a sandbox remembers by default
 _TOO_LONG = "(too long to be kept)"
 
 
@@ -31,9 +34,9 @@ class Call:
     operation: str
     code: str = field(repr=False)
     body: Mapping[str, Any] | None = field(repr=False)
-    method: str
-    route: str
-    base_url: str
+    method: str = ""
+    route: str = ""
+    base_url: str = ""
     findings: tuple[str, ...] = ()
     outcome: Outcome = PLAIN
     rule: Rule | None = None
@@ -61,10 +64,37 @@ class Treated:
 
 
 class Engine:
-    """What is behind the endpoints; its methods do not wait, so each is whole to all others."""
+    """What is behind the endpoints; its methods do not wait, so each is whole to all others.
+
+    It needs no server: plan a call, then treat it. A call is changed by both, so each is made once.
+
+    Args:
+        customers: The customers that it knows.
+        rules: The rules that choose outcomes.
+        linter: The linter of the protocol.
+        journal: The journal that `record` writes.
+        dialect: The one description to speak; None accepts both.
+        readings: The reading of the specification to play.
+
+    Example:
+        >>> from loanasync.sandbox import Readings
+        >>> from loanasync.sandbox._engine import Call, Engine
+        >>> engine = Engine.in_memory(Readings(creation="array"))
+        >>> call = Call("create_request", "TSTXYZ00A00A000A", {"fiscalCode": "TSTXYZ00A00A000A"})
+        >>> engine.plan(call)
+        >>> treated = engine.treat(call)
+        >>> treated.answer.status, len(treated.answer.body), treated.fault
+        (201, 1, '')
+    """
 
     def __init__(
-        self, customers: Customers, rules: Rules, linter: Linter, journal: Journal, dialect: str | None
+        self,
+        customers: Customers,
+        rules: Rules,
+        linter: Linter,
+        journal: Journal,
+        dialect: str | None,
+        readings: Readings = Readings(),
     ) -> None:
         self.customers = customers
         self.rules = rules
@@ -74,22 +104,33 @@ class Engine:
         self.lock: AbstractContextManager[object] = (
             threading.RLock()
         )  # a test may reset what another thread serves
+        self.readings = readings
         self._dialect = dialect
         rules.changed = self.changed
+
+    @classmethod
+    def in_memory(cls, readings: Readings = Readings(), *, dialect: str | None = None) -> "Engine":
+        """Return an engine without a server and without a state file."""
+        return cls(Customers(_MANY), Rules(0), Linter(""), Journal(), dialect, readings)
 
     def plan(self, call: Call) -> Answer | None:
         """Choose the call's outcome; an answer when its tag cannot be read."""
         with self.lock:
             customer = call.customer = self.customers.of(call.code)
+            self._select_order(call, customer)
             number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
             call.rule = self.rules.choose(call.operation, call.code, number)
             try:
                 call.outcome = self._tagged(call, customer)
             except UnknownTagError as unknown:
-                return answers.rejected({"email": [str(unknown)]})
+                return shapes.rejected({"email": [str(unknown)]}, self.readings)
             if call.rule is not None and call.rule.outcome is not None:
                 call.outcome = call.rule.outcome.over(call.outcome)
             return None
+
+    def _select_order(self, call: Call, customer: Customer) -> None:
+        if self.readings.evaluates == "order" and call.operation == "approve":
+            customer.select(answers.order_of(call.body))
 
     def _tagged(self, call: Call, customer: Customer) -> Outcome:
         if call.operation == "complete":
@@ -106,8 +147,9 @@ class Engine:
         """Do the call's work, or what its outcome wants instead, and remember it."""
         with self.lock:
             if call.is_forgotten:
-                return Treated(answers.system_error())
+                return Treated(shapes.system_error())
             customer = self.customers.of(call.code)
+            self._select_order(call, customer)  # another call may have come while this one waited
             call.findings += tuple(self.linter.of_call(call.operation, customer))
             treated = self._fault_before(call, customer) or self._worked(call)
             if call.operation == "approve":
@@ -119,6 +161,7 @@ class Engine:
         """The shop went before it was answered: whatever it was, it was told nothing."""
         with self.lock:
             if call.operation == "approve" and call.customer is not None:
+                self._select_order(call, call.customer)
                 call.customer.told = "nothing"
                 self.customers.save(call.code, call.customer)
 
@@ -131,7 +174,7 @@ class Engine:
         if fault is not None:
             if not outcome.endless:
                 customer.faults[counted] = turn + 1
-            return Treated(answers.system_error(), fault, "before")
+            return Treated(shapes.system_error(), fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
             return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
@@ -146,20 +189,22 @@ class Engine:
             canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
             return Treated(canned, str(canned.status), "after", canned=True)
         if outcome.after == "500":
-            answer = evolve(answers.system_error(), evaluated=answer.evaluated, saved=answer.saved)
+            answer = evolve(shapes.system_error(), evaluated=answer.evaluated, saved=answer.saved)
         return Treated(answer, outcome.after or "", "after" if outcome.after else "")
 
     def _work(self, call: Call) -> Answer:
-        outcome, body = call.outcome, call.body or {}
+        outcome, body, readings = call.outcome, call.body or {}, self.readings
         match call.operation:
             case "create_request":
-                return answers.create(self.customers, body)
+                return answers.create(self.customers, body, readings)
             case "approve":
-                return answers.approve(self.customers, call.code, body, outcome, self._dialect, call.base_url)
+                return answers.approve(
+                    self.customers, call.code, body, outcome, self._dialect, call.base_url, readings
+                )
             case "upload_documents":
-                return answers.upload_documents(self.customers, call.code)
+                return answers.upload_documents(self.customers, call.code, readings)
             case _:
-                return answers.complete(self.customers, call.code, body, outcome)
+                return answers.complete(self.customers, call.code, body, outcome, readings)
 
     def reset(self) -> None:
         """Forget all that came and all rules."""
@@ -210,11 +255,8 @@ def _told(treated: Treated) -> Told:
     status = treated.answer.status
     if treated.fault in _LEAVES_NOTHING or status > 500:  # noqa: PLR2004  (spec §7 knows one fault)
         return "nothing"
-    if status in _DECISIONS:
-        return _DECISIONS[status]
-    errors = treated.answer.body.get("errors")
-    already = isinstance(errors, dict) and errors.get("domain") == [answers.ALREADY_EVALUATED]
-    return "already" if already else "other"
-
-
-_DECISIONS: dict[int, Told] = {201: "approved", 422: "refused"}
+    body = treated.answer.body
+    approved = body.get("approved") if isinstance(body, Mapping) else None
+    if isinstance(approved, bool):  # the one value that states the decision (spec §3), whatever the status
+        return "approved" if approved else "refused"
+    return "already" if shapes.is_already_evaluated(treated.answer) else "other"

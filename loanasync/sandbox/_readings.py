@@ -1,4 +1,4 @@
-"""The points that the specification leaves open, as switches of the sandbox: one reading is played at a time."""
+"""Switches of the sandbox, one for each point that the specification leaves open."""
 
 from typing import Literal, get_args, get_type_hints
 

@@ -16,6 +16,7 @@ from loanasync.sandbox._logs import quiet_logger
 from loanasync.sandbox._outcomes import Operation, Rule, Rules
 from loanasync.sandbox._pages import Web
 from loanasync.sandbox._process import SandboxProcess
+from loanasync.sandbox._readings import Readings
 from loanasync.sandbox._safety import check_host, check_shop, check_token, is_loopback
 from loanasync.sandbox._sdk import client_of
 from loanasync.sandbox._service import LARGEST_BODY, Service
@@ -45,8 +46,10 @@ class Sandbox:
         customers: Customers to remember; beyond, the oldest are forgotten.
         shop_url: Where the web application leads back to.
         allow_remote: Serve the network, too, although nothing protects what is here.
+        readings: The reading of the specification to play, where it leaves a point open.
 
     Raises:
+        TypeError: `readings` is something else.
         ValueError: An argument cannot work; it is named.
 
     Example:
@@ -72,12 +75,15 @@ class Sandbox:
         customers: int = 10_000,
         shop_url: str | None = None,
         allow_remote: bool = False,
+        readings: Readings = Readings(),
     ) -> None:
         check_host(host, allow_remote=allow_remote)
         check_token(auth_token)
         check_shop(shop_id, shop_url)
         if dialect not in (None, "street_number", "civic_number"):
             raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
+        if not isinstance(readings, Readings):
+            raise TypeError("readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')")
         if journal < 0 or customers < 1:
             raise ValueError(f"journal {journal} must be 0 or more, customers {customers} 1 or more")
         self.shop_id = shop_id
@@ -98,6 +104,7 @@ class Sandbox:
             Linter(auth_token),
             Journal(journal, on=journal > 0),
             dialect,
+            readings,
         )
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.sandbox._journal._masking import MASK, masked, pseudonym
+from loanasync.sandbox._journal._masking import MASK, masked, masked_answer, pseudonym
 
 __all__ = ["Entry"]
 
@@ -26,7 +26,7 @@ class Entry:
         evaluated: Whether this very call decided the request.
         fault: The fault with its phase, such as ``resetafter``; empty for none.
         request: The JSON object that came; None when it was none.
-        answer: The JSON object that was answered, also when a fault spoiled it on its way.
+        answer: The JSON value that was answered, also when a fault spoiled it on its way; None for no body.
         findings: Rules of the protocol that this call broke.
         canned: Whether the answer is one that a rule wrote.
 
@@ -49,7 +49,7 @@ class Entry:
     evaluated: bool
     fault: str
     request: Mapping[str, Any] | None
-    answer: Mapping[str, Any] | None
+    answer: Mapping[str, Any] | list[Any] | None
     findings: tuple[str, ...] = field(default=())
     canned: bool = False
 
@@ -68,7 +68,7 @@ class Entry:
             "evaluated": self.evaluated,
             "fault": self.fault,
             "request": masked(self.request),
-            "answer": masked(self.answer, told=not self.canned),
+            "answer": masked_answer(self.answer, told=not self.canned),
             "findings": list(self.findings),
         }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from loanasync.sandbox._outcomes import UnknownTagError, read_email, words_of
 
-__all__ = ["MASK", "masked", "masked_email", "pseudonym", "shown"]
+__all__ = ["MASK", "masked", "masked_answer", "masked_email", "pseudonym", "shown"]
 
 MASK = "***"
 _KEY = secrets.token_bytes(16)
@@ -43,6 +43,15 @@ def masked(body: Mapping[str, Any] | None, *, told: bool = False) -> dict[str, A
         return None
     sentences = ("error", "errors") if told else ()
     return {name: value if name in sentences else shown(name, value) for name, value in body.items()}
+
+
+def masked_answer(
+    body: Mapping[str, Any] | list[Any] | None, *, told: bool = False
+) -> dict[str, Any] | list[Any] | None:
+    """Mask the body of a response: an object as in `masked`, an array element by element."""
+    if isinstance(body, list):
+        return [masked(each, told=told) if isinstance(each, Mapping) else MASK for each in body]
+    return masked(body, told=told)
 
 
 def masked_email(email: object) -> str:

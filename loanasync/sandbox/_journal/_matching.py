@@ -22,7 +22,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "evaluated": (bool,),
     "fault": (str,),
     "body": (Mapping,),
-    "answer": (Mapping, type(None)),
+    "answer": (Mapping, list, type(None)),
     "findings": (tuple,),
     "canned": (bool,),
 }

@@ -14,10 +14,13 @@ After = Literal["500", "reset", "hang", "html502", "empty", "trunc", "garbage"]
 
 @frozen
 class Answer:
-    """A status and its body; `evaluated` when the very call decided, `saved` when it completed."""
+    """A status and its body; `evaluated` when the very call decided, `saved` when it completed.
+
+    The body is None where nothing but the status and headers is sent.
+    """
 
     status: int
-    body: Mapping[str, Any] = field(repr=False)
+    body: Mapping[str, Any] | list[Any] | None = field(repr=False)
     evaluated: bool = False
     saved: bool = False
     headers: Mapping[str, str] | None = None
