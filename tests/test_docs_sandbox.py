@@ -9,7 +9,7 @@ from pathlib import Path
 import tagpage
 from attrs import evolve
 
-from loanasync.sandbox import Sandbox
+from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox._linter import RULES
 from loanasync.sandbox._outcomes._outcome import PLAIN
@@ -49,5 +49,11 @@ def test_every_option_of_the_command_has_a_name_in_python() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "loanasync", "sandbox", "--help"], capture_output=True, text=True, check=True
     )
-    for name in options - {"faults"}:
+    for name in options - {"faults", "readings"}:  # given one by one, as --fault and --reading
         assert f"--{name.replace('_', '-')[:12]}" in shown.stdout
+
+
+def test_readings_table_has_every_switch_and_value() -> None:
+    rows = re.findall(r"^\| `(\w+)=` \| (.+?) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {name: tuple(re.findall("`([^`]+)`", values)) for name, values in rows} == Readings.choices()
+    assert len(rows) == len(Readings.choices())

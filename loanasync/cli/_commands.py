@@ -101,6 +101,13 @@ def sandbox(
     journal: Annotated[int, typer.Option(min=0, help="Calls to keep, 0 for none.")] = 1000,
     customers: Annotated[int, typer.Option(min=1, help="Customers to remember.")] = 10_000,
     shop_url: Annotated[str | None, typer.Option(help="Where the web application leads back to.")] = None,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SWITCH=VALUE",
+            help="Another reading of the specification, such as refusal=201; may be given again.",
+        ),
+    ] = None,
     *,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Serve the network, too, unprotected.")
@@ -111,7 +118,7 @@ def sandbox(
 
     Example: loanasync sandbox --port 8080 --fault 500:0.1:after --state shop.sqlite --open
     """
-    from loanasync.sandbox import Sandbox, serve  # noqa: PLC0415  (its server takes long to be loaded)
+    from loanasync.sandbox import Readings, Sandbox, serve  # noqa: PLC0415  (its server takes long to be loaded)
 
     try:
         service = Sandbox(
@@ -127,6 +134,7 @@ def sandbox(
             customers=customers,
             shop_url=shop_url,
             allow_remote=allow_remote,
+            readings=Readings.parse(reading or ()),
         )
         asyncio.run(serve(service, open_page=open_page))
     except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from loanasync.sandbox import Sandbox, serve
+from loanasync.sandbox import Readings, Sandbox, serve
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,6 +31,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--journal", type=int, default=1000, help="calls to keep, 0 for none")
     add("--customers", type=int, default=10_000, help="customers to remember")
     add("--shop-url", help="where the web application leads back to")
+    add(
+        "--reading",
+        dest="readings",
+        action="append",
+        default=[],
+        metavar="SWITCH=VALUE",
+        help="another reading of the specification, such as refusal=201; may be given again",
+    )
     add("--allow-remote", action="store_true", help="serve the network, too, unprotected")
     add("--open", action="store_true", help="show the inspector in the browser")
     return parser
@@ -41,6 +49,7 @@ def main() -> None:
     options = vars(_parser().parse_args())
     open_page = options.pop("open")
     try:
+        options["readings"] = Readings.parse(options["readings"])
         asyncio.run(serve(Sandbox(**options), open_page=open_page))
     except (OSError, OverflowError, ValueError) as error:
         print(f"the sandbox cannot start: {error}", file=sys.stderr)  # noqa: T201  (what a command is for)

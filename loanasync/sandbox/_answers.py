@@ -92,7 +92,8 @@ def approve(
 
 def _barred(customer: Customer, code: str, dialect: str | None, readings: Readings) -> Answer:
     if customer.created:
-        return shapes.domain_error("already", readings)  # spec §3
+        # spec §3 says "a request" and "user": that a customer, or an order, is evaluated once is assumed.
+        return shapes.domain_error("already", readings)
     if is_fiscal_code(code):
         return shapes.domain_error("nouser", readings)
     if dialect == "civic_number":  # spec §7: a domain error in one approval description; which is assumed

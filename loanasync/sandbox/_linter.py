@@ -13,7 +13,7 @@ __all__ = ["RULES", "Finding", "Linter"]
 
 RULES = {
     "post-after-422": (
-        "A refused customer was asked for again. A 422 is final: offer another way to pay (spec §3)."
+        "A refused customer was asked for again. A refusal is final: offer another way to pay (spec §3)."
     ),
     "post-after-201": (
         "An approved customer was asked for again. Keep the first answer: it has the redirectUrl (spec §3)."

@@ -97,11 +97,13 @@ _USER_DATA: Fields = {
     **dict.fromkeys(("politicallyExposed", "usPerson", "marketing"), _of("boolean", said.TYPE_IN_ITALIAN)),
     "paymentDayOfMonth": _of("integer", said.TYPE_IN_ITALIAN, minimum=1, maximum=31),
 }
+_MONTH = {"pattern": "^(0[1-9]|1[0-2])/[0-9]{4}$"}
+_MONTH_OR_DAY = _of("string", said.DATE, anyOf=[_MONTH, {"format": "date"}])
 # spec §4.3: not shown; spec §7 has messages for two of them
 _CREATION: Fields = {
     "fiscalCode": _FISCAL_CODE,
     "privacy": _optional(Field({"enum": [True, "true"]}, (said.PRIVACY,))),
-    "actualJobEndingDate": _optional(_of("string", said.DATE, format="date")),
+    "actualJobEndingDate": _optional(_open("a month or a day", _MONTH_OR_DAY)),
     "additionalDataNeeded": _optional(_of("boolean", said.FORMAT)),
 }
 
@@ -271,6 +273,7 @@ def _path_parameter(name: str, schema: Schema) -> Schema:
 
 
 _ABOUT = "What the specification leaves open has x-assumed. Integers are written without a fraction. "
+_ABOUT += "It describes the default readings, whatever readings the sandbox plays. "
 _ABOUT += "A sandbox that speaks one description only knows that one's spellings alone."
 
 

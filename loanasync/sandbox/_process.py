@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
+from loanasync.sandbox._readings import NO_READINGS, Readings
 from loanasync.sandbox._sdk import client_of
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if name == "faults":
             arguments += [f"--fault={each}" for each in value]
+        elif name == "readings":
+            if not isinstance(value, Readings):
+                raise TypeError(NO_READINGS)
+            arguments += [f"--reading={each}" for each in value.texts()]
         elif value is True:
             arguments.append(option)
         elif value is not None and value is not False:

@@ -1,10 +1,13 @@
 """Switches of the sandbox, one for each point that the specification leaves open."""
 
-from typing import Literal, get_args, get_type_hints
+from collections.abc import Iterable
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from attrs import fields, frozen
 
-__all__ = ["Readings"]
+__all__ = ["NO_READINGS", "Readings"]
+
+NO_READINGS = "readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')"
 
 
 @frozen(kw_only=True)
@@ -50,7 +53,8 @@ class Readings:
     def __attrs_post_init__(self) -> None:
         for name, values in self.choices().items():
             if getattr(self, name) not in values:
-                raise ValueError(f"reading {name} must be one of {', '.join(values)}")
+                wanted = ", ".join(map(repr, values))
+                raise ValueError(f"reading {name}={getattr(self, name)!r} must be one of {wanted}")
 
     @classmethod
     def choices(cls) -> dict[str, tuple[str, ...]]:
@@ -63,3 +67,41 @@ class Readings:
         """
         hints = get_type_hints(cls)
         return {each.name: get_args(hints[each.name]) for each in fields(cls)}
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Self:
+        """Return the readings that texts such as ``refusal=201`` name; the others are the defaults.
+
+        Args:
+            texts: One ``switch=value`` each, as on the command line.
+
+        Raises:
+            ValueError: There is no such switch or value, or a switch is named twice; the text names it.
+
+        Example:
+            >>> from loanasync.sandbox import Readings
+            >>> Readings.parse(["refusal=201", "dates=time"]).dates
+            'time'
+        """
+        choices, found = cls.choices(), dict[str, Any]()
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if name not in choices:
+                raise ValueError(f"reading {name!r} is unknown; the readings are {', '.join(choices)}")
+            if not equals:
+                raise ValueError(f"reading {name} needs a value: {name}={choices[name][0]}, for example")
+            if name in found:
+                raise ValueError(f"reading {name} is given twice: choose one value")
+            found[name] = value
+        return cls(**found)
+
+    def texts(self) -> list[str]:
+        """Return the switches that are not at their default, as `parse` reads them.
+
+        Example:
+            >>> from loanasync.sandbox import Readings
+            >>> Readings(refusal="201").texts()
+            ['refusal=201']
+        """
+        values = {name: getattr(self, name) for name in self.choices()}
+        return [f"{name}={value}" for name, value in values.items() if value != self.choices()[name][0]]

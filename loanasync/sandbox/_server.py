@@ -16,7 +16,7 @@ from loanasync.sandbox._logs import quiet_logger
 from loanasync.sandbox._outcomes import Operation, Rule, Rules
 from loanasync.sandbox._pages import Web
 from loanasync.sandbox._process import SandboxProcess
-from loanasync.sandbox._readings import Readings
+from loanasync.sandbox._readings import NO_READINGS, Readings
 from loanasync.sandbox._safety import check_host, check_shop, check_token, is_loopback
 from loanasync.sandbox._sdk import client_of
 from loanasync.sandbox._service import LARGEST_BODY, Service
@@ -83,7 +83,7 @@ class Sandbox:
         if dialect not in (None, "street_number", "civic_number"):
             raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
         if not isinstance(readings, Readings):
-            raise TypeError("readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')")
+            raise TypeError(NO_READINGS)
         if journal < 0 or customers < 1:
             raise ValueError(f"journal {journal} must be 0 or more, customers {customers} 1 or more")
         self.shop_id = shop_id

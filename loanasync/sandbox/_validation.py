@@ -39,6 +39,7 @@ CHOICE_IN_ITALIAN = "Questo valore dovrebbe essere una delle opzioni disponibili
 TYPE_IN_ITALIAN = "Questo valore non è del tipo giusto."
 
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MONTH = re.compile("(0[1-9]|1[0-2])/[0-9]{4}")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 
 
@@ -108,7 +109,7 @@ _CONDITIONAL: Mapping[str, Check] = {
     "residence": _one_of(
         "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
     ),
-    "residenceStartDate": _matching("(0[1-9]|1[0-2])/[0-9]{4}"),
+    "residenceStartDate": _matching(_MONTH.pattern),
     "educationalQualification": _one_of("middle_school", "diploma", "graduation", "master", "doctorate"),
     "children": _one_of("0", "1", "2", "3", "4", "5+"),  # "0" is assumed
     "salaryType": _one_of("net-monthly", "gross-yearly"),
@@ -124,6 +125,10 @@ def _is_day(value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_day_or_month(value: object) -> bool:
+    return _is_day(value) or (isinstance(value, str) and _MONTH.fullmatch(value) is not None)
 
 
 def _italian_text(value: object) -> str | None:
@@ -207,13 +212,17 @@ def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additiona
 
 
 def wrong_in_creation(body: Mapping[str, Any]) -> Errors:
-    """What is wrong with a creation's body. Its shape is not shown (spec §4.3): four fields are assumed."""
+    """What is wrong with a creation's body. Its shape is not shown (spec §4.3): four fields are assumed.
+
+    Spec §7 has messages for three of them, which no table of inputs has. A date is accepted in either of
+    the two formats that the specification has: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
+    """
     wrong: Errors = {}
     if not is_fiscal_code(body.get("fiscalCode")):
         wrong["fiscalCode"] = [FISCAL_CODE]
     if body.get("privacy", True) is not True and body["privacy"] != "true":
         wrong["privacy"] = [PRIVACY]
-    if "actualJobEndingDate" in body and not _is_day(body["actualJobEndingDate"]):
+    if "actualJobEndingDate" in body and not _is_day_or_month(body["actualJobEndingDate"]):
         wrong["actualJobEndingDate"] = [DATE]
     if type(body.get("additionalDataNeeded", False)) is not bool:
         wrong["additionalDataNeeded"] = [FORMAT]

@@ -125,6 +125,7 @@ def inspector(engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typ
             shop_id=shop_id,
             rows=[_row(*each, shown=shown) for each in engine.customers.items()[: -_NEWEST - 1 : -1]],
             count=len(engine.customers),
+            readings=engine.readings.texts(),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
             calls=[_line(entry) for entry in engine.journal[: -_NEWEST - 1 : -1]],
