@@ -127,7 +127,7 @@ def test_validation_switch_sets_the_status_of_field_errors(status: Any) -> None:
     for answered, body in rejected:
         assert answered == int(status)
         assert body.keys() == {"errors"}
-    assert shop.approve("nouser")[0] == 400, "a domain error is none of the fields"
+    assert shop.approve("nouser")[0] == 400, "a domain error keeps its status"
 
 
 def test_validation_error_with_422_is_no_refusal_to_the_linter() -> None:
