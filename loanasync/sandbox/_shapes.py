@@ -126,7 +126,7 @@ def echoed_code(code: str, readings: Readings) -> dict[str, str]:
 
 def _with_omocodia(code: str) -> str:
     for place in reversed(_DIGIT_PLACES):  # the last digit is the first that is replaced
-        if code[place].isdecimal():
+        if code[place : place + 1].isdecimal():
             return code[:place] + _OMOCODIA[int(code[place])] + code[place + 1 :]
     return code
 
