@@ -28,15 +28,13 @@ class FailingLedger:
             if asyncio.iscoroutine(came):
                 await came
 
-    async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
-    ) -> Entry:
+    async def claim(self, key: str, **options: Any) -> Entry:
         await self._move("claim")
-        return await self.whole.claim(key, token=token, payload=payload, lease=lease, over=over)
+        return await self.whole.claim(key, **options)
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(self, key: str, **options: Any) -> Entry:
         await self._move("settle")
-        return await self.whole.settle(key, token=token, payload=payload, settlement=settlement)
+        return await self.whole.settle(key, **options)
 
     async def get(self, key: str) -> Entry | None:
         await self._move("get")
@@ -48,6 +46,9 @@ class FailingLedger:
 
     def scan(self, *states: State) -> AsyncIterator[Entry]:
         return self.whole.scan(*states)
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        return await self.whole.find(customer=customer, order=order)
 
     async def purge(self, older_than: float) -> int:
         return await self.whole.purge(older_than)

@@ -56,10 +56,10 @@ class OnValkey:
     async def kept(self) -> str:
         names = await self.run("KEYS", f"{self.prefix}*")
         hashes = [await self.run("HGETALL", name) for name in names if b":entry:" in name]
-        return repr([names, hashes, await self.run("ZRANGE", f"{self.prefix}entries", "0", "-1")])
+        return repr([names, hashes, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
 
     async def grow_old(self, key: str) -> None:
-        await self.run("HSET", f"{self.prefix}entry:{key}", "version", "2")
+        await self.run("HSET", f"{self.prefix}entry:{key}", "version", "3")
 
 
 class OnPostgres:
@@ -92,4 +92,4 @@ class OnPostgres:
 
     async def grow_old(self, key: str) -> None:
         del key  # and all others
-        await self.run("UPDATE {table} SET version = 2")
+        await self.run("UPDATE {table} SET format = 3")

@@ -1,6 +1,6 @@
 """A memory of decisions, so that no crash, redelivery or race asks twice or loses an answer."""
 
-from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._entries import Change, Entry, Settlement, State, Subject
 from loanasync.ledger._memory import MemoryLedger
 from loanasync.ledger._policy import Cipher, LedgerPolicy
 from loanasync.ledger._postgres import PostgresLedger
@@ -12,6 +12,7 @@ from loanasync.ledger._sqlite import SqliteLedger
 from loanasync.ledger._sweeping import sweep
 
 __all__ = [
+    "Change",
     "Cipher",
     "DecisionLedger",
     "Entry",
@@ -22,6 +23,7 @@ __all__ = [
     "Settlement",
     "SqliteLedger",
     "State",
+    "Subject",
     "import_orphans",
     "resolve",
     "sweep",

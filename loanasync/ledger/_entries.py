@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from loanasync._display import mask
 
-__all__ = ["DECIDED", "UNSETTLED", "Entry", "Settlement", "State"]
+__all__ = ["DECIDED", "HISTORY", "SERVICE", "UNSETTLED", "Change", "Entry", "Settlement", "State", "Subject"]
 
 
 class State(StrEnum):
@@ -41,7 +41,52 @@ class State(StrEnum):
 DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
+HISTORY = 20  # earlier states that an entry keeps
+SERVICE = "service"  # the source of a settlement that a client wrote from the service's own response
+
 Body: TypeAlias = bytes | None
+
+
+@frozen(kw_only=True)
+class Subject:
+    """The customer, the order and the scope of an approval, by which its entries are found again.
+
+    Args:
+        customer: HMAC digest of shop, environment and fiscal code; the same for every scope.
+        order: HMAC digest of the order token; empty without one.
+        scope: Given to ``approve(scope=...)``; not personal.
+
+    Example:
+        >>> from loanasync.ledger import Subject
+        >>> Subject(customer="5d41", scope="spring")
+        Subject(customer='5d41', order='', scope='spring')
+    """
+
+    customer: str = ""
+    order: str = ""
+    scope: str = ""
+
+
+@frozen(kw_only=True)
+class Change:
+    """An earlier state of an entry.
+
+    Args:
+        state: The state that the entry left.
+        changed: Time at which the entry came to that state.
+        note: Note of that state.
+        source: Source of that state; empty for a claim whose lease ran out.
+
+    Example:
+        >>> from loanasync.ledger import Change, State
+        >>> Change(state=State.LOST, changed=0.0, note="AlreadyEvaluatedError", source="service").state
+        <State.LOST: 'lost'>
+    """
+
+    state: State
+    changed: float
+    note: str
+    source: str
 
 
 @frozen(kw_only=True)
@@ -54,11 +99,16 @@ class Settlement:
         status: HTTP status of the service's answer, for a decision.
         body: Body of that answer, as it came or encrypted.
         fault: Why that body is not whole, if it is not.
+        source: ``"service"`` for a client that writes the service's own response; another word, such as
+            ``"person"``, for a state that somebody else states.
+
+    Raises:
+        ValueError: The state is INFLIGHT, or the source is empty.
 
     Example:
         >>> from loanasync.ledger import Settlement, State
-        >>> Settlement(state=State.HELD, note="by telephone")
-        Settlement(state=<State.HELD: 'held'>, note='by telephone', status=None, body=None, fault=None)
+        >>> Settlement(state=State.HELD, note="by telephone", source="person")
+        Settlement(state=<State.HELD: 'held'>, note='by telephone', ..., source='person')
     """
 
     state: State = field()
@@ -66,11 +116,17 @@ class Settlement:
     status: int | None = None
     body: Body = field(default=None, repr=mask)
     fault: str | None = None
+    source: str = field(default=SERVICE)
 
     @state.validator
     def _is_no_claim(self, _: object, state: State) -> None:
         if state is State.INFLIGHT:
             raise ValueError("a settlement ends a claim: its state cannot be INFLIGHT")
+
+    @source.validator
+    def _is_named(self, _: object, source: str) -> None:
+        if not source.strip():
+            raise ValueError("a settlement needs a source, such as 'service' or 'person'")
 
 
 @frozen(kw_only=True)
@@ -87,13 +143,21 @@ class Entry:
         expires: When the last claim's lease runs out.
         takeovers: How often it was claimed by naming the token of an unsettled claim, since the first.
         note: As of the settlement.
-        status: As of the settlement, and so the others.
+        status: HTTP status of the response that is kept. An entry that is not decided may keep a response,
+            too: one that was received and could not be classified.
+        body: Body of that response, as it came or encrypted.
+        fault: Why that body is not whole, if it is not.
+        customer: Digest of the customer, from the `Subject` of the claim.
+        order: Digest of the order token, from the `Subject` of the claim.
+        scope: Scope, from the `Subject` of the claim.
+        source: Source of the settlement; empty while the entry is in flight.
+        history: Earlier states, oldest first; the last 20 are kept.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
         >>> entry = run(MemoryLedger().claim("k", token="t", payload="p", lease=90.0))
-        >>> entry.state, entry.is_claimed_by("t"), entry.takeovers
-        (<State.INFLIGHT: 'inflight'>, True, 0)
+        >>> entry.state, entry.is_claimed_by("t"), entry.takeovers, entry.is_correctable
+        (<State.INFLIGHT: 'inflight'>, True, 0, False)
     """
 
     key: str
@@ -108,6 +172,16 @@ class Entry:
     status: int | None = None
     body: Body = field(default=None, repr=mask)
     fault: str | None = None
+    customer: str = ""
+    order: str = ""
+    scope: str = ""
+    source: str = ""
+    history: tuple[Change, ...] = ()
+
+    @property
+    def is_correctable(self) -> bool:
+        """True if a person, and not the service, decided or released the entry: then it may be corrected."""
+        return (self.state.is_decided or self.state is State.RELEASED) and self.source not in ("", SERVICE)
 
     def is_claimed_by(self, token: str) -> bool:
         """Whether a claim with this token holds the entry, so that its holder may ask the service."""

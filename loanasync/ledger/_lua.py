@@ -1,70 +1,205 @@
 """The moves of the ledger on Redis or Valkey as scripts, each of which runs there as one step."""
 
-__all__ = ["CLAIM", "LOOK", "PAGE", "PURGE", "SETTLE"]
+from loanasync.ledger._entries import HISTORY
+from loanasync.ledger._formats import PERSON
+from loanasync.ledger._moves import RAN_OUT
 
-# An entry is a hash; the names of all are in a sorted set, to be gone through in order. Who finds no memory
-# left is told so at the first command that writes, so a script has written all or nothing.
+__all__ = ["CLAIM", "FIND", "LATER", "LOOK", "MIGRATE", "OLD", "PAGE", "PURGE", "SETTLE", "VERSION"]
+
+# An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
+# pages. The names of a customer's entries and of an order's entries are in sets. A server without memory
+# refuses the first command that writes, if the command can need memory (HDEL cannot): so such a command comes
+# first, and a script writes all or nothing.
+#
+# In format 1 the index was called "entries", and entries carried the version "1". Now "entries" is a string
+# that names the format: so each script of an older client that changes or lists entries fails (WRONGTYPE) and
+# nothing is sent. Entries carry a version that an older client cannot read as a number.
+VERSION = "2.0"
+OLD, LATER = "old", "later"  # what a script returns instead of entries of another format
 
 # By the server's clock, the same for all, whatever they believe what time it is. An entry is told as one
 # text, since a client reads one faster than a dozen; and its body, which may be any bytes.
-_BEGIN = """
+_BEGIN = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local stamp = string.format('%.6f', now)
 local function told(entry)
   local fields = redis.call('HMGET', entry, 'version', 'state', 'token', 'payload', 'claimed', 'changed',
-    'expires', 'takeovers', 'note', 'status', 'fault')
-  return {cjson.encode({stamp, unpack(fields)}), redis.call('HGET', entry, 'body')}
+    'expires', 'takeovers', 'note', 'status', 'fault', 'customer', 'order', 'scope', 'source', 'history')
+  return {{cjson.encode({{stamp, unpack(fields)}}), redis.call('HGET', entry, 'body')}}
+end
+local function known(version)
+  return version == '1' or version == '{VERSION}'
+end
+-- The source of an entry; format 1 stored none, and a decision without a response was a person's.
+local function source_of(entry, state)
+  local source = redis.call('HGET', entry, 'source')
+  if source then
+    return source
+  end
+  if state == 'inflight' then
+    return ''
+  end
+  if (state == 'approved' or state == 'refused') and redis.call('HEXISTS', entry, 'body') == 0
+    and redis.call('HEXISTS', entry, 'fault') == 0 then
+    return '{PERSON}'
+  end
+  return 'service'
+end
+-- Adds the state that an entry leaves to its history.
+local function leave(entry, state, changed, note, source)
+  local text = redis.call('HGET', entry, 'history')
+  local history = text and cjson.decode(text) or {{}}
+  history[#history + 1] = {{state, changed, note or '', source}}
+  while #history > {HISTORY} do
+    table.remove(history, 1)
+  end
+  redis.call('HSET', entry, 'history', cjson.encode(history))
 end
 """
 
-# KEYS: entry, names. ARGV: name, version, token, payload, lease, token to take over if any.
-CLAIM = f"""{_BEGIN}
-local version, state, token, claimed, expires, takeovers = unpack(redis.call(
-  'HMGET', KEYS[1], 'version', 'state', 'token', 'claimed', 'expires', 'takeovers'))
-if version and version ~= ARGV[2] then
-  return told(KEYS[1])
+# KEYS: names in format 1, index. Ends the script where an older or a later client has the index.
+_FORMAT = f"""
+local format = redis.pcall('GET', KEYS[1])
+if type(format) == 'table' then
+  return '{OLD}'
 end
-local won = not state or state == 'released'
-if won then
-  claimed, takeovers = stamp, 0
+if format and format ~= '{VERSION}' then
+  return '{LATER}'
 end
+"""
+_MARK = f"""
+if not format then
+  redis.call('SET', KEYS[1], '{VERSION}')
+end
+"""
+
+# KEYS: names in format 1, index. ARGV: prefix of an entry, number of entries. Brings that many entries to
+# this format. With the last of them it closes the index to older clients. Returns the number of entries that
+# it changed; the caller repeats it until that is 0. Many small scripts, since other clients wait for each.
+# The version is changed at once and not with the next change of an entry: otherwise an older client that
+# probes could take over an UNKNOWN entry, fail at the index, and release the entry.
+MIGRATE = f"""{_BEGIN}
+if redis.call('TYPE', KEYS[1]).ok ~= 'zset' then
+  return 0
+end
+local names = redis.call('ZRANGE', KEYS[1], 0, ARGV[2] - 1)
+for _, name in ipairs(names) do
+  local entry = ARGV[1] .. name
+  local version, state = unpack(redis.call('HMGET', entry, 'version', 'state'))
+  if version == '1' then
+    redis.call('HSET', entry, 'source', source_of(entry, state), 'version', '{VERSION}')
+  end
+  redis.call('ZADD', KEYS[2], 0, name)
+  redis.call('ZREM', KEYS[1], name)
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('SET', KEYS[1], '{VERSION}')
+end
+return #names
+"""
+
+# KEYS: names in format 1, index, entry. ARGV: name, prefix of the sets, token, payload, lease, token to take
+# over or nothing, customer, order, scope.
+CLAIM = f"""{_BEGIN}{_FORMAT}
+local entry, sets = KEYS[3], ARGV[2]
+local version, state, token, claimed, changed, expires, takeovers, note, customer, order = unpack(redis.call(
+  'HMGET', entry, 'version', 'state', 'token', 'claimed', 'changed', 'expires', 'takeovers', 'note',
+  'customer', 'order'))
+if version and not known(version) then
+  return told(entry)
+end
+local fresh = not state or state == 'released'
+local source = state and source_of(entry, state)
 if state == 'inflight' and tonumber(expires) <= now then
-  state = 'unknown'
+  state, changed, note = 'unknown', expires, '{RAN_OUT}'
 end
-if (state == 'unknown' or state == 'lost' or state == 'held') and token == ARGV[6] then
-  won, takeovers = true, takeovers + 1
+local over = (state == 'unknown' or state == 'lost' or state == 'held') and ARGV[6] ~= '' and token == ARGV[6]
+if not (fresh or over) then
+  if version == '1' then
+    redis.call('ZADD', KEYS[2], 0, ARGV[1])
+  end
+  return told(entry)
 end
-if won then
-  redis.call('HSET', KEYS[1], 'version', ARGV[2], 'state', 'inflight', 'token', ARGV[3], 'payload', ARGV[4],
-    'claimed', claimed, 'changed', stamp, 'expires', string.format('%.6f', now + ARGV[5]),
-    'takeovers', takeovers, 'note', '')
-  redis.call('HDEL', KEYS[1], 'status', 'body', 'fault')
-  redis.call('ZADD', KEYS[2], 0, ARGV[1])
+{_MARK}
+if state then
+  leave(entry, state, changed, note, source)
 end
-return told(KEYS[1])
+if fresh then
+  claimed, takeovers = stamp, 0
+else
+  takeovers = takeovers + 1
+end
+redis.call('HSET', entry, 'version', '{VERSION}', 'state', 'inflight', 'token', ARGV[3], 'payload', ARGV[4],
+  'claimed', claimed, 'changed', stamp, 'expires', string.format('%.6f', now + ARGV[5]),
+  'takeovers', takeovers, 'note', '', 'source', '')
+if fresh then
+  redis.call('HDEL', entry, 'status', 'body', 'fault')
+end
+if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
+  if customer and customer ~= '' then
+    redis.call('SREM', sets .. 'customer:' .. customer, ARGV[1])
+  end
+  if order and order ~= '' then
+    redis.call('SREM', sets .. 'order:' .. order, ARGV[1])
+  end
+  redis.call('HSET', entry, 'customer', ARGV[7], 'order', ARGV[8], 'scope', ARGV[9])
+  if ARGV[7] ~= '' then
+    redis.call('SADD', sets .. 'customer:' .. ARGV[7], ARGV[1])
+  end
+  if ARGV[8] ~= '' then
+    redis.call('SADD', sets .. 'order:' .. ARGV[8], ARGV[1])
+  end
+end
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
+return told(entry)
 """
 
-# KEYS: entry, names. ARGV: name, version, token, payload, state, note, and what else is there of
-# status, body and fault, each after its name.
-SETTLE = f"""{_BEGIN}
-local version, state, token = unpack(redis.call('HMGET', KEYS[1], 'version', 'state', 'token'))
-local decided = state == 'approved' or state == 'refused'
-local decides = ARGV[5] == 'approved' or ARGV[5] == 'refused'
-local is_ours = not version or version == ARGV[2]
-if is_ours and not decided and (not state or decides or token == ARGV[3]) then
-  redis.call('HSET', KEYS[1], 'version', ARGV[2], 'state', ARGV[5], 'token', ARGV[3], 'payload', ARGV[4],
-    'changed', stamp, 'note', ARGV[6])
-  redis.call('HDEL', KEYS[1], 'status', 'body', 'fault')
-  if #ARGV > 6 then
-    redis.call('HSET', KEYS[1], unpack(ARGV, 7))
-  end
-  if not state then
-    redis.call('HSET', KEYS[1], 'claimed', stamp, 'expires', stamp, 'takeovers', 0)
-  end
-  redis.call('ZADD', KEYS[2], 0, ARGV[1])
+# KEYS: the same as for CLAIM. ARGV: name, token, payload, state, note, source, token of the entry to correct
+# or nothing; then status, body and fault if there are any, each after its name.
+SETTLE = f"""{_BEGIN}{_FORMAT}
+local entry, becomes = KEYS[3], ARGV[4]
+local version, state, token, changed, note = unpack(redis.call(
+  'HMGET', entry, 'version', 'state', 'token', 'changed', 'note'))
+if version and not known(version) then
+  return told(entry)
 end
-return told(KEYS[1])
+local source = state and source_of(entry, state)
+local decided = state == 'approved' or state == 'refused'
+local decides = (becomes == 'approved' or becomes == 'refused') and ARGV[6] == 'service'
+local corrects = (decided or state == 'released') and source ~= 'service'
+  and ARGV[7] ~= '' and token == ARGV[7]
+if state and not corrects and (decided or not (decides or token == ARGV[2])) then
+  if version == '1' then
+    redis.call('ZADD', KEYS[2], 0, ARGV[1])
+  end
+  return told(entry)
+end
+{_MARK}
+if state and state ~= 'inflight' and (corrects or state ~= becomes) then
+  leave(entry, state, changed, note, source)
+end
+local has_body, has_response = false, false
+for number = 8, #ARGV, 2 do
+  has_body = has_body or ARGV[number] == 'body'
+end
+for _, name in ipairs({{'status', 'body', 'fault'}}) do
+  has_response = has_response or redis.call('HEXISTS', entry, name) == 1
+end
+local unsettled = becomes == 'unknown' or becomes == 'lost' or becomes == 'held'
+redis.call('HSET', entry, 'version', '{VERSION}', 'state', becomes, 'token', ARGV[2], 'payload', ARGV[3],
+  'changed', stamp, 'note', ARGV[5], 'source', ARGV[6])
+if not (unsettled and has_response and not has_body) then
+  redis.call('HDEL', entry, 'status', 'body', 'fault')
+  if #ARGV > 7 then
+    redis.call('HSET', entry, unpack(ARGV, 8))
+  end
+end
+if not state then
+  redis.call('HSET', entry, 'claimed', stamp, 'expires', stamp, 'takeovers', 0)
+end
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
+return told(entry)
 """
 
 # KEYS: entry.
@@ -72,26 +207,42 @@ LOOK = f"""{_BEGIN}
 return told(KEYS[1])
 """
 
-# KEYS: names. ARGV: what stands before an entry's name, after which name, how many.
-PAGE = f"""{_BEGIN}
+# KEYS: names in format 1, index. ARGV: prefix of an entry, name after which the page begins, its length.
+PAGE = f"""{_BEGIN}{_FORMAT}
 local page = {{}}
-for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do
+for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do
   page[#page + 1] = {{name, told(ARGV[1] .. name)}}
 end
 return page
 """
 
-# As PAGE, and the version and the age in seconds. Comes back with the last name that was looked at, and how
-# many are gone.
-PURGE = f"""{_BEGIN}
-local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
+# KEYS: names in format 1, index, one or two sets of names. ARGV: prefix of an entry.
+FIND = f"""{_BEGIN}{_FORMAT}
+local found = {{}}
+for _, name in ipairs(redis.call('SINTER', unpack(KEYS, 3))) do
+  found[#found + 1] = {{name, told(ARGV[1] .. name)}}
+end
+return found
+"""
+
+# KEYS and ARGV: the same as for PAGE, then the prefix of the sets and the age in seconds. Returns the last
+# name of the page, and the number of entries that it deleted.
+PURGE = f"""{_BEGIN}{_FORMAT}
+local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local gone = 0
 for _, name in ipairs(names) do
-  local version, state, changed = unpack(redis.call('HMGET', ARGV[1] .. name, 'version', 'state', 'changed'))
+  local version, state, changed, customer, order = unpack(redis.call('HMGET', ARGV[1] .. name,
+    'version', 'state', 'changed', 'customer', 'order'))
   local ended = state == 'approved' or state == 'refused' or state == 'released'
-  if version == ARGV[4] and ended and tonumber(changed) <= now - ARGV[5] then
+  if known(version) and ended and tonumber(changed) <= now - ARGV[5] then
     redis.call('DEL', ARGV[1] .. name)
-    redis.call('ZREM', KEYS[1], name)
+    redis.call('ZREM', KEYS[2], name)
+    if customer and customer ~= '' then
+      redis.call('SREM', ARGV[4] .. 'customer:' .. customer, name)
+    end
+    if order and order ~= '' then
+      redis.call('SREM', ARGV[4] .. 'order:' .. order, name)
+    end
     gone = gone + 1
   end
 end

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from loanasync._closing import Closing
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
-from loanasync.ledger._entries import DECIDED, Entry, Settlement, State
+from loanasync.ledger._entries import DECIDED, Entry, Settlement, State, Subject
 
 __all__ = ["MemoryLedger"]
+
+_NO_SUBJECT = Subject()
 
 
 class MemoryLedger(Closing):
@@ -30,7 +32,14 @@ class MemoryLedger(Closing):
         return self._began + time.monotonic()
 
     async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = _NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         with self._writing:
@@ -41,12 +50,15 @@ class MemoryLedger(Closing):
                 payload=payload,
                 lease=lease,
                 over=over,
+                subject=subject,
                 now=self._now(),
             )
             self._entries[key] = entry
         return entry
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(
+        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
+    ) -> Entry:
         """Write down what became of a claim."""
         with self._writing:
             entry = moves.settle(
@@ -55,6 +67,7 @@ class MemoryLedger(Closing):
                 token=token,
                 payload=payload,
                 settlement=settlement,
+                over=over,
                 now=self._now(),
             )
             self._entries[key] = entry
@@ -75,6 +88,12 @@ class MemoryLedger(Closing):
             entry = await self.get(key)
             if entry is not None and (not states or entry.state in states):
                 yield entry
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """The entries of a customer, of an order, or of both, oldest first."""
+        now, sought = self._now(), Subject(customer=customer, order=order)
+        found = [entry for entry in tuple(self._entries.values()) if moves.is_about(entry, sought)]
+        return moves.by_age(moves.seen(entry, now) for entry in found)
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""

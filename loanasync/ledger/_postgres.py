@@ -11,8 +11,9 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._connections import PostgresConnection, PostgresPool, source
-from loanasync.ledger._entries import Entry, Settlement, State
-from loanasync.ledger._remote import check_version, shown
+from loanasync.ledger._entries import Entry, Settlement, State, Subject
+from loanasync.ledger._formats import check_format, history_from
+from loanasync.ledger._remote import shown
 from loanasync.ledger._sql import Statements
 
 __all__ = ["PostgresLedger"]
@@ -22,7 +23,11 @@ Row: TypeAlias = Any  # of asyncpg's, which has no types
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _REPEATS = 10
 _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-_MADE_MEANWHILE = {"23505", "42P07", "42710"}  # unique_violation, duplicate_table, duplicate_object
+# unique_violation, duplicate_table, duplicate_object, duplicate_column, undefined_column
+_MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
+_FORBIDDEN = "42501"  # insufficient_privilege
+_ATTEMPTS = 3
+_NO_SUBJECT = Subject()
 
 
 class PostgresLedger(Closing):
@@ -92,19 +97,32 @@ class PostgresLedger(Closing):
         return _entry(rows[0])
 
     async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = _NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others.
 
         Raises:
             ConfigurationError: The shop's connection is in a transaction, and `over` names no token.
         """
-        return await self._move(self._say.claim, key, token, payload, lease, over, is_first=over is None)
+        about = (subject.customer, subject.order, subject.scope)
+        return await self._move(
+            self._say.claim, key, token, payload, lease, over, *about, is_first=over is None
+        )
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(
+        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
+    ) -> Entry:
         """Write down what became of a claim."""
         became = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
-        return await self._move(self._say.settle, key, token, payload, *became)
+        corrects = moves.correcting(token, settlement, over)
+        return await self._move(self._say.settle, key, token, payload, *became, settlement.source, corrects)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
@@ -124,6 +142,11 @@ class PostgresLedger(Closing):
                 entry = _entry(row)
                 if not states or entry.state in states:
                     yield entry
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """The entries of a customer, of an order, or of both, oldest first."""
+        rows = await self._run(self._say.find, customer, order) if customer or order else []
+        return moves.by_age(_entry(row) for row in rows)
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
@@ -152,20 +175,31 @@ async def _repeated(connection: PostgresConnection, statement: str, *arguments: 
 
 
 async def _prepare(connection: PostgresConnection, say: Statements) -> None:
-    """Make the table, unless it is there: then this user may do without the right to make one."""
-    for is_last in (False, True):
-        [[found]] = await connection.fetch(say.exists)
-        if found is not None:
+    """Make the table, or bring it to this format, unless that is done: then this user needs no right to."""
+    for attempt in range(_ATTEMPTS):
+        [[columns]] = await connection.fetch(say.form)
+        if columns is not None and "version" not in columns:
             return
         try:
-            await connection.fetch(say.create)
+            await connection.fetch(say.create if columns is None else say.migrate)
         except Exception as error:
-            if is_last or getattr(error, "sqlstate", None) not in _MADE_MEANWHILE:
+            state = getattr(error, "sqlstate", None)
+            if columns is not None and state == _FORBIDDEN:
+                raise _of_format_1(say) from None
+            if attempt == _ATTEMPTS - 1 or state not in _MADE_MEANWHILE:
                 raise
+
+
+def _of_format_1(say: Statements) -> ConfigurationError:
+    statement = " ".join(say.migrate.split())
+    return ConfigurationError(
+        "ledger", f"has a table of format 1, which this user may not alter; its owner must run: {statement};"
+    )
 
 
 def _entry(row: Row) -> Entry:
     """An entry as seen at the row's time."""
-    check_version(row["version"])
+    check_format(row["format"])
     values = {each.name: row[each.name] for each in fields(Entry)}
-    return moves.seen(Entry(**{**values, "state": State(values["state"])}), row["now"])
+    values |= {"state": State(values["state"]), "history": history_from(values["history"])}
+    return moves.seen(Entry(**values), row["now"])

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
-from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._entries import Entry, Settlement, State, Subject
 
 __all__ = ["DecisionLedger"]
+
+_NO_SUBJECT = Subject()
 
 
 @runtime_checkable
@@ -19,9 +21,15 @@ class DecisionLedger(Protocol):
     - A claim that was released may be claimed anew.
     - A claim whose lease has run out is UNKNOWN to whoever looks, and nobody can claim it but by naming its
       token. Leases are measured by one clock, the ledger's, never by those of its clients.
-    - A decision (APPROVED, REFUSED) always lands, also late and with the token of an older claim; once it is
-      there, nothing changes it, and it never expires.
+    - A decision (APPROVED, REFUSED) of the service always lands, also late and with the token of an older
+      claim. A decision never expires, and only a correction changes it.
     - Any other settlement needs the token of the last claim.
+    - A correction changes an entry that a person decided or released, and nothing else. It names the token
+      of the entry, and has a note and a source other than the service.
+    - A claim writes its subject, by which `find` finds the entry. A claim without one keeps the subject.
+    - A response that an entry keeps stays when the entry is taken over, or settled to UNKNOWN, LOST or HELD
+      without a body. A decision or a release replaces it.
+    - Each settled state that an entry leaves is added to its history, which keeps the last 20.
 
     Whatever a method raises means that the ledger cannot be used: a claim that raised is not made use of,
     and a settlement that raised may or may not have been written. Both may be repeated with the same token.
@@ -29,23 +37,33 @@ class DecisionLedger(Protocol):
     `loanasync.testing.LedgerConformance` has a test for each of these sentences.
 
     Example:
-        >>> from loanasync.ledger import MemoryLedger, Settlement, State
+        >>> from loanasync.ledger import MemoryLedger, Settlement, State, Subject
         >>> async def example(ledger):
-        ...     await ledger.claim("k", token="t", payload="p", lease=90.0)
+        ...     subject = Subject(customer="5d41", order="9a0b")
+        ...     await ledger.claim("k", token="t", payload="p", lease=90.0, subject=subject)
         ...     refused = Settlement(state=State.REFUSED, status=422)
         ...     await ledger.settle("k", token="t", payload="p", settlement=refused)
         ...     print([entry.state.name async for entry in ledger.scan()])
+        ...     print([entry.key for entry in await ledger.find(customer="5d41")])
         ...     print(await ledger.get("k") == await ledger.wait("k", within=1.0))
         ...     print(await ledger.purge(older_than=3600))
         ...     await ledger.aclose()
         >>> run(example(MemoryLedger()))
         ['REFUSED']
+        ['k']
         True
         0
     """
 
     async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = _NO_SUBJECT,
     ) -> Entry:
         """Claim an entry that is not there, or released; or one that is unsettled, by naming its token.
 
@@ -57,12 +75,15 @@ class DecisionLedger(Protocol):
             payload: Digest of what will be asked.
             lease: Seconds for which the claim holds.
             over: Token of the UNKNOWN, LOST or HELD entry that this claim takes over.
+            subject: The customer and the order that the approval is for.
 
         Returns:
             The entry as it stands now. ``entry.is_claimed_by(token)`` says whether the claim was won.
         """
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(
+        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
+    ) -> Entry:
         """Write down what became of a claim.
 
         Args:
@@ -70,6 +91,7 @@ class DecisionLedger(Protocol):
             token: Of the claim; a decision lands with an older one's, too.
             payload: Digest of what was asked, for an entry that is not there any more.
             settlement: What became of it.
+            over: Token of the entry that a person corrects; `token` is a new one then.
 
         Returns:
             The entry as it stands now, with what it was settled to, or with what had precedence.
@@ -90,6 +112,17 @@ class DecisionLedger(Protocol):
         """All entries in these states, or all there are, in no order, and never all of them in memory.
 
         Those that change meanwhile may be missed, or come as they were.
+        """
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """The entries of a customer, of an order, or of both, oldest first.
+
+        Args:
+            customer: Digest of the customer, from `Subject`.
+            order: Digest of the order token, from `Subject`.
+
+        Returns:
+            The entries that match each digest given, as they stand now; none if no digest is given.
         """
 
     async def purge(self, older_than: float) -> int:

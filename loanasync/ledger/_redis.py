@@ -13,8 +13,9 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lua as lua
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
-from loanasync.ledger._entries import Entry, Settlement, State
-from loanasync.ledger._remote import CLOSING, VERSION, check_version, missing, shown
+from loanasync.ledger._entries import Entry, Settlement, State, Subject
+from loanasync.ledger._formats import FORMAT, check_format, history_from, source_in_format_1
+from loanasync.ledger._remote import CLOSING, missing, shown
 
 __all__ = ["RedisLedger"]
 
@@ -22,6 +23,8 @@ Argument: TypeAlias = str | bytes | float
 Answer: TypeAlias = Any  # of a script: lists and bytes
 
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
+_FORMATS = {"1": 1, lua.VERSION: FORMAT}
+_NO_SUBJECT = Subject()
 
 
 class RedisLedger(Closing):
@@ -64,7 +67,7 @@ class RedisLedger(Closing):
             raise ConfigurationError("ledger", "is at no address that redis-py can read") from None
         self._url = url
         self._prefix = prefix
-        self._names = f"{prefix}entries"
+        self._sets = [f"{prefix}entries", f"{prefix}index"]
         self._connections = connections
         self._durable = durable
         self._servers = PerLoop(self._server, _close)
@@ -72,31 +75,48 @@ class RedisLedger(Closing):
     def _server(self) -> "_Server":
         return _Server(self._url, self._connections, is_checked=not self._durable)
 
-    async def _move(self, script: str, key: str, *arguments: Argument) -> Entry | None:
-        names = [f"{self._prefix}entry:{key}", self._names]
-        return _entry(key, *await self._run(script, names, key, VERSION, *arguments))
+    async def _move(self, script: str, key: str, *arguments: Argument) -> Entry:
+        names = [*self._sets, f"{self._prefix}entry:{key}"]
+        return cast("Entry", _entry(key, *await self._run(script, names, key, *arguments)))
 
     async def _run(self, script: str, names: list[str], *arguments: Argument) -> Answer:
-        return await self._servers.here().run(script, names, arguments)
+        """Run a script, once the entries are of this format."""
+        server = self._servers.here()
+        while (answer := await server.run(script, names, arguments)) == lua.OLD.encode():
+            while await server.run(lua.MIGRATE, self._sets, [f"{self._prefix}entry:", _PAGE]):
+                pass
+        if answer == lua.LATER.encode():
+            check_format(FORMAT + 1)
+        return answer
 
     async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = _NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
-        takes_over = [] if over is None else [over]
-        entry = await self._move(lua.CLAIM, key, token, payload, lease, *takes_over)
-        return cast("Entry", entry)
+        about = (subject.customer, subject.order, subject.scope)
+        return await self._move(lua.CLAIM, key, self._prefix, token, payload, lease, over or "", *about)
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(
+        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
+    ) -> Entry:
         """Write down what became of a claim."""
-        answer = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
-        there = [part for name, value in answer.items() if value is not None for part in (name, value)]
-        entry = await self._move(lua.SETTLE, key, token, payload, settlement.state, settlement.note, *there)
-        return cast("Entry", entry)
+        response = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
+        there = [part for name, value in response.items() if value is not None for part in (name, value)]
+        corrects = moves.correcting(token, settlement, over) or ""
+        became = (settlement.state, settlement.note, settlement.source, corrects)
+        return await self._move(lua.SETTLE, key, token, payload, *became, *there)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        return await self._move(lua.LOOK, key)
+        name = f"{self._prefix}entry:{key}"
+        return _entry(key, *await self._servers.here().run(lua.LOOK, [name], []))
 
     async def wait(self, key: str, within: float) -> Entry | None:
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
@@ -109,7 +129,7 @@ class RedisLedger(Closing):
         """All entries in these states, or all there are."""
         after = "-"
         while True:
-            page = await self._run(lua.PAGE, [self._names], *self._page(after))
+            page = await self._run(lua.PAGE, self._sets, *self._page(after))
             if not page:
                 return
             after = f"({page[-1][0].decode()}"
@@ -118,12 +138,22 @@ class RedisLedger(Closing):
                 if entry is not None and (not states or entry.state in states):
                     yield entry
 
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """The entries of a customer, of an order, or of both, oldest first."""
+        sought = {"customer": customer, "order": order}
+        sets = [f"{self._prefix}{name}:{digest}" for name, digest in sought.items() if digest]
+        if not sets:
+            return []
+        found = await self._run(lua.FIND, [*self._sets, *sets], f"{self._prefix}entry:")
+        entries = [_entry(name.decode(), *told) for name, told in found]
+        return moves.by_age(entry for entry in entries if entry is not None)
+
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
         after, gone = "-", 0
         while True:
             page = self._page(after)
-            last, more = await self._run(lua.PURGE, [self._names], *page, VERSION, older_than)
+            last, more = await self._run(lua.PURGE, self._sets, *page, self._prefix, older_than)
             if last is None:
                 return gone
             after, gone = f"({last.decode()}", gone + more
@@ -201,8 +231,10 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     stamp, version, *fields = loads(text)
     if not version:
         return None
-    check_version(int(version))
-    state, token, payload, claimed, changed, expires, takeovers, note, status, fault = fields
+    check_format(_FORMATS.get(version, FORMAT + 1))
+    state, token, payload, claimed, changed, expires, takeovers, note, status, fault, *later = fields
+    customer, order, scope, source, history = later  # format 1 has none of these
+    fault = None if fault is False else fault
     entry = Entry(
         key=key,
         state=State(state),
@@ -215,6 +247,11 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
         note=note,
         status=int(status) if status else None,
         body=body,
-        fault=None if fault is False else fault,
+        fault=fault,
+        customer=customer or "",
+        order=order or "",
+        scope=scope or "",
+        source=source_in_format_1(State(state), body, fault) if source is False else source,
+        history=history_from(history) if history else (),
     )
     return moves.seen(entry, float(stamp))

@@ -1,12 +1,11 @@
-"""What ledgers on a server have in common: an extra to install, an address to show, a version of entries."""
+"""Shared parts of the ledgers on a server: the error for a missing extra, and the address without secrets."""
 
 from yarl import URL
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["CLOSING", "VERSION", "check_version", "missing", "shown"]
+__all__ = ["CLOSING", "missing", "shown"]
 
-VERSION = 1  # of what an entry consists of; each carries it, so that versions can live side by side
 CLOSING = 5.0  # seconds that a server may take to say goodbye
 
 
@@ -22,15 +21,3 @@ def shown(url: str) -> str:
     except ValueError:  # several hosts, for one
         return "***"
     return "***" if "@" in plain else plain  # a slash in a password, for one
-
-
-def check_version(version: int) -> None:
-    """Leave entries alone that a later version wrote.
-
-    Raises:
-        ConfigurationError: This is one.
-    """
-    if version != VERSION:
-        raise ConfigurationError(
-            "ledger", "has entries of a later version of loanasync: install that version here, too"
-        )

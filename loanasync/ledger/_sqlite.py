@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
-from attrs import astuple, fields
+from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
-from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._entries import Entry, Settlement, State, Subject
 from loanasync.ledger._forking import FORKING
+from loanasync.ledger._formats import FORMAT, history_from, history_text, source_in_format_1
 
 __all__ = ["SqliteLedger"]
 
@@ -30,26 +31,41 @@ T = TypeVar("T")
 Write: TypeAlias = Callable[[sqlite3.Connection], T]
 
 _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
-_VERSION = 1
+_NO_SUBJECT = Subject()
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
-_COLUMNS = ", ".join(each.name for each in fields(Entry))
+_COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
 # SQLite's own clock, the machine's: the same for all processes, whatever they believe what time it is.
 _NOW = "(julianday('now') - 2440587.5) * 86400.0"
 
+# In format 1 the table is called entries. The other name makes each statement of an older process fail that
+# has the file open: otherwise it could claim and send, and not settle.
 _CREATE = """
-CREATE TABLE IF NOT EXISTS entries (
+CREATE TABLE decisions (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
     claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
     note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT
 )
 """
-_FIND = f"SELECT {_NOW}, entries.* FROM (SELECT 1) LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
-_WRITE = f"INSERT OR REPLACE INTO entries ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (as above)
-_PAGES = f"SELECT {_NOW}, entries.* FROM entries WHERE key > ? ORDER BY key LIMIT {_PAGE}"  # noqa: S608  (as above)
+_RENAME = "ALTER TABLE entries RENAME TO decisions"
+_EXTEND = (
+    "ALTER TABLE decisions ADD COLUMN customer TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN \"order\" TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN scope TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN source TEXT",  # NULL in rows of format 1
+    "ALTER TABLE decisions ADD COLUMN history TEXT NOT NULL DEFAULT '[]'",
+    "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
+    'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
+)
+_FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
+_WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
+_PAGES = f"SELECT {_NOW}, {_COLUMNS} FROM decisions WHERE key > ? ORDER BY key LIMIT {_PAGE}"  # noqa: S608  (constants)
+_ABOUT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions WHERE "  # noqa: S608  (constants)
+# The second condition lets SQLite use the index.
+_BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
 _PURGE = f"""
-DELETE FROM entries WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
-"""  # noqa: S608  (as above)
+DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
+"""  # noqa: S608  (constants)
 
 
 class SqliteLedger(Closing):
@@ -89,15 +105,26 @@ class SqliteLedger(Closing):
             return self._thread
 
     async def claim(
-        self, key: str, *, token: str, payload: str, lease: float, over: str | None = None
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = _NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
-        move = partial(moves.claim, key=key, token=token, payload=payload, lease=lease, over=over)
+        move = partial(
+            moves.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
+        )
         return await self._in_thread().write(partial(_moved, key, move))
 
-    async def settle(self, key: str, *, token: str, payload: str, settlement: Settlement) -> Entry:
+    async def settle(
+        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
+    ) -> Entry:
         """Write down what became of a claim."""
-        move = partial(moves.settle, key=key, token=token, payload=payload, settlement=settlement)
+        move = partial(moves.settle, key=key, token=token, payload=payload, settlement=settlement, over=over)
         return await self._in_thread().write(partial(_moved, key, move))
 
     async def get(self, key: str) -> Entry | None:
@@ -117,6 +144,12 @@ class SqliteLedger(Closing):
             for entry in page:
                 if not states or entry.state in states:
                     yield entry
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """The entries of a customer, of an order, or of both, oldest first."""
+        sought = {"customer": customer, "order": order}
+        about = partial(_about, {name: digest for name, digest in sought.items() if digest})
+        return moves.by_age(await self._in_thread().read(about))
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
@@ -241,11 +274,14 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = run("PRAGMA application_id").fetchone()[0]
     version = run("PRAGMA user_version").fetchone()[0]
-    if tables and (mark, version) != (_APPLICATION, _VERSION):
+    if tables and not (mark == _APPLICATION and 1 <= version <= FORMAT):
         raise ConfigurationError("ledger", f"{file.name} is no ledger of this version: name another file")
-    run(_CREATE)
+    if tables and version == FORMAT:
+        return
+    for statement in (_RENAME if tables else _CREATE, *_EXTEND):
+        run(statement)
     run(f"PRAGMA application_id = {_APPLICATION}")
-    run(f"PRAGMA user_version = {_VERSION}")
+    run(f"PRAGMA user_version = {FORMAT}")
 
 
 def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
@@ -278,9 +314,18 @@ class _writing:  # noqa: N801  (used as a statement: with _writing(connection))
                 self._connection.execute("ROLLBACK")
 
 
-def _entry(row: tuple[object, ...]) -> Entry:
+def _entry(row: tuple[Any, ...]) -> Entry:
     values = dict(zip((each.name for each in fields(Entry)), row, strict=True))
-    return Entry(**{**values, "state": State(values["state"])})  # type: ignore[arg-type]  # as they were written
+    values["state"] = State(values["state"])
+    values["history"] = history_from(values["history"])
+    if values["source"] is None:
+        values["source"] = source_in_format_1(values["state"], values["body"], values["fault"])
+    return Entry(**values)
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    values = (getattr(entry, each.name) for each in fields(Entry) if each.name != "history")
+    return (*values, history_text(entry.history))  # the last of its fields
 
 
 def _found(key: str, connection: sqlite3.Connection) -> tuple[Entry | None, float]:
@@ -292,13 +337,21 @@ def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection)
     before, now = _found(key, connection)
     after = move(before, now=now)
     if after != before:
-        connection.execute(_WRITE, astuple(after))
+        connection.execute(_WRITE, _row(after))
     return after
 
 
 def _page(last: str, connection: sqlite3.Connection) -> list[Entry]:
     rows = connection.execute(_PAGES, (last,)).fetchall()
-    return [moves.seen(_entry(row), now) for now, *row in rows]
+    return [moves.seen(_entry(tuple(row)), now) for now, *row in rows]
+
+
+def _about(sought: dict[str, str], connection: sqlite3.Connection) -> list[Entry]:
+    if not sought:
+        return []
+    asked = _ABOUT + " AND ".join(_BY[name] for name in sought)
+    rows = connection.execute(asked, tuple(sought.values())).fetchall()
+    return [moves.seen(_entry(tuple(row)), now) for now, *row in rows]
 
 
 def _purged(older_than: float, connection: sqlite3.Connection) -> int:

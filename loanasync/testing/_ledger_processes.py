@@ -4,7 +4,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from loanasync.ledger import State
-from loanasync.testing._ledger_rules import HOUR, PATIENCE, RACERS, SOON, LedgerConformance, approval
+from loanasync.testing._ledger_harness import HOUR, PATIENCE, RACERS, SOON, approval
+from loanasync.testing._ledger_rules import LedgerConformance
 from loanasync.testing._ledger_worker import ledger_worker
 
 __all__ = ["SharedLedgerConformance"]

@@ -2,36 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from secrets import token_hex
 from unittest import mock
 
-from loanasync.ledger import DecisionLedger, Entry, Settlement, State
+from loanasync.ledger import Settlement, State
+from loanasync.testing._ledger_harness import (
+    HELD,
+    HOUR,
+    LOST,
+    PATIENCE,
+    RACERS,
+    REFUSAL,
+    RELEASED,
+    UNKNOWN,
+    approval,
+)
+from loanasync.testing._ledger_history import LedgerHistoryRules
 
-__all__ = ["LedgerConformance", "approval"]
-
-RACERS = 32
-HOUR = 3600.0
-SOON = 0.05  # seconds of a lease that is meant to run out
-PATIENCE = 30.0  # seconds after which a test gives up; none waits for so long if all is well
-
-RELEASED = Settlement(state=State.RELEASED, note="ConnectError")
-UNKNOWN = Settlement(state=State.UNKNOWN, note="ReadTimeoutError")
-LOST = Settlement(state=State.LOST, note="AlreadyEvaluatedError")
-HELD = Settlement(state=State.HELD, note="a person's word")
-
-
-def approval(body: bytes = b'{"approved":true}') -> Settlement:
-    """An approval that may be settled to."""
-    return Settlement(state=State.APPROVED, status=201, body=body)
+__all__ = ["LedgerConformance"]
 
 
-REFUSAL = Settlement(state=State.REFUSED, status=422, fault="truncated")
-
-
-class LedgerConformance:
-    """What every ledger has to pass. Subclass it in a test file, and say how yours is opened.
+class LedgerConformance(LedgerHistoryRules):
+    """The tests that every ledger has to pass. Subclass it in a test file, and say how yours is opened.
 
     `opener` is called several times within a test, and has to open the same ledger each time: one that is
     empty when the test begins. Set it in a fixture. The tests are coroutines, so that pytest needs a plugin
@@ -50,31 +43,6 @@ class LedgerConformance:
         ...         ledger = MemoryLedger()
         ...         self.opener = lambda: ledger
     """
-
-    opener: Callable[[], DecisionLedger]
-    keys: int = 2000
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[DecisionLedger]:
-        """One more handle on the ledger."""
-        ledger = self.opener()
-        try:
-            yield ledger
-        finally:
-            await ledger.aclose()
-
-    async def claimed(self, ledger: DecisionLedger, key: str, token: str, lease: float = HOUR) -> Entry:
-        """A claim that must be won."""
-        entry = await ledger.claim(key, token=token, payload="p", lease=lease)
-        assert entry.is_claimed_by(token)
-        return entry
-
-    async def run_out(self, ledger: DecisionLedger, key: str, token: str) -> Entry:
-        """A claim whose lease has run out."""
-        await self.claimed(ledger, key, token, SOON)
-        entry = await ledger.wait(key, PATIENCE)
-        assert entry is not None
-        return entry
 
     async def test_a_key_that_nobody_claimed_has_no_entry(self) -> None:
         async with self.opened() as ledger:
@@ -139,21 +107,6 @@ class LedgerConformance:
             anew = await self.claimed(ledger, "l", "v")
             assert (anew.takeovers, anew.claimed) == (0, anew.changed)
             assert anew.claimed > first.claimed
-
-    async def test_a_claim_or_settlement_leaves_nothing_of_the_settlement_before(self) -> None:
-        async with self.opened() as ledger:
-            for state in (State.RELEASED, State.UNKNOWN, State.LOST, State.HELD):
-                await self.claimed(ledger, state, "t")
-                told = Settlement(state=state, note="n", status=500, body=b"b", fault="cut off")
-                entry = await ledger.settle(state, token="t", payload="p", settlement=told)
-                assert (entry.note, entry.status, entry.body, entry.fault) == ("n", 500, b"b", "cut off")
-                again = Settlement(state=state)
-                settled = await ledger.settle(state, token="t", payload="p", settlement=again)
-                await ledger.settle(state, token="t", payload="p", settlement=told)
-                claimed = await ledger.claim(state, token="u", payload="p", lease=HOUR, over="t")
-                assert claimed.is_claimed_by("u")
-                for bare in (settled, claimed):
-                    assert (bare.note, bare.status, bare.body, bare.fault) == ("", None, None, None)
 
     async def test_a_lease_that_ran_out_leaves_the_outcome_unknown_and_is_not_claimable(self) -> None:
         async with self.opened() as ledger, self.opened() as other:

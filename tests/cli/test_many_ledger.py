@@ -158,7 +158,7 @@ def test_a_kill_between_the_decision_and_its_line_loses_nothing(tmp_path: Path, 
         wait_for(partial(lambda before: asked(served) >= before + 8, before))
         process.kill()
         process.communicate()
-    change(bulk.ledger, "UPDATE entries SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    change(bulk.ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their time goes by
     code, _ = bulk.run()
     found = statuses(bulk.out)
     decided = {
@@ -264,7 +264,7 @@ def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
     bulk = Bulk(tmp_path, served, [member(tag) for tag in tags])
     process = bulk.begin("--concurrency", "2")
     wait_for(lambda: asked(served) >= 4)
-    change(bulk.ledger, "DROP TABLE entries")
+    change(bulk.ledger, "DROP TABLE decisions")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the ledger cannot be used (OperationalError); the same command goes on" in errors

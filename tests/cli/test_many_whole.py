@@ -42,7 +42,7 @@ def interrupted_and_killed(
     second.communicate()
     killed = {each["key"][:12] for each in listed(ledger) if each["state"] == "inflight"}
     assert len(killed) <= PLACES
-    change(ledger, "UPDATE entries SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    change(ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their time goes by
     return killed
 
 

@@ -152,7 +152,8 @@ async def test_entries_never_expire_and_others_data_is_left_alone(valkey: Valkey
         assert [entry async for entry in ledger.scan()] == []
         assert len([entry async for entry in other.scan()]) == 1
         names = await run(valkey, "KEYS", "*")
-        assert not [name for name in names if name.startswith(mine.encode())]
+        # a string that names the format stays
+        assert [name for name in names if name.startswith(mine.encode())] == [f"{mine}entries".encode()]
 
 
 async def test_scripts_that_the_server_forgot_are_brought_again(valkey: Valkey) -> None:

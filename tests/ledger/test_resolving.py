@@ -1,10 +1,12 @@
 """A person settles what nobody else can, and no worker that wakes up late can undo that."""
 
+import json
+
 import pytest
 from remembering import Shop
 
 from loanasync import OutcomeUnknownError, Refused, UnexpectedReplyError
-from loanasync.ledger import Settlement, State, resolve
+from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
 from loanasync.testing import refused
 
 UNSETTLED = [State.UNKNOWN, State.LOST, State.HELD]
@@ -46,3 +48,99 @@ async def test_nobody_settles_to_in_flight() -> None:
     with pytest.raises(ValueError, match="cannot be INFLIGHT"):
         await resolve(shop.ledger, entry, State.INFLIGHT, "no")
     assert (await shop.entry()).state is State.UNKNOWN
+
+
+async def kept(
+    body: bytes | None, status: int | None = 201, fault: str | None = None
+) -> tuple[MemoryLedger, Entry]:
+    """An UNKNOWN entry that keeps a response."""
+    ledger = MemoryLedger()
+    await ledger.claim("k", token="t", payload="p", lease=60)
+    settlement = Settlement(state=State.UNKNOWN, note="n", status=status, body=body, fault=fault)
+    return ledger, await ledger.settle("k", token="t", payload="p", settlement=settlement)
+
+
+def response(entry: Entry) -> tuple[int | None, bytes | None, str | None]:
+    return entry.status, entry.body, entry.fault
+
+
+@pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
+@pytest.mark.parametrize("status", [None, 200, 201, 422])
+async def test_resolve_takes_over_a_response_that_says_the_same(state: State, status: int | None) -> None:
+    body = json.dumps({"approved": state is State.APPROVED, "redirectUrl": "https://x"}).encode()
+    ledger, entry = await kept(body, status, "another fiscal code")
+    resolved = await resolve(ledger, entry, state, "ticket 17")
+    assert (resolved.state, resolved.source, resolved.note) == (state, "person", "ticket 17")
+    assert response(resolved) == (status or {State.APPROVED: 201, State.REFUSED: 422}[state], body, None)
+
+
+@pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
+@pytest.mark.parametrize("body", [b"gAAAAABm-encrypted", b"{\xff\xfe\x00"])
+async def test_resolve_takes_over_an_encrypted_response(state: State, body: bytes) -> None:
+    ledger, entry = await kept(body, 500)
+    resolved = await resolve(ledger, entry, state, "ticket 17")
+    assert response(resolved) == ({State.APPROVED: 201, State.REFUSED: 422}[state], body, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"approved": false}',
+        b'{"approved": "true"}',
+        b'{"approved": 1}',
+        b"{}",
+        b'{"approved": true, "approved": true}',
+        b'{"approved": true, "redir',
+        b"<html>approved</html>",
+        b"[true]",
+        b"",
+        None,
+    ],
+)
+async def test_resolve_drops_a_response_that_is_not_that_decision(body: bytes | None) -> None:
+    ledger, entry = await kept(body)
+    resolved = await resolve(ledger, entry, State.APPROVED, "ticket 17")
+    assert (resolved.state, response(resolved)) == (State.APPROVED, (None, None, None))
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.LOST, State.HELD])
+async def test_resolve_without_decision_keeps_the_response(state: State) -> None:
+    ledger, entry = await kept(b'{"approved": true}')
+    resolved = await resolve(ledger, entry, state, "ticket 17")
+    assert (resolved.state, response(resolved)) == (state, (201, b'{"approved": true}', None))
+
+
+@pytest.mark.parametrize("before", [State.APPROVED, State.REFUSED, State.RELEASED])
+@pytest.mark.parametrize("after", [State.APPROVED, State.REFUSED, State.RELEASED, State.HELD])
+async def test_resolve_corrects_what_a_person_decided(before: State, after: State) -> None:
+    ledger, entry = await kept(None, None)
+    wrong = await resolve(ledger, entry, before, "ticket 17")
+    right = await resolve(ledger, wrong, after, "ticket 18", source="import")
+    assert (right.state, right.note, right.source) == (after, "ticket 18", "import")
+    assert [(each.state, each.note) for each in right.history][-1] == (before, "ticket 17")
+    stale = await resolve(ledger, wrong, State.LOST, "did not see the correction")
+    assert stale == right
+
+
+@pytest.mark.parametrize("note", ["", " \t"])
+async def test_correction_without_note_is_refused(note: str) -> None:
+    ledger, entry = await kept(None)
+    wrong = await resolve(ledger, entry, State.APPROVED, note)
+    with pytest.raises(ValueError, match="a correction needs a note"):
+        await resolve(ledger, wrong, State.REFUSED, note)
+    assert await ledger.get("k") == wrong
+
+
+@pytest.mark.parametrize("source", ["service", "", " "])
+async def test_resolve_by_the_service_or_nobody_is_refused(source: str) -> None:
+    ledger, entry = await kept(None)
+    with pytest.raises(ValueError, match="source"):
+        await resolve(ledger, entry, State.APPROVED, "ticket 17", source=source)
+    assert await ledger.get("k") == entry
+
+
+@pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED, State.RELEASED])
+async def test_resolve_never_changes_what_the_service_said(state: State) -> None:
+    ledger, _ = await kept(None)
+    said = await ledger.settle("k", token="t", payload="p", settlement=Settlement(state=state, status=201))
+    assert await resolve(ledger, said, State.HELD, "ticket 17") == said == await ledger.get("k")

@@ -95,7 +95,7 @@ async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) 
     await shop.ledger.aclose()
 
 
-@pytest.mark.parametrize("sql", ["CREATE TABLE notes (text)", "PRAGMA user_version = 2"])
+@pytest.mark.parametrize("sql", ["CREATE TABLE notes (text)", "PRAGMA user_version = 3"])
 async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(file: Path, sql: str) -> None:
     if sql.startswith("PRAGMA"):
         async with SqliteLedger(file) as ledger:
