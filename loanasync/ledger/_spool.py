@@ -13,13 +13,14 @@ from secrets import token_hex
 from attrs import asdict, field, frozen
 
 from loanasync._events import LOGGER
-from loanasync.ledger._entries import Settlement, State
+from loanasync.ledger._entries import SERVICE, Entry, Settlement, State, Subject
+from loanasync.ledger._formats import FORMAT
 from loanasync.ledger._policy import default_spools
 from loanasync.ledger._protocol import DecisionLedger
 
 __all__ = ["Orphan", "import_orphans", "spool"]
 
-_FORMAT = 1
+_LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
 
 
 @frozen(kw_only=True)
@@ -30,13 +31,14 @@ class Orphan:
     token: str = field(repr=False)
     payload: str = field(repr=False)
     settlement: Settlement
+    subject: Subject = field(factory=Subject)
 
     def as_json(self) -> bytes:
         """What its file has."""
         told = asdict(self.settlement)
         body = None if self.settlement.body is None else b64encode(self.settlement.body).decode()
-        whole = {"format": _FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
-        return json.dumps({**whole, **told, "body": body}).encode()
+        whole = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
+        return json.dumps({**whole, "subject": asdict(self.subject), **told, "body": body}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> "Orphan":
@@ -47,12 +49,15 @@ class Orphan:
         """
         try:
             told = json.loads(content)
-            if told.pop("format") != _FORMAT:
+            number = told.pop("format")
+            if not 1 <= number <= FORMAT:
                 raise ValueError("another format")
+            subject = Subject(**told.pop("subject")) if number == FORMAT else Subject()
             ids = {name: told.pop(name) for name in ("key", "token", "payload")}
             body = told.pop("body")
             told["body"] = None if body is None else b64decode(body, validate=True)
-            return cls(**ids, settlement=Settlement(**{**told, "state": State(told["state"])}))
+            settlement = Settlement(**{**told, "state": State(told["state"])})
+            return cls(**ids, subject=subject, settlement=settlement)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
 
@@ -128,11 +133,33 @@ async def _brought(ledger: DecisionLedger, file: Path) -> bool:
     except ValueError:
         LOGGER.warning("%s is no answer of ours: left where it is", file.name)
         return False
+    if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
+        # A settlement has no subject, so a claim makes the entry. If another claim was first, that one stays.
+        await ledger.claim(
+            orphan.key,
+            token=orphan.token,
+            payload=orphan.payload,
+            lease=_LEASE,
+            over=orphan.token,
+            subject=orphan.subject,
+        )
     entry = await ledger.settle(
         orphan.key, token=orphan.token, payload=orphan.payload, settlement=orphan.settlement
     )
     if entry.state is not orphan.settlement.state:
         LOGGER.warning("%s contradicts the ledger: left where it is", file.name)
         return False
+    if _has_more(orphan.settlement, entry):
+        LOGGER.warning(
+            "%s not deleted: a person decided first, and the ledger does not have this response; "
+            "resolve the entry as unknown, then import again",
+            file.name,
+        )
+        return False
     await asyncio.to_thread(file.unlink, missing_ok=True)
     return True
+
+
+def _has_more(settlement: Settlement, entry: Entry) -> bool:
+    """Return True if only the file has the response, since a person decided the same without it."""
+    return entry.source != SERVICE and entry.body is None and settlement.body is not None

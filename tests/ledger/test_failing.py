@@ -215,7 +215,7 @@ async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
         "a.json": "{}",
         "b.json": "[]",
         "c.json": "no JSON",
-        "d.json": json.dumps({**told, "format": 2}),
+        "d.json": json.dumps({**told, "format": 3}),
         "e.json": json.dumps({**told, "state": "inflight"}),
         "f.json": json.dumps({**told, "body": "?"}),
         "g.json": json.dumps({**told, "key": "another", "state": "refused"}),

@@ -1,0 +1,73 @@
+"""Orphan files: both formats are read, and a file is deleted only when the ledger has its response."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from loanasync.ledger import MemoryLedger, Settlement, State, Subject, import_orphans, resolve
+from loanasync.ledger._spool import Orphan, spool
+
+SUBJECT = Subject(customer="anna", order="1", scope="spring")
+APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
+ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED, subject=SUBJECT)
+# As the last version that wrote format 1 made it.
+FORMAT_1 = (
+    b'{"format": 1, "key": "k", "token": "t", "payload": "p", "state": "approved", "note": "",'
+    b' "status": 201, "body": "eyJhcHByb3ZlZCI6dHJ1ZX0=", "fault": null}'
+)
+
+
+def test_orphan_keeps_subject_and_source() -> None:
+    settlement = Settlement(state=State.REFUSED, note="ticket 17", source="person")
+    for orphan in (ORPHAN, Orphan(key="k", token="t", payload="p", settlement=settlement)):
+        assert json.loads(orphan.as_json())["format"] == 2
+        assert Orphan.from_json(orphan.as_json()) == orphan
+
+
+def test_orphan_of_format_1_is_read() -> None:
+    orphan = Orphan.from_json(FORMAT_1)
+    assert (orphan.settlement, orphan.subject) == (APPROVED, Subject())
+
+
+@pytest.mark.parametrize("number", [0, 3, "2", None])
+def test_orphan_of_another_format_is_refused(number: object) -> None:
+    content = {**json.loads(ORPHAN.as_json()), "format": number}
+    with pytest.raises(ValueError):  # noqa: PT011  (its text is not for people)
+        Orphan.from_json(json.dumps(content).encode())
+
+
+async def test_import_of_an_unknown_key_writes_the_subject(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    assert await import_orphans(ledger, tmp_path) == 1
+    (entry,) = await ledger.find(customer="anna", order="1")
+    assert (entry.state, entry.body, entry.scope) == (State.APPROVED, APPROVED.body, "spring")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_import_of_format_1_lands_and_deletes_the_file(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    (tmp_path / "old.json").write_bytes(FORMAT_1)
+    assert await import_orphans(ledger, tmp_path) == 1
+    entry = await ledger.get("k")
+    assert entry is not None
+    assert (entry.state, entry.body, entry.source) == (State.APPROVED, APPROVED.body, "service")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    unknown = await ledger.claim("k", token="t", payload="p", lease=0.0)
+    unknown = (await ledger.get("k")) or unknown
+    entry = await resolve(ledger, unknown, State.APPROVED, "by telephone")
+    await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    assert await import_orphans(ledger, tmp_path) == 0
+    assert len(list(tmp_path.iterdir())) == 1
+    await resolve(ledger, entry, State.UNKNOWN, "the response is in a file")
+    assert await import_orphans(ledger, tmp_path) == 1
+    found = await ledger.get("k")
+    assert found is not None
+    assert (found.body, found.source) == (APPROVED.body, "service")
+    assert list(tmp_path.iterdir()) == []
