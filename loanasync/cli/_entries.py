@@ -14,7 +14,7 @@ from loanasync._display import mask
 from loanasync.cli._ledgers import short
 from loanasync.ledger import Entry, State
 
-__all__ = ["ADVICE", "answer_of", "facts_of", "line_of", "story_of", "when"]
+__all__ = ["ADVICE", "CORRECTION", "answer_of", "facts_of", "line_of", "story_of", "when"]
 
 _PERSONAL = frozenset(each.name for each in fields(Approved) if each.repr is mask)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -28,6 +28,7 @@ ADVICE = {
     State.APPROVED: "decided, for ever",
     State.REFUSED: "decided, for ever",
 }
+CORRECTION = "a person said so; to correct it: loanasync ledger resolve {key}"
 
 
 def when(seconds: float) -> str:
@@ -59,9 +60,20 @@ def facts_of(entry: Entry) -> dict[str, Any]:
         "expires": _stamp(entry.expires),
         "takeovers": entry.takeovers,
         "note": entry.note,
+        "source": entry.source,
+        "scope": entry.scope,
         "status": entry.status,
         "fault": entry.fault,
         "has_answer": entry.body is not None,
+        "history": [
+            {
+                "state": change.state.value,
+                "changed": _stamp(change.changed),
+                "note": change.note,
+                "source": change.source,
+            }
+            for change in entry.history
+        ],
     }
 
 
@@ -101,13 +113,22 @@ def story_of(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     yield "state", f"{entry.state.value} since {when(entry.changed)} ({_age(entry.changed)})"
     again = f", taken over {entry.takeovers} times" if entry.takeovers else ""
     yield "asked", f"{when(entry.claimed)}{again}; its lease ends {when(entry.expires)}"
+    if entry.scope:
+        yield "scope", entry.scope
+    if entry.source:
+        yield "source", entry.source
     if entry.note:
         yield "note", entry.note
     if entry.status is not None:
         yield "answer", f"HTTP {entry.status}" + (f", {entry.fault}" if entry.fault else "")
+    yield "response kept", "no" if entry.body is None else "yes"
     answer = answer_of(entry, reveal=reveal)
     for name, value in (answer or {}).items():
         yield f"  {name}", value if isinstance(value, str) else json.dumps(value)
     if answer is None and entry.body is not None:
-        yield "  body", "encrypted"
-    yield "next", ADVICE[entry.state].format(key=short(entry.key))
+        yield "  body", "encrypted or not JSON"
+    for change in entry.history:
+        told = f"{when(change.changed)}  {change.state.value:<8}  {change.source:<7}  {change.note}"
+        yield "history", told.rstrip()
+    advice = CORRECTION if entry.is_correctable else ADVICE[entry.state]
+    yield "next", advice.format(key=short(entry.key))

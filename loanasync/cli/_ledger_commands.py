@@ -157,9 +157,10 @@ def resolve(
     ] = None,
     note: Annotated[str, typer.Option(help="Who says so, such as a ticket's number; nothing personal.")] = "",
 ) -> None:
-    """Settle approvals of unknown outcome with what the service says of them.
+    """Settle approvals of unknown outcome with what the service says of them, or correct a mistake.
 
-    Without KEY, goes through all that are unknown or lost, and asks for each. No decision is overwritten.
+    Without KEY, goes through all that are unknown or lost, and asks for each. No decision of the service is
+    overwritten. A mistake of a person is corrected, and the earlier state is kept in the history.
     Ends with 0 when all are settled, 1 when one could not be, 2 when nothing was done, 3 when one was
     skipped.
 

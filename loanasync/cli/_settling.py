@@ -51,17 +51,21 @@ def note_that_is_safe(note: str) -> str:
 
 
 def settle(use: Opened, entry: Entry, word: Word, note: str, say: Callable[[str], object]) -> Exit:
-    """Write down what a person said of an entry, unless it is decided or being asked."""
+    """Write what a person said of an entry; correct the entry if a person decided or released it."""
     state = State(word.value)
-    if entry.state in _SETTLED:
+    corrects = entry.is_correctable and entry.state is not state
+    if entry.state in _SETTLED or corrects:
         entry = use.run(resolve(use.ledger, entry, state, note))
     if entry.state is state:
-        say(f"{short(entry.key)} is {state.value}")
+        more = ": corrected; the earlier state is kept in the history" if corrects else ""
+        say(f"{short(entry.key)} is {state.value}{more}")
         return Exit.DECIDED
     why = {
         State.INFLIGHT: "somebody is asking now: wait for the end of the lease",
         State.RELEASED: "it was never evaluated: there is nothing to settle",
-    }.get(entry.state, "a decision is never overwritten")
+    }.get(entry.state, "a decision of the service is never overwritten")
+    if entry.is_correctable:
+        why = "another person settled it meanwhile; look at it, then give the command again"
     say(f"{short(entry.key)} stays {entry.state.value}: {why}")
     return Exit.FAILED
 
@@ -95,6 +99,9 @@ def _note() -> str:
 
 def _safe(given: str) -> str:
     try:
-        return note_that_is_safe(given)
+        note = note_that_is_safe(given)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if not note:
+        raise typer.BadParameter("must not be empty")
+    return note

@@ -130,7 +130,7 @@ def test_a_person_settles_what_nobody_else_can(file: Path, name: str, word: str)
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("approved", "a decision is never overwritten"),
+        ("approved", "a decision of the service is never overwritten"),
         ("released", "it was never evaluated: there is nothing to settle"),
         ("inflight", "somebody is asking now: wait for the end of the lease"),
     ],
@@ -162,7 +162,7 @@ def test_a_decision_that_comes_while_the_person_thinks_stays(
     monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
     done = ask("resolve", file, key("unknown"), "--note", "ticket 17")
     assert done.exit_code == 1
-    assert "stays approved: a decision is never overwritten" in done.stderr
+    assert "stays approved: a decision of the service is never overwritten" in done.stderr
     assert states(file)["unknown"] == "approved"
 
 

@@ -50,8 +50,14 @@ def test_entries_on_a_server_are_shown_settled_and_swept(server: Server) -> None
     done = ask("resolve", server.url, asked[:12], dead[:12], "--as", "refused", "--note", "ticket 17")
     assert done.exit_code == 0, done.output
     assert state(server.url, asked) == state(server.url, dead) == "refused"
-    assert ask("resolve", server.url, dead, "--as", "released", "--note", "x").exit_code == 1
-    assert state(server.url, dead) == "refused"
+    corrected = ask("resolve", server.url, dead, "--as", "released", "--note", "x")
+    assert (corrected.exit_code, corrected.stderr.split(": ")[1]) == (
+        0,
+        "corrected; the earlier state is kept in the history\n",
+    )
+    assert state(server.url, dead) == "released"
+    story = json.loads(ask("show", server.url, dead, "--json").stdout)["history"]
+    assert [(each["state"], each["note"]) for each in story][-1] == ("refused", "ticket 17")
     exported = [each["key"] for each in listed(server.url)]
     assert {asked, dead} <= {*exported}
 

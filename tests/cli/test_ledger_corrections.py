@@ -1,0 +1,100 @@
+"""A person's mistake is corrected from the command line, and the earlier state is shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ledgerfile import ask, entries, key, one_of_each, put, states, using
+
+from loanasync.ledger import Settlement, SqliteLedger, State, Subject
+
+CORRECTED = "corrected; the earlier state is kept in the history"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "decisions.db"
+    one_of_each(made)
+    return made
+
+
+def resolve(file: Path, name: str, word: str, note: str) -> tuple[int, str]:
+    done = ask("resolve", file, key(name), "--as", word, "--note", note)
+    return done.exit_code, done.stderr
+
+
+def shown(file: Path, name: str) -> list[tuple[str, str]]:
+    lines = ask("show", file, key(name)).stdout.splitlines()
+    return [(line[:20].strip(), line[20:]) for line in lines]
+
+
+@pytest.mark.parametrize("wrong", ["approved", "refused", "released"])
+@pytest.mark.parametrize("right", ["approved", "refused", "released", "held", "unknown"])
+def test_resolve_corrects_what_a_person_settled(file: Path, wrong: str, right: str) -> None:
+    resolve(file, "lost", wrong, "ticket 17")
+    code, said = resolve(file, "lost", right, "ticket 18")
+    more = "" if right == wrong else f": {CORRECTED}"
+    assert (code, said) == (0, f"{key('lost')[:12]} is {right}{more}\n")
+    entry = entries(file)["lost"]
+    assert entry.state == right
+    assert [change.state.value for change in entry.history] == ["lost", *([wrong] if more else [])]
+
+
+def test_resolve_asks_for_word_and_note_of_a_correction(file: Path) -> None:
+    resolve(file, "lost", "approved", "ticket 17")
+    done = ask("resolve", file, key("lost"), given="r\n \nticket 18\n")
+    assert done.exit_code == 0, done.output
+    assert "must not be empty" in done.stderr
+    assert CORRECTED in done.stderr
+    assert (entries(file)["lost"].note, states(file)["lost"]) == ("ticket 18", "refused")
+
+
+def test_resolve_of_a_stale_correction_names_the_other_person(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(file, "lost", "approved", "ticket 17")
+
+    def meanwhile(*_: object, **__: object) -> str:
+        resolve(file, "lost", "held", "ticket 18")
+        resolve(file, "lost", "released", "ticket 19")
+        return "r"
+
+    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    done = ask("resolve", file, key("lost"), "--note", "ticket 20")
+    assert done.exit_code == 1
+    assert "stays released: another person settled it meanwhile" in done.stderr
+    assert states(file)["lost"] == "released"
+
+
+def test_show_prints_scope_source_response_and_history(file: Path) -> None:
+    async def fill(ledger: SqliteLedger) -> None:
+        about = Subject(customer="c", order="o", scope="spring")
+        await ledger.claim(key("scoped"), token="t", payload="p", lease=60, subject=about)
+        unread = Settlement(state=State.UNKNOWN, note="n", status=201, body=b'{"approved": true}')
+        await ledger.settle(key("scoped"), token="t", payload="p", settlement=unread)
+
+    using(file, fill)
+    assert ("response kept", "yes") in shown(file, "scoped")
+    resolve(file, "scoped", "approved", "ticket 17")
+    resolve(file, "scoped", "refused", "ticket 18")
+    told = shown(file, "scoped")
+    assert [text for name, text in told if name in ("scope", "source", "response kept")] == [
+        *("spring", "person", "no")
+    ]
+    history = [text.split("  ", 1)[1].split() for name, text in told if name == "history"]
+    assert history == [["unknown", "service", "n"], ["approved", "person", "ticket", "17"]]
+    assert told[-1][1] == f"a person said so; to correct it: loanasync ledger resolve {key('scoped')[:12]}"
+    facts = json.loads(ask("show", file, key("scoped"), "--json").stdout)
+    assert (facts["scope"], facts["source"], facts["has_answer"]) == ("spring", "person", False)
+    assert [(each["state"], each["source"], each["note"]) for each in facts["history"]] == [
+        ("unknown", "service", "n"),
+        ("approved", "person", "ticket 17"),
+    ]
+
+
+def test_resolve_makes_a_kept_response_the_decision(file: Path) -> None:
+    body = b'{"approved": true, "redirectUrl": "https://loans.example.com/x"}'
+    using(file, lambda ledger: put(ledger, "kept", State.UNKNOWN, status=201, body=body))
+    assert resolve(file, "kept", "approved", "ticket 17")[0] == 0
+    entry = entries(file)["kept"]
+    assert (entry.state, entry.status, entry.body) == (State.APPROVED, 201, body)
