@@ -10,8 +10,8 @@ from loanasync import _codec as codec
 from loanasync._configuration import Shop
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync._dialect import Dialect
-from loanasync._display import JSON, Body, mask
-from loanasync._json import Malformed, decode, encode, repeated
+from loanasync._display import JSON, AnyJSON, Body, mask, shown_as
+from loanasync._json import Malformed, decode, decode_any, encode, repeated
 from loanasync._meta import Meta, Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import personal_values, read_problems
@@ -35,7 +35,7 @@ __all__ += ["approve", "complete", "create_request", "upload_documents"]
 
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
 
-Outcome: TypeAlias = Decision | UserData | Mapping[str, JSON]
+Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 
 # What each call makes anew is not frozen: a frozen object takes three times as long to make.
@@ -209,19 +209,28 @@ def _failed(
 _unexpected_status = partial(_failed, UnexpectedStatusError)
 
 
+def _is_empty(reply: Reply) -> bool:
+    return reply.fault is None and not reply.body.strip()
+
+
 def _saved(call: Call, reply: Reply, meta: Meta) -> UserData | LoanError:
+    # spec §4.2: 200 is success, so the data are saved even if the body cannot be read.
+    if _is_empty(reply):
+        return UserData()
     try:
         return codec.read_user_data(_object(reply))
     except Malformed as malformed:
-        return _unexpected(call, malformed.args, meta)
+        return _unexpected(call, malformed.args, meta, "done")
 
 
-def _open_shape(call: Call, reply: Reply, meta: Meta) -> Mapping[str, JSON] | LoanError:
-    # spec §4.3: the shape is not shown, so that an answer without a body may be one.
-    if reply.fault is None and not reply.body.strip():
+def _open_shape(call: Call, reply: Reply, meta: Meta) -> AnyJSON | LoanError:
+    # spec §4.3: the shape is not shown, so any JSON value is accepted, and an empty body, too.
+    if _is_empty(reply):
         return Body()
+    if reply.fault is not None:
+        return _unexpected(call, (f"body: {reply.fault}",), meta)
     try:
-        return Body(_object(reply))
+        return shown_as(decode_any(reply.body))
     except Malformed as malformed:
         return _unexpected(call, malformed.args, meta)
 

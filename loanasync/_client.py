@@ -13,7 +13,7 @@ from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment
 from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
-from loanasync._display import JSON
+from loanasync._display import JSON, AnyJSON
 from loanasync._ledger import recorder
 from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
@@ -215,10 +215,12 @@ class LoanClient(AsksMany, Lifetime):
         *,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Mapping[str, JSON]:
+    ) -> AnyJSON:
         """Create a request, before its approval is asked for (spec §1.1, §4.3).
 
-        The specification leaves the shape of payload and answer open: a JSON object in, one out.
+        The specification leaves both shapes open. The payload is a JSON object (spec §4); the response may
+        be any JSON value: an object comes as a read-only mapping, an array as a read-only sequence, and an
+        empty body as an empty mapping.
 
         Args:
             payload: The body, sent as it is.
@@ -228,7 +230,7 @@ class LoanClient(AsksMany, Lifetime):
         Raises:
             InvalidRequestError: The payload is no JSON object; nothing was sent.
             ServiceError: The service answered with an error.
-            UnexpectedReplyError: The answer is no JSON object.
+            UnexpectedReplyError: The response is not JSON.
             TransportError: No answer came.
 
         Example:
@@ -238,7 +240,7 @@ class LoanClient(AsksMany, Lifetime):
         """
         call = prepare.create_request(self._options, payload)
         del payload  # personal: must not stand in a traceback
-        return cast("Mapping[str, JSON]", await self._run(call, timeout, retry))
+        return cast("AnyJSON", await self._run(call, timeout, retry))
 
     async def approve(
         self,
@@ -294,10 +296,11 @@ class LoanClient(AsksMany, Lifetime):
         *,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Mapping[str, JSON]:
+    ) -> AnyJSON:
         """Hand in the customer's documents, before `complete` (spec §1.4, §4.3).
 
-        The specification leaves the shape of payload and answer open: a JSON object in, one out.
+        The specification leaves both shapes open. Payload and response are those of `create_request`: a
+        JSON object is sent, and any JSON value is returned.
 
         Args:
             fiscal_code: The customer's fiscal code.
@@ -308,7 +311,7 @@ class LoanClient(AsksMany, Lifetime):
         Raises:
             InvalidRequestError: The fiscal code or the payload cannot be; nothing was sent.
             ServiceError: The service answered with an error.
-            UnexpectedReplyError: The answer is no JSON object.
+            UnexpectedReplyError: The response is not JSON.
             TransportError: No answer came.
 
         Example:
@@ -317,7 +320,7 @@ class LoanClient(AsksMany, Lifetime):
         """
         call = prepare.upload_documents(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not stand in a traceback
-        return cast("Mapping[str, JSON]", await self._run(call, timeout, retry))
+        return cast("AnyJSON", await self._run(call, timeout, retry))
 
     async def complete(
         self,
@@ -336,14 +339,15 @@ class LoanClient(AsksMany, Lifetime):
             retry: Instead of the client's.
 
         Returns:
-            The data as the service saved it.
+            The data as the service saved it. A member that cannot be read is None and named in
+            ``unread``: a 200 means that the data are saved, whatever the body says (spec §4.2).
 
         Raises:
             InvalidRequestError: Rules are broken; nothing was sent.
             RejectedError: 400; its subclasses tell the domain errors.
             AccessDeniedError: 403.
             SystemFaultError: 500 to every attempt.
-            UnexpectedReplyError: The answer is outside the specification.
+            UnexpectedReplyError: The body is no JSON object; with the outcome ``done``, the data are saved.
             TransportError: No answer came; see its `request_sent`.
 
         Example:

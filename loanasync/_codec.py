@@ -3,27 +3,29 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import attrs
 from cattrs import Converter
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._display import JSON, Body
-from loanasync._json import Malformed, encode, encode_checked
+from loanasync._json import encode, encode_checked
 from loanasync._meta import Meta
 from loanasync._models import AdditionalData, ApprovalRequest, Citizenship, DocumentType, UserData
 
 __all__ = ["read_decision", "read_user_data", "write"]
 
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
+Exact = TypeVar("Exact")
 
 Write = Callable[[Any], Any]
+Read = Callable[[Any], Any]
 
-_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 
@@ -37,13 +39,15 @@ def read_decision(kind: type[DecisionType], members: Mapping[str, Any], meta: Me
     """A decision's members under our names; one of a wrong type becomes None and is named in meta.
 
     Member by member and not by cattrs, which reads all or nothing: a net amount that comes as a string must
-    not cost the shop its one answer. The decision itself (`approved`, `redirectUrl`) is checked before.
+    not cost the shop its one answer. The decision itself (`approved`) is checked before.
     """
     known = _canonical(members)
     names, types = _ECHO[kind]
     echo: dict[str, Any] = {
         names[wire]: value for wire, value in known.items() if types.get(wire) is type(value)
     }
+    if not echo.get("redirect_url", "-").strip():  # nobody can be sent to an empty address (spec §1.3)
+        del echo["redirect_url"]
     if len(echo) < len(names.keys() & known.keys()):
         unread = [name for name in names if known.get(name) is not None and names[name] not in echo]
         meta = attrs.evolve(meta, unread=tuple(unread))
@@ -66,55 +70,54 @@ def _canonical(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
-    """The answer of a completion; members that we do not know end up in `extra`.
+    """Return the data that a completion answered with, member by member (spec §4.2).
 
-    Raises:
-        Malformed: A member has a type outside spec §2.2.
+    A member that cannot be read is None and named in ``unread``: the 200 already says that the data are
+    saved. Members that this version does not know go into ``extra``.
     """
-    known = set(USER_DATA_NAMES.values())
-    extra = {name: value for name, value in members.items() if name not in known}
-    wrong = []
-    for name in known.intersection(members):
+    known: dict[str, Any] = {}
+    unread = []
+    for field, wire in USER_DATA_NAMES.items():
+        value = members.get(wire)
+        if value is None:
+            continue
         try:
-            _READER.structure({name: members[name]}, UserData)
+            known[field] = _USER_DATA_READERS[field](value)
         except (TypeError, ValueError):
-            wrong.append(f"{name}: wrong type")
-    if wrong:
-        raise Malformed(*sorted(wrong))
-    return attrs.evolve(_READER.structure(members, UserData), extra=extra)
+            unread.append(wire)
+    extra = {name: value for name, value in members.items() if name not in _USER_DATA_MEMBERS}
+    return UserData(**known, extra=extra, unread=tuple(unread))
 
 
-def _exactly(kind: type) -> Callable[[Any, Any], Any]:
-    """A hook that converts nothing: cattrs itself would read "false" as True and 1.9 as 1."""
-
-    def hook(value: object, _: object) -> object:
-        if type(value) is not kind and value is not None:
-            raise TypeError(kind.__name__)
-        return value
-
-    return hook
-
-
-def _document_type(value: object, _: object) -> object:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise TypeError("str")
-    return _DOCUMENT_TYPES.get(value, value)
-
-
-def _day_of_month(value: object, _: object) -> object:
-    if isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
-        return int(value)
-    if value is not None and type(value) is not int:
-        raise TypeError("int")
+def _read_exactly(kind: type[Exact], value: object) -> Exact:
+    """Return a value of this type as it is: "false" must not be read as True, nor 1.9 as 1."""
+    if type(value) is not kind:
+        raise TypeError(kind.__name__)
     return value
 
 
-def _read_day(value: object, _: object) -> date:
-    if not isinstance(value, str) or not _DAY.fullmatch(value):
-        raise TypeError("YYYY-MM-DD")
-    return date.fromisoformat(value)
+_read_text = partial(_read_exactly, str)
+_read_flag = partial(_read_exactly, bool)
+_read_integer = partial(_read_exactly, int)
+
+
+def _read_document_type(value: object) -> DocumentType | str:
+    text = _read_text(value)
+    return _DOCUMENT_TYPES.get(text, text)
+
+
+def _read_day_of_month(value: object) -> int:
+    if isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
+        return int(value)
+    return _read_integer(value)
+
+
+def _read_day(value: object) -> date:
+    """Return the day that is written, also in a time stamp: no other time zone may change it."""
+    found = _DAY.fullmatch(_read_text(value))
+    if found is None:
+        raise ValueError("YYYY-MM-DD")
+    return date.fromisoformat(found[1])
 
 
 def _write_day(value: date) -> str:
@@ -145,21 +148,20 @@ _ECHO: dict[type, tuple[dict[str, str], dict[str, type]]] = {
 }
 
 
-def _make_reader() -> Converter:
-    converter = Converter(detailed_validation=False)
-    for kind in (bool, int, str):
-        converter.register_structure_hook(kind | None, _exactly(kind))
-    converter.register_structure_hook(date, _read_day)
-    special = {"payment_day_of_month": _day_of_month, "document_type": _document_type}
-    overrides: dict[str, Any] = {
-        name: override(rename=wire, struct_hook=special.get(name)) for name, wire in USER_DATA_NAMES.items()
-    }
-    hook = make_dict_structure_fn(UserData, converter, extra=override(omit=True), **overrides)
-    converter.register_structure_hook(UserData, hook)
-    return converter
-
-
-_READER = _make_reader()
+_USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())
+_USER_DATA_READERS: Mapping[str, Read] = {
+    "document_type": _read_document_type,
+    "document_code": _read_text,
+    "document_city": _read_text,
+    "document_issue_date": _read_day,
+    "document_expiration_date": _read_day,
+    "iban": _read_text,
+    "politically_exposed": _read_flag,
+    "us_person": _read_flag,
+    "marketing": _read_flag,
+    "payment_day_of_month": _read_day_of_month,
+    "profession": _read_text,
+}
 
 
 def _make_writer(dialect: Dialect) -> Converter:

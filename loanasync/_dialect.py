@@ -88,9 +88,9 @@ class Dialect:
     """Which of the two descriptions of the approval call is written (spec §2.1).
 
     Reading accepts the spellings of both. The specification says that the descriptions differ in these
-    points; it does not say which differences belong together, nor which server speaks which. The presets
-    are therefore named after the one field that tells them apart, and every other knob can be turned with
-    ``attrs.evolve``.
+    points; it does not say which differences belong together, nor which server speaks which. Each
+    preset therefore turns only the knob that its name says. Spellings default to the ones that the
+    service's own validation messages and responses use. Set every other knob with ``Dialect(...)``.
 
     Args:
         street_number_field: Wire name of the street number.
@@ -104,9 +104,9 @@ class Dialect:
         ConfigurationError: A knob has a value that neither description knows.
 
     Example:
-        >>> import attrs
-        >>> attrs.evolve(Dialect.street_number(), order_token_required=True).street_number_field
-        'streetNumber'
+        >>> mine = Dialect(street_number_field="civicNumber", order_token_required=True)
+        >>> mine.street_number_field, mine.instalments_field
+        ('civicNumber', 'instalments')
     """
 
     street_number_field: Literal["streetNumber", "civicNumber"] = "streetNumber"
@@ -144,23 +144,13 @@ class Dialect:
 
     @classmethod
     def civic_number(cls) -> "Dialect":
-        """The description with ``civicNumber``.
-
-        That ``installments``, ``Italian``, a required order token and no ``iban`` and
-        ``paymentDayOfMonth`` go with it is our pairing; the specification leaves it open.
+        """The description with ``civicNumber``; nothing else differs from `street_number` (spec §2.1).
 
         Example:
-            >>> Dialect.civic_number().street_number_field, Dialect.civic_number().order_token_required
-            ('civicNumber', True)
+            >>> Dialect.civic_number().street_number_field, Dialect.civic_number().instalments_field
+            ('civicNumber', 'instalments')
         """
-        return cls(
-            street_number_field="civicNumber",
-            instalments_field="installments",
-            italian="Italian",
-            order_token_required=True,
-            sends_iban=False,
-            sends_payment_day_of_month=False,
-        )
+        return cls(street_number_field="civicNumber")
 
     @cached_property
     def approval_names(self) -> Mapping[str, str]:

@@ -1,9 +1,9 @@
 """How personal values are shown: not at all. Reading an attribute is plain, printing its object is not."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, overload
 
-__all__ = ["JSON", "NO_MEMBERS", "Body", "mask", "masked_unless", "read_only"]
+__all__ = ["JSON", "NO_MEMBERS", "AnyJSON", "Body", "Items", "mask", "masked_unless", "read_only", "shown_as"]
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -48,6 +48,53 @@ class Body(Mapping[str, JSON]):
 
     def __repr__(self) -> str:
         return f"<Body of {len(self)} member{'' if len(self) == 1 else 's'}>"
+
+
+class Items(Sequence[JSON]):
+    """A JSON array that was received: read-only, comparable, picklable, masked.
+
+    Example:
+        >>> items = Items(["anna@example.com", 5])
+        >>> items[0], items == ["anna@example.com", 5], items
+        ('anna@example.com', True, <Items of 2 values>)
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Sequence[JSON] = ()) -> None:
+        self._values = list(values)
+
+    @overload
+    def __getitem__(self, index: int) -> JSON: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Items": ...
+
+    def __getitem__(self, index: int | slice) -> "JSON | Items":
+        return Items(self._values[index]) if isinstance(index, slice) else self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Items):
+            return self._values == other._values
+        return self._values == list(other) if isinstance(other, list | tuple) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # its values may be lists, as those of a Body
+
+    def __repr__(self) -> str:
+        return f"<Items of {len(self)} value{'' if len(self) == 1 else 's'}>"
+
+
+AnyJSON: TypeAlias = Mapping[str, JSON] | Sequence[JSON] | bool | int | float | str | None
+
+
+def shown_as(value: JSON) -> AnyJSON:
+    """Return an object as a `Body` and an array as `Items`, whose `repr` shows no content."""
+    if isinstance(value, dict):
+        return Body(value)
+    return Items(value) if isinstance(value, list) else value
 
 
 def read_only(value: object) -> object:

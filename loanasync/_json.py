@@ -12,7 +12,7 @@ import orjson
 
 from loanasync._display import JSON
 
-__all__ = ["Malformed", "decode", "encode", "encode_checked", "repeated"]
+__all__ = ["Malformed", "decode", "decode_any", "encode", "encode_checked", "repeated"]
 
 
 class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
@@ -55,19 +55,29 @@ def decode(body: bytes) -> dict[str, Any]:
     Raises:
         Malformed: The body is empty, not UTF-8, not JSON, or not an object.
     """
-    members = None
-    try:  # noqa: SIM105  (each call comes here, and `suppress` costs more than the reading)
-        members = orjson.loads(body)
-    except ValueError:
-        pass  # nothing is raised where that error, which quotes the body, would be its context
-    if members is None:  # half of a surrogate pair, a byte order mark: no reason to lose an answer
-        # Python 3.11 ends where its stack does, if somebody has raised its recursion limit.
-        if sys.getrecursionlimit() > _DEEPEST and _is_too_deep(body):
-            raise Malformed("body: nested too deeply")
-        members = _decoded(_DECODER, body)
+    members = decode_any(body)
     if not isinstance(members, dict):
         raise Malformed("body: not a JSON object")
     return members
+
+
+def decode_any(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
+    """The JSON value in a body, read as `decode` reads an object.
+
+    Raises:
+        Malformed: The body is empty, not UTF-8, or not JSON.
+    """
+    value = None
+    try:  # noqa: SIM105  (each call comes here, and `suppress` costs more than the reading)
+        value = orjson.loads(body)
+    except ValueError:
+        pass  # nothing is raised where that error, which quotes the body, would be its context
+    if value is None:  # half of a surrogate pair, a byte order mark: no reason to lose an answer
+        # Python 3.11 ends where its stack does, if somebody has raised its recursion limit.
+        if sys.getrecursionlimit() > _DEEPEST and _is_too_deep(body):
+            raise Malformed("body: nested too deeply")
+        value = _decoded(_DECODER, body)
+    return value
 
 
 def repeated(body: bytes, names: Collection[bytes]) -> list[str]:

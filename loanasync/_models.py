@@ -129,9 +129,10 @@ def _unknown(name: str, known: frozenset[str]) -> str:
 @names_its_fields
 @frozen(kw_only=True)
 class AdditionalData:
-    """The conditional block of an approval (spec §2.1), required as a whole when the service wants it.
+    """The conditional block of an approval (spec §2.1); fields that are None are not sent.
 
-    The service says so with ``additionalDataNeeded``; hand that on as ``additional_data_needed=True``.
+    Each field is required when ``additionalDataNeeded`` is true; hand that on as
+    ``additional_data_needed=True``. Without it, each may be left out.
 
     Args:
         residence: How the customer lives.
@@ -142,7 +143,7 @@ class AdditionalData:
         salary: Whole euros, not cents.
 
     Raises:
-        InvalidRequestError: A field is missing or unknown.
+        InvalidRequestError: A field is unknown.
 
     Example:
         >>> AdditionalData(
@@ -153,17 +154,17 @@ class AdditionalData:
         AdditionalData(***)
     """
 
-    residence: Residence | str
+    residence: Residence | str | None = None
     """How the customer lives (spec §2.1)."""
-    residence_start_date: date
+    residence_start_date: date | None = None
     """Since when; the day is not sent (spec §2.1, MM/YYYY)."""
-    educational_qualification: EducationalQualification | str
+    educational_qualification: EducationalQualification | str | None = None
     """The customer's degree (spec §2.1)."""
-    children: str
+    children: str | None = None
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
-    salary_type: SalaryType | str
+    salary_type: SalaryType | str | None = None
     """What `salary` counts (spec §2.1)."""
-    salary: int
+    salary: int | None = None
     """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
@@ -185,7 +186,7 @@ class ApprovalRequest:
         email: E-mail address.
         last_name: Family name, sent as ``lastname``.
         first_name: Given name, sent as ``firstname``.
-        mobile_phone: Mobile number, digits only, without the international prefix.
+        mobile_phone: Mobile number without the international prefix.
         country_calling_code: International prefix such as ``+39``, which the service assumes for None.
         city: City of residence.
         address: Street name without commas and without the street number.
@@ -227,7 +228,7 @@ class ApprovalRequest:
     first_name: str = field(repr=mask)
     """Given name (spec §2.1, ``firstname``)."""
     mobile_phone: str = field(repr=mask)
-    """Mobile number, digits only, without the international prefix (spec §2.1)."""
+    """Mobile number without the international prefix (spec §2.1)."""
     country_calling_code: str | None = field(default=None, repr=mask)
     """International prefix; the service assumes ``+39`` for None (spec §2.1)."""
     city: str = field(repr=mask)
@@ -264,7 +265,7 @@ class UserData:
     """The customer's data that completes an approved request, sent and returned (spec §2.2).
 
     Whether the service insists on fields other than `iban`, `payment_day_of_month` and `profession` is
-    not shown (spec §4.2), so each may be left out; at least one must be given.
+    not shown (spec §4.2), so each may be left out.
 
     Args:
         document_type: A `DocumentType` or its wire value, sent as ``documentOfType``.
@@ -279,6 +280,8 @@ class UserData:
         payment_day_of_month: 1 to 31; sent as an integer.
         profession: A profession.
         extra: Members to send as they are; in an answer, the members that this version does not know.
+        unread: In a response, wire names of members that could not be read and therefore are None; never
+            sent, and not compared.
 
     Raises:
         InvalidRequestError: A field is unknown.
@@ -312,6 +315,8 @@ class UserData:
     """A profession (spec §2.2)."""
     extra: Mapping[str, JSON] = field(default=NO_MEMBERS, converter=read_only, hash=False)
     """Members to send as they are; in an answer, those that this version does not know (spec §2.2)."""
+    unread: tuple[str, ...] = field(default=(), eq=False)
+    """In a response, wire names of members that could not be read; never sent, not compared (spec §4.2)."""
 
     def __repr__(self) -> str:
         return "UserData(***)"

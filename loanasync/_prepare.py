@@ -23,7 +23,7 @@ def check(
     """Everything that is wrong with a request, whichever of the two calls it is for."""
     found = _check_code(options, fiscal_code)
     if isinstance(request, UserData):
-        return (*found, *rules.check_user_data(request))
+        return (*found, *rules.check_user_data(request, options.limits))
     return (*found, *_check_approval(options, request, additional_data_needed=additional_data_needed))
 
 
@@ -49,7 +49,7 @@ def approve(
 
 def complete(options: Options, fiscal_code: str, data: UserData) -> Prepared:
     """Spec §4.2."""
-    problems = (*_check_code(options, fiscal_code), *rules.check_user_data(data))
+    problems = (*_check_code(options, fiscal_code), *rules.check_user_data(data, options.limits))
     if problems:
         return InvalidRequestError(problems)
     return calls.complete(options.shop, options.dialect, rules.normalize_fiscal_code(fiscal_code), data)

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import SupportsIndex
+
+from attrs import evolve
 
 from loanasync import _values as values
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
@@ -21,7 +23,7 @@ from loanasync._models import (
     SalaryType,
     UserData,
 )
-from loanasync._values import Rule, Text, matching, text
+from loanasync._values import Rule, Text
 
 __all__ = [
     "check_approval",
@@ -52,7 +54,7 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> Iterator[Proble
         code = normalize_fiscal_code(str(value))
         # Upper case makes two letters of a sharp s and an ASCII one of a dotless i: look at what was typed.
         if not str(value).isascii() or not _FISCAL_CODE.fullmatch(code):
-            wrong = "must be 16 letters and digits"
+            wrong = "must be 16 letters and digits, or 11 digits"
         elif strict and not _has_right_check_letter(code):
             wrong = "has a wrong check letter: let the customer type it again"
     if wrong is not None:
@@ -68,7 +70,7 @@ def check_approval(
         return
     names = dialect.approval_names
     yield from _broken(_approval_rules(limits).left_for(request), names, request)
-    if dialect.order_token_required and request.order_token is None:
+    if dialect.order_token_required and _is_blank(request.order_token):
         yield Problem("order_token", names["order_token"], "is required in this dialect")
     for field, sent in (
         ("iban", dialect.sends_iban),
@@ -80,7 +82,7 @@ def check_approval(
                 names[field],
                 f"is not part of this dialect: leave it out or set sends_{field}",
             )
-    yield from _check_additional(request.additional, needed=additional_data_needed)
+    yield from _check_additional(request.additional, limits, needed=additional_data_needed)
     yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
 
 
@@ -90,15 +92,13 @@ def check_scope(scope: object) -> Iterator[Problem]:
         yield Problem("scope", "", f"must be a str, not {values.kind(scope)}")
 
 
-def check_user_data(data: object) -> Iterator[Problem]:
+def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem]:
     """Every broken rule of the additional user data (spec §2.2)."""
     if not isinstance(data, UserData):
         yield _not_a(UserData, data)
         return
-    yield from _broken(_USER_DATA_RULES, USER_DATA_NAMES, data)
+    yield from _broken(_user_data_rules(limits), USER_DATA_NAMES, data)
     yield from _check_extra(data.extra, _USER_DATA_MEMBERS)
-    if not data.extra and all(getattr(data, field) is None for field in _USER_DATA_RULES):
-        yield Problem("data", "", "must have at least one field")
 
 
 def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
@@ -114,19 +114,19 @@ def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
         yield Problem(name, "", "must have member names of type str")
 
 
-def _check_additional(additional: object, *, needed: bool) -> Iterator[Problem]:
-    if additional is None:
-        if needed:  # spec §2.1: required as a whole
-            for field in _ADDITIONAL_RULES:
-                yield Problem(
-                    field,
-                    APPROVAL_NAMES[field],
-                    "is required: the service asked for additional data",
-                )
-    elif isinstance(additional, AdditionalData):
-        yield from _broken(_ADDITIONAL_RULES, APPROVAL_NAMES, additional)
-    else:
+def _check_additional(additional: object, limits: Limits, *, needed: bool) -> Iterator[Problem]:
+    if additional is None and not needed:
+        return
+    if additional is not None and not isinstance(additional, AdditionalData):
         yield Problem("additional", "", f"must be an AdditionalData, not {values.kind(additional)}")
+        return
+    for field, rule in _additional_rules(limits).items():
+        value = getattr(additional, field, None)
+        # spec §2.1: each field is required when additionalDataNeeded is true, and only then
+        is_missing = needed and value is None
+        wrong = "is required: the service asked for additional data" if is_missing else rule(value)
+        if wrong is not None:
+            yield Problem(field, APPROVAL_NAMES[field], wrong)
 
 
 def _check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
@@ -179,10 +179,21 @@ def _address(value: str) -> str | None:
     return None
 
 
-def _mobile_phone(value: str) -> str | None:
-    if value.startswith(("+", "00")):
-        return "must come without the international prefix: that goes into country_calling_code"
-    return None if _DIGITS.fullmatch(value) else "must be digits only, without spaces or dashes"
+def _is_blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _mobile_phone(pattern: str | None) -> Callable[[str], str | None]:
+    matches = None if pattern is None else re.compile(pattern).fullmatch
+
+    def rule(value: str) -> str | None:
+        if _PREFIX.match(value):
+            return "must come without the international prefix: that goes into country_calling_code"
+        if matches is None or matches(value):
+            return None
+        return f"must be a mobile number {_OF_YOUR_LIMITS}"
+
+    return rule
 
 
 def _misread_province(value: object) -> str:
@@ -215,6 +226,9 @@ class _Rules(dict[str, Rule]):
 
 def _make_approval_rules(limits: Limits) -> _Rules:
     cents = "euro cents"
+    text = Text(single_line=limits.single_line)
+    optional_text = _optional(evolve(text, may_be_blank=True))
+    matching = partial(values.matching, single_line=limits.single_line)
     return _Rules(
         {
             "amount": values.number(
@@ -222,13 +236,18 @@ def _make_approval_rules(limits: Limits) -> _Rules:
             ),
             "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
             "loan_finality": text,
-            "email": values.email,
+            # spec §2.1: a valid e-mail address; whether it exists is the service's business
+            "email": matching(
+                r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with something on both sides, and no spaces"
+            ),
             "last_name": text,
             "first_name": text,
-            "mobile_phone": Text(_mobile_phone),
-            "country_calling_code": _optional(matching(r"\+[0-9]{1,4}", "a + and digits, such as +39")),
+            "mobile_phone": evolve(text, own=_mobile_phone(limits.mobile_phone)),
+            "country_calling_code": optional_text
+            if limits.country_calling_code is None
+            else _optional(matching(limits.country_calling_code, f"a calling code {_OF_YOUR_LIMITS}")),
             "city": text,
-            "address": Text(_address),
+            "address": evolve(text, own=_address),
             "province": matching(limits.province, "two upper-case letters, such as RM", _misread_province),
             "postal_code": matching(
                 limits.postal_code,
@@ -237,46 +256,59 @@ def _make_approval_rules(limits: Limits) -> _Rules:
             ),
             "street_number": text
             if limits.street_number is None
-            else matching(limits.street_number, "a street number of the form that your Limits ask for"),
+            else matching(limits.street_number, f"a street number {_OF_YOUR_LIMITS}"),
             "citizenship": values.choice((*Citizenship, "Italian")),
-            "iban": _optional(text),
+            "iban": optional_text,
             "zero_interest_rate": _optional(values.boolean),
-            "order_token": _optional(text),
+            "order_token": optional_text,
             "payment_day_of_month": _optional(values.day_of_month),
         }
     )
 
 
+def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
+    euros = "whole euros"
+    rules: dict[str, Rule] = {
+        "residence": values.choice(Residence),
+        "residence_start_date": values.day,
+        "educational_qualification": values.choice(EducationalQualification),
+        # "0" is not among the specification's examples, and customers without children are real.
+        "children": values.choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
+        "salary_type": values.choice(SalaryType),
+        "salary": values.integer(euros, "; cents are not sent")
+        if limits.salary_max is None
+        else values.number(0, limits.salary_max, euros, "; cents are not sent"),
+    }
+    return {field: _optional(rule) for field, rule in rules.items()}
+
+
+def _make_user_data_rules(limits: Limits) -> Mapping[str, Rule]:
+    text = Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
+    optional_text = evolve(text, may_be_blank=True)
+    rules: dict[str, Rule] = {
+        "document_type": values.choice(DocumentType),
+        "document_code": text,
+        "document_city": text,
+        "document_issue_date": values.day,
+        "document_expiration_date": values.day,
+        "iban": optional_text,
+        "politically_exposed": values.boolean,
+        "us_person": values.boolean,
+        "marketing": values.boolean,
+        "payment_day_of_month": values.day_of_month,
+        "profession": optional_text,
+    }
+    return {field: _optional(rule) for field, rule in rules.items()}
+
+
 # No decorator: mutation testing leaves decorated functions out, and these are the rules.
 _approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
+_additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
+_user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
 
-_FISCAL_CODE = re.compile("[A-Z0-9]{16}")
-_DIGITS = re.compile("[0-9]+")
-
-_ADDITIONAL_RULES: Mapping[str, Rule] = {
-    "residence": values.choice(Residence),
-    "residence_start_date": values.day,
-    "educational_qualification": values.choice(EducationalQualification),
-    # "0" is not among the specification's examples, and customers without children are real.
-    "children": values.choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
-    "salary_type": values.choice(SalaryType),
-    # The specification has no limit; this one keeps typing errors of many digits at home.
-    "salary": values.number(0, 1_000_000_000, "whole euros", "; cents are not sent"),
-}
-
-_USER_DATA_RULES: Mapping[str, Rule] = {
-    "document_type": _optional(values.choice(DocumentType)),
-    "document_code": _optional(text),
-    "document_city": _optional(text),
-    "document_issue_date": _optional(values.day),
-    "document_expiration_date": _optional(values.day),
-    "iban": _optional(text),
-    "politically_exposed": _optional(values.boolean),
-    "us_person": _optional(values.boolean),
-    "marketing": _optional(values.boolean),
-    "payment_day_of_month": _optional(values.day_of_month),
-    "profession": _optional(text),
-}
+_FISCAL_CODE = re.compile("[A-Z0-9]{16}|[0-9]{11}")
+_PREFIX = re.compile(r"[\s(]*(\+|00)")  # of a mobile number
+_OF_YOUR_LIMITS = "of the form that your Limits ask for"
 
 _APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

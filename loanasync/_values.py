@@ -16,7 +16,7 @@ __all__ = [
     "choice",
     "day",
     "day_of_month",
-    "email",
+    "integer",
     "matching",
     "nothing",
     "number",
@@ -25,8 +25,9 @@ __all__ = [
 
 Rule = Callable[[object], str | None]
 
-# Line breaks, other control characters, and halves of surrogate pairs, which UTF-8 cannot carry.
-_UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_INT64 = range(-(2**63), 2**63)  # JSON parsers round integers outside of this range, or refuse them
 
 
 # What pandas has in the place of a value that is not there, by the names of its types: it need not be here.
@@ -57,44 +58,49 @@ def are_texts(found: Sequence[object]) -> bool:
 
 @frozen
 class Text:
-    """The rule for a text: something in it, nothing that cannot be sent, and what else is asked of it.
+    """The rule for a text: a str that UTF-8 can encode, not blank, and any further condition.
 
     Args:
-        own: What else is wrong with a right text, if anything.
-        hint: What to add when something is wrong with a value.
+        own: Returns what else is wrong with a text, or None.
+        hint: Returns what to add to the message for a value.
+        may_be_blank: Accept an empty text and one of spaces only.
+        single_line: Refuse line breaks and other control characters.
     """
 
     own: Callable[[str], str | None] | None = None
     hint: Callable[[object], str] = lambda _: ""
+    may_be_blank: bool = False
+    single_line: bool = False
 
     def __call__(self, value: object) -> str | None:
-        wrong = _no_text(value)
+        wrong = self._no_text(value)
         if wrong is None and self.own is not None:
             wrong = self.own(str(value))
         return None if wrong is None else wrong + self.hint(value)
 
+    def _no_text(self, value: object) -> str | None:
+        if value is None:
+            return "is required"
+        if not isinstance(value, str):
+            return f"must be a str, not {kind(value)}"
+        if not self.may_be_blank and not value.strip():
+            return "must not be blank"
+        if _SURROGATE.search(value):
+            return "must not hold half of a surrogate pair, which UTF-8 cannot encode"
+        if self.single_line and _CONTROL.search(value):
+            return "must not hold line breaks or other control characters"
+        return None
 
-def _no_text(value: object) -> str | None:
-    if value is None:
-        return "is required"
-    if not isinstance(value, str):
-        return f"must be a str, not {kind(value)}"
-    if not value.strip():
-        return "must not be blank"
-    if _UNSENDABLE.search(value):
-        return "must not hold line breaks or other control characters"
-    return None
 
-
-def matching(pattern: str, meaning: str, hint: Callable[[object], str] = lambda _: "") -> Text:
-    """A text that a pattern matches as a whole."""
+def matching(
+    pattern: str, meaning: str, hint: Callable[[object], str] = lambda _: "", *, single_line: bool = False
+) -> Text:
+    """Return the rule for a text that the pattern matches as a whole."""
     matches = re.compile(pattern).fullmatch
-    return Text(lambda value: None if matches(value) else f"must be {meaning}", hint)
+    return Text(lambda value: None if matches(value) else f"must be {meaning}", hint, single_line=single_line)
 
 
-text = Text()
-# Spec §2.1: a valid e-mail address; whether it exists is the service's to know.
-email = matching(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with something on both sides, and no spaces")
+text = Text(single_line=True)  # for settings and codes, which go into addresses and headers
 
 
 def choice(allowed: Iterable[str], hint: str = "") -> Rule:
@@ -121,6 +127,19 @@ def number(least: int, most: int, unit: str, hint: str = "") -> Rule:
         if type(value) is not int:
             return f"must be an int, not {kind(value)}: {unit}, {span}{_remedy(value, hint)}"
         return None if least <= value <= most else f"must be {span} {unit}"
+
+    return rule
+
+
+def integer(unit: str, hint: str = "") -> Rule:
+    """Return the rule for a whole number without a range: only its type and its size are checked."""
+
+    def rule(value: object) -> str | None:
+        if value is None:
+            return f"is required: {unit} as an int"
+        if type(value) is not int:
+            return f"must be an int, not {kind(value)}: {unit}{_remedy(value, hint)}"
+        return None if value in _INT64 else f"must be {unit} as an int of at most 64 bits"
 
     return rule
 

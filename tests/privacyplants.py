@@ -47,6 +47,7 @@ NOT_PERSONAL = {
     "zero_interest_rate": "of the shop's offer",
     "payment_day_of_month": "of the loan; a number up to 31",
     "approved": "the decision itself, about whoever the shop knows that it is",
+    "unread": "names of members, in a response only",
     "meta": "status, counts, seconds and the trace's id",
 }
 

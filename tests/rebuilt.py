@@ -12,9 +12,9 @@ from loanasync import _codec, _rules
 
 @pytest.fixture(autouse=True)
 def _built_for_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    _rules._approval_rules.cache_clear()
+    for rules in (_rules._approval_rules, _rules._additional_rules, _rules._user_data_rules):
+        rules.cache_clear()
     # Converters take long to build: only where one is changed, and where mutmut notes which test runs what.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._codec.", "stats")):
         _codec._writer.cache_clear()
-        monkeypatch.setattr(_codec, "_READER", _codec._make_reader())
         monkeypatch.setattr(_codec, "_ECHO", {kind: _codec._echo_of(kind) for kind in _codec._ECHO})

@@ -3,7 +3,7 @@
 import json
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -255,24 +255,61 @@ def test_a_status_that_is_not_named_is_unexpected(call: Call, statuses: list[int
         assert error.status == status
 
 
-def test_a_completion_is_the_saved_data_or_an_unexpected_reply() -> None:
+def test_a_completion_is_saved_whatever_its_members_are() -> None:
+    """Spec §4.2: 200 is success."""
     assert read(COMPLETE, 200, COMPLETE.body) == user_data()
-    for body, reason in ((b"", "body: empty"), (b'{"usPerson":"no"}', "usPerson: wrong type")):
-        error = read(COMPLETE, 200, body)
-        assert isinstance(error, UnexpectedReplyError)
-        assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
-    assert isinstance(read(COMPLETE, 200, COMPLETE.body, fault="truncated"), UnexpectedReplyError)
+    saved = read(COMPLETE, 200, b'{"usPerson":"no","marketing":true}')
+    assert (saved, saved.unread) == (UserData(marketing=True), ("usPerson",))
+    for body in (b"", b" \r\n", b"{}"):
+        assert read(COMPLETE, 200, body) == UserData()
+    assert read(COMPLETE, 200, b'{"iban":"IT00","iban":"IT01"}') == UserData(iban="IT01")
+
+
+@pytest.mark.parametrize(
+    ("body", "fault", "reason"),
+    [
+        (b'{"iban"', None, "body: not JSON"),
+        (b"<html>", None, "body: not JSON"),
+        (b"[]", None, "body: not a JSON object"),
+        (b"null", None, "body: not a JSON object"),
+        (b"", "truncated", "body: truncated"),
+        (b'{"iban"', "timed out", "body: timed out"),
+    ],
+)
+def test_a_completion_is_done_even_if_its_body_is_unreadable(
+    body: bytes, fault: str | None, reason: str
+) -> None:
+    error = read(COMPLETE, 200, body, fault=fault)
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.reasons, error.outcome, error.status) == ((reason,), "done", 200)
+    assert str(error).endswith(": the data are saved; the response could not be read")
 
 
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])
-def test_an_open_shape_is_an_object_or_nothing(call: Call) -> None:
-    for status in (200, 201, 202, 299):
-        assert dict(read(call, status, {"a": [1]})) == {"a": [1]}
-    assert dict(read(call, 204, b"")) == {}
-    error = read(call, 200, b"[]")
-    assert isinstance(error, UnexpectedReplyError)
-    assert (error.reasons, error.status) == (("body: not a JSON object",), 200)
-    assert isinstance(read(call, 200, b"", fault="truncated"), UnexpectedReplyError)
+@pytest.mark.parametrize("status", [200, 201, 202, 299])
+@pytest.mark.parametrize(
+    "value", [{"a": [1]}, {}, [], ["created", {"a": 1}], "created", "", 5, 0.5, True, None], ids=repr
+)
+def test_an_open_shape_is_any_json_value(call: Call, status: int, value: object) -> None:
+    """Spec §4.3: the shapes of creation and documents are not shown."""
+    found = read(call, status, value)
+    assert found == value
+    assert not isinstance(found, list | dict), "objects and arrays are read-only"
+
+
+@pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])
+def test_an_open_shape_may_be_empty_and_must_be_json(call: Call) -> None:
+    for body in (b"", b" \n"):
+        assert read(call, 204, body) == {}
+    for body, fault, reason in (
+        (b"<html>", None, "body: not JSON"),
+        (b"[1", None, "body: not JSON"),
+        (b"", "truncated", "body: truncated"),
+        (b"{}", "truncated", "body: truncated"),
+    ):
+        error = read(call, 200, body, fault=fault)
+        assert isinstance(error, UnexpectedReplyError)
+        assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
 
 
 def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
@@ -332,7 +369,8 @@ def test_whatever_comes_is_an_outcome_or_one_of_our_errors(
     call: Call, status: int, body: bytes, fault: str | None
 ) -> None:
     outcome = read(call, status, body, fault=fault)
-    assert isinstance(outcome, Approved | Refused | UserData | Mapping | LoanError)
+    open_shape = Mapping | Sequence | int | float | None if call in (CREATE, DOCUMENTS) else Approved
+    assert isinstance(outcome, Approved | Refused | UserData | LoanError | open_shape)
     assert isinstance(outcome, Approved) <= (status == 201 and call is APPROVE)
     assert isinstance(outcome, Refused) <= (status == 422 and call is APPROVE)
     if isinstance(outcome, LoanError):

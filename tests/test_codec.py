@@ -9,16 +9,25 @@ from typing import Any
 
 import orjson
 import pytest
-from builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
+from builders import APPROVAL_REQUESTS, additional_data, approval_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import ApprovalRequest, Approved, Citizenship, Dialect, DocumentType, Meta, Refused, UserData
-from loanasync._codec import read_decision, read_user_data, write
-from loanasync._json import Malformed, decode, encode, repeated
+from loanasync import (
+    AdditionalData,
+    ApprovalRequest,
+    Approved,
+    Citizenship,
+    Dialect,
+    Meta,
+    Refused,
+)
+from loanasync._codec import read_decision, write
+from loanasync._json import Malformed, decode, decode_any, encode, repeated
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
+OTHER = Dialect(street_number_field="civicNumber", instalments_field="installments", italian="Italian")
 
 FULL = approval_request(
     country_calling_code="+39",
@@ -66,9 +75,10 @@ def decision(**members: object) -> Approved:
     ("dialect", "own"),
     [
         (STREET, {"streetNumber": "12/A", "instalments": 12, "citizenship": "italian"}),
-        (CIVIC, {"civicNumber": "12/A", "installments": 12, "citizenship": "Italian"}),
+        (CIVIC, {"civicNumber": "12/A", "instalments": 12, "citizenship": "italian"}),
+        (OTHER, {"civicNumber": "12/A", "installments": 12, "citizenship": "Italian"}),
     ],
-    ids=["street", "civic"],
+    ids=["street", "civic", "other"],
 )
 def test_each_description_is_written_exactly(dialect: Dialect, own: dict[str, object]) -> None:
     assert json.loads(write(FULL, dialect)) == {**COMMON, **own}
@@ -86,26 +96,25 @@ def test_none_is_not_sent() -> None:
     [
         ("italian", STREET, "italian"),
         ("Italian", STREET, "italian"),
-        (Citizenship.ITALIAN, CIVIC, "Italian"),
-        ("italian", CIVIC, "Italian"),
-        (Citizenship.OUTSIDE_EU, CIVIC, "outside_eu"),
+        (Citizenship.ITALIAN, CIVIC, "italian"),
+        (Citizenship.ITALIAN, OTHER, "Italian"),
+        ("italian", OTHER, "Italian"),
+        (Citizenship.OUTSIDE_EU, OTHER, "outside_eu"),
     ],
 )
 def test_citizenship_is_spelt_as_the_dialect_has_it(given_as: str, dialect: Dialect, written: str) -> None:
     assert json.loads(write(approval_request(citizenship=given_as), dialect))["citizenship"] == written
 
 
-def test_user_data_is_written_exactly() -> None:
-    sent = write(user_data(document_type=DocumentType.PASSPORT, extra={"x": "à"}), STREET)
-    assert (
-        sent
-        == (
-            '{"documentOfType":"passport","documentCode":"AA00000AA","documentCity":"Roma",'
-            '"documentIssueDate":"2022-05-17","documentExpirationDate":"2032-05-17",'
-            '"iban":"IT00A0000000000000000000000","politicallyExposed":false,"usPerson":false,"marketing":true,'
-            '"paymentDayOfMonth":5,"profession":"baker","x":"à"}'
-        ).encode()
-    )
+def test_additional_data_sends_only_the_fields_that_are_given() -> None:
+    """Spec §2.1: the conditional fields are required only when additionalDataNeeded is true."""
+    plain = json.loads(write(approval_request(), STREET))
+    for additional, members in (
+        (AdditionalData(), {}),
+        (AdditionalData(children="2", salary=0), {"children": "2", "salary": 0}),
+    ):
+        request = approval_request(additional=additional)
+        assert json.loads(write(request, STREET)) == {**plain, **members}
 
 
 UNLIMITED = r"""
@@ -131,18 +140,9 @@ def test_no_body_ends_a_process_whose_recursion_has_no_limit() -> None:
     assert said.splitlines() == [deep, deep, "body: not JSON"]
 
 
-def test_a_kind_of_document_is_read_as_the_one_that_has_a_name() -> None:
-    assert read_user_data({"documentOfType": "passport"}).document_type is DocumentType.PASSPORT
-
-
-@given(USER_DATA)
-def test_user_data_comes_back_as_it_was_sent(data: UserData) -> None:
-    assert read_user_data(decode(write(data, CIVIC))) == data
-
-
 @given(APPROVAL_REQUESTS)
 def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
-    for dialect in (STREET, CIVIC):
+    for dialect in (STREET, CIVIC, OTHER):
         echoed = read_decision(Refused, decode(write(request, dialect)), META)
         for name in ("amount", "instalments", "email", "street_number", "citizenship", "iban", "order_token"):
             assert getattr(echoed, name) == getattr(request, name)
@@ -196,13 +196,17 @@ def test_every_spelling_is_read(members: dict[str, object], field: str, value: o
         ("paymentDayOfMonth", "first"),
         ("paymentDayOfMonth", 5.0),
         ("streetNumber", {"a": 1}),
+        ("redirectUrl", ""),
+        ("redirectUrl", " "),
+        ("redirectUrl", 5),
+        ("redirectUrl", ["https://x"]),
     ],
 )
 def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: str, value: object) -> None:
     read = decision(**{"redirectUrl": "https://x", "instalments": 9, wire_name: value})
     assert read.meta.unread == (wire_name,)
     assert read.raw[wire_name] == value
-    assert (read.redirect_url, read.instalments) == ("https://x", 9)
+    assert (read.redirect_url, read.instalments) == (None if wire_name == "redirectUrl" else "https://x", 9)
     again = {name: getattr(read, name) for name in ("amount", "net_amount", "zero_interest_rate", "email")}
     assert again == dict.fromkeys(again)
 
@@ -230,41 +234,6 @@ def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
     assert not hasattr(read, "approval_message_api_full")
 
 
-def test_unknown_members_of_user_data_go_into_extra() -> None:
-    assert dict(read_user_data(decode(b'{"usPerson":true,"new":[1]}')).extra) == {"new": [1]}
-    assert read_user_data(decode(b'{"documentOfType":"library_card"}')).document_type == "library_card"
-    assert read_user_data(decode(b'{"documentOfType":null,"iban":"IT"}')).document_type is None
-
-
-@pytest.mark.parametrize("day", [b'"5"', b"5"])
-def test_a_day_of_month_is_read_in_either_form(day: bytes) -> None:
-    read = read_user_data(decode(b'{"paymentDayOfMonth":%s}' % day))
-    assert read == UserData(payment_day_of_month=5)
-
-
-def test_what_is_null_in_user_data_is_neither_a_text_nor_false() -> None:
-    names = ("usPerson", "marketing", "profession", "iban", "documentIssueDate", "paymentDayOfMonth")
-    assert read_user_data(decode(json.dumps(dict.fromkeys(names)).encode())) == UserData()
-
-
-@pytest.mark.parametrize(
-    ("body", "reasons"),
-    [
-        ({"paymentDayOfMonth": 1.9}, ("paymentDayOfMonth",)),
-        ({"usPerson": "no", "documentIssueDate": "17/05/2022"}, ("documentIssueDate", "usPerson")),
-        ({"documentIssueDate": "2022-02-30"}, ("documentIssueDate",)),
-        ({"documentIssueDate": "20220517"}, ("documentIssueDate",)),
-        ({"documentOfType": 5}, ("documentOfType",)),
-    ],
-)
-def test_user_data_of_wrong_types_names_paths_and_no_values(
-    body: dict[str, Any], reasons: tuple[str, ...]
-) -> None:
-    with pytest.raises(Malformed) as caught:
-        read_user_data(decode(json.dumps(body).encode()))
-    assert caught.value.args == tuple(f"{name}: wrong type" for name in reasons)
-
-
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -288,6 +257,21 @@ def test_what_is_no_json_object_is_named_without_its_content(body: bytes, reason
         decode(body)
     assert caught.value.args == (f"body: {reason}",)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [(b"[1,[]]", [1, []]), (b'"a"', "a"), (b"5", 5), (b"null", None), (b'"\\ud800"', "\ud800"), (b"{}", {})],
+    ids=repr,
+)
+def test_decode_any_accepts_any_json_value(body: bytes, value: object) -> None:
+    assert decode_any(body) == value
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1", b"NaN"])
+def test_decode_any_refuses_what_is_not_json(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_any(body)
 
 
 def test_a_byte_order_mark_does_no_harm() -> None:

@@ -21,7 +21,7 @@ from loanasync import (
     Refused,
     UserData,
 )
-from loanasync._display import Body, mask, masked_unless
+from loanasync._display import Body, Items, mask, masked_unless
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
 MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]
@@ -79,20 +79,22 @@ def test_fields_are_given_by_name_only() -> None:
 
 
 def test_every_missing_and_every_unknown_field_is_named_at_once() -> None:
+    given = attrs.asdict(approval_request())
+    given["adress"], given["zzz"] = given.pop("address"), given.pop("city")
     with pytest.raises(InvalidRequestError) as caught:
-        AdditionalData(residense="rent", children="2", salary=1, zzz=1)  # type: ignore[call-arg]
+        ApprovalRequest(**given)
     said = {problem.field: problem.message for problem in caught.value.problems}
-    assert list(said) == [
-        "residence",
-        "residence_start_date",
-        "educational_qualification",
-        "salary_type",
-        "residense",
-        "zzz",
-    ]
-    assert said["residence"] == "is required"
-    assert "did you mean residence?" in said["residense"]
+    assert list(said) == ["city", "address", "adress", "zzz"]
+    assert said["address"] == "is required"
+    assert "did you mean address?" in said["adress"]
     assert "did you mean" not in said["zzz"]
+
+
+def test_each_field_of_additional_data_may_be_left_out() -> None:
+    assert set(attrs.asdict(AdditionalData()).values()) == {None}
+    assert AdditionalData(salary=1).salary == 1
+    with pytest.raises(InvalidRequestError, match="did you mean residence"):
+        AdditionalData(residense="rent")  # type: ignore[call-arg]
 
 
 def test_a_failed_construction_keeps_its_values_out_of_the_traceback() -> None:
@@ -151,6 +153,30 @@ def test_a_body_counts_its_members_and_shows_none() -> None:
     ]
     assert Body({"a": 1}) == {"a": 1}
     assert "a" in Body({"a": 1})
+
+
+def test_items_are_a_read_only_sequence_that_shows_no_value() -> None:
+    values: list[Any] = ["anna@example.com", {"a": 1}, 5]
+    received = values.copy()
+    items: Any = Items(received)
+    received.append(6)
+    assert [repr(Items()), repr(Items([1])), repr(items)] == [
+        "<Items of 0 values>",
+        "<Items of 1 value>",
+        "<Items of 3 values>",
+    ]
+    assert (items[0], items[-1], list(items)) == ("anna@example.com", 5, values)
+    assert (type(items[1:]), items[1:]) == (Items, [{"a": 1}, 5])
+    for same in (values, tuple(values), Items(values)):
+        assert items == same
+    for another in (received, Items(received), {"a": 1}, "anna@example.com"):
+        assert items != another
+    with pytest.raises(TypeError):
+        items[0] = 1
+    with pytest.raises(TypeError):
+        hash(items)
+    for other in (copy.copy(items), copy.deepcopy(items), pickle.loads(pickle.dumps(items))):  # noqa: S301  (our own bytes)
+        assert (type(other), other) == (Items, items)
 
 
 def test_none_is_no_secret() -> None:

@@ -35,13 +35,14 @@ META = Meta(status=201, attempts=2, elapsed=0.25, trace_id="0" * 32, unread=("ne
 VALUES: list[Any] = [
     approval_request(additional=additional_data(), extra={"new": {"deep": [1, None]}}),
     additional_data(),
-    user_data(extra={"new": "x"}),
+    AdditionalData(children="2"),
+    user_data(extra={"new": "x"}, unread=("iban",)),
     Approved(amount=45_000, redirect_url="https://example.com/#t", meta=META),
     Refused(first_name="Anna", meta=META),
     META,
     Problem("email", "email", "is taken"),
     Dialect.civic_number(),
-    Limits(amount_max=10_000),
+    Limits(amount_max=10_000, mobile_phone="[0-9]+"),
     RetryPolicy(attempts=2),
     Timeout(total=9),
 ]

@@ -1,7 +1,7 @@
 """Every rule of spec §2 and §8, in both dialects, and that all broken ones are named at once."""
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -19,17 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
-from loanasync import ApprovalRequest, Dialect, Limits, Problem, UserData
+from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
 from loanasync import _rules as rules
 from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
 
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
+DEMANDING = Dialect(order_token_required=True, sends_iban=False, sends_payment_day_of_month=False)
 TEXT_FIELDS = [
     *("loan_finality", "email", "last_name", "first_name", "mobile_phone", "city", "address", "province"),
     *("postal_code", "street_number", "citizenship"),
 ]
 OPTIONAL_TEXTS = ("country_calling_code", "iban", "order_token")
-UNSENDABLE = ["a\nb", "a\x00b", "\x7f", "a\u2028b", "a\ud800"]
+CONTROL = ["a\nb", "a\x00b", "\x7f", "a\u2028b"]
+SURROGATE = "a\ud800"  # half of a pair, which UTF-8 cannot encode
 
 
 def plainly(value: object) -> str:
@@ -47,10 +49,10 @@ def problems(
     )
 
 
-def only(field: str, value: object, dialect: Dialect = STREET) -> Problem:
+def only(field: str, value: object, dialect: Dialect = STREET, limits: Limits | None = None) -> Problem:
     """The one problem of a request in which this field has this value."""
     changes: dict[str, Any] = {"order_token": "o", field: value}
-    [problem] = problems(approval_request(**changes), dialect)
+    [problem] = problems(approval_request(**changes), dialect, limits)
     assert problem.field == field
     assert problem.wire_name == dialect.approval_names[field]
     return problem
@@ -68,13 +70,13 @@ def test_valid_user_data_has_no_problem(data: UserData) -> None:
 
 @pytest.mark.parametrize("dialect", [STREET, CIVIC], ids=["street", "civic"])
 @pytest.mark.parametrize("field", TEXT_FIELDS)
-@pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", *UNSENDABLE], ids=plainly)
+@pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", SURROGATE], ids=plainly)
 def test_a_required_text_is_a_text_with_something_in_it(dialect: Dialect, field: str, value: object) -> None:
     assert only(field, value, dialect).message
 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)
-@pytest.mark.parametrize("value", ["", 5, *UNSENDABLE], ids=plainly)
+@pytest.mark.parametrize("value", [5, b"x", SURROGATE], ids=plainly)
 def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: object) -> None:
     assert only(field, value).message
     assert problems(approval_request(**{field: None})) == []
@@ -146,14 +148,12 @@ def test_limits_can_be_overridden() -> None:
         ("email", "a@b@c", "one @"),
         ("mobile_phone", "+393330000000", "without the international prefix"),
         ("mobile_phone", "00393330000000", "without the international prefix"),
-        ("mobile_phone", "333 000", "digits only"),
-        ("mobile_phone", "\u0663\u0663\u0663", "digits only"),
-        ("country_calling_code", "0039", "such as +39"),
-        ("country_calling_code", "39", "such as +39"),
+        ("mobile_phone", " +39 333 0000000", "without the international prefix"),
+        ("mobile_phone", "(0039) 3330000000", "without the international prefix"),
         ("address", "Via Prova, 12", "without commas"),
         ("province", "rm", "two upper-case letters"),
         ("province", "RMA", "two upper-case letters"),
-        ("province", "RM\n", "line breaks"),
+        ("province", "RM\n", "two upper-case letters"),
         ("province", math.nan, "NA (Napoli)"),
         ("province", None, "NA (Napoli)"),
         ("province", False, "NO (Novara)"),
@@ -161,7 +161,7 @@ def test_limits_can_be_overridden() -> None:
         ("postal_code", 100.0, "loses its leading zeros"),
         ("postal_code", "0100", "may have lost leading zeros"),
         ("postal_code", "\u0660\u0660\u0661\u0660\u0660", "five digits"),
-        ("postal_code", "00100\n", "line breaks"),
+        ("postal_code", "00100\n", "five digits"),
         ("citizenship", "martian", "must be one of italian, eu, outside_eu"),
         ("citizenship", "EU", "must be one of"),
         ("zero_interest_rate", 0, "True or False, not int"),
@@ -184,16 +184,23 @@ def test_any_street_number_that_a_door_may_have_is_fine(street_number: str) -> N
     assert problems(approval_request(street_number=street_number)) == []
 
 
-def test_one_dialect_requires_an_order_token() -> None:
-    [problem] = problems(approval_request(), CIVIC)
+@pytest.mark.parametrize("token", [None, "", " "], ids=plainly)
+def test_one_dialect_requires_an_order_token(token: str | None) -> None:
+    request = approval_request(order_token=token)
+    [problem] = problems(request, DEMANDING)
     assert (problem.field, problem.wire_name) == ("order_token", "orderToken")
+    assert problems(request, CIVIC) == []
+
+
+def test_a_preset_accepts_every_field_of_the_request() -> None:
+    assert problems(approval_request(iban="IT00", payment_day_of_month=5), CIVIC) == []
 
 
 @pytest.mark.parametrize(("field", "value"), [("iban", "IT00"), ("payment_day_of_month", 5)])
 def test_what_a_dialect_does_not_send_is_no_silent_loss(field: str, value: object) -> None:
-    assert f"set sends_{field}" in only(field, value, CIVIC).message
+    assert f"set sends_{field}" in only(field, value, DEMANDING).message
     sends: dict[str, Any] = {f"sends_{field}": True}
-    told = attrs.evolve(CIVIC, **sends)
+    told = attrs.evolve(DEMANDING, **sends)
     assert problems(approval_request(order_token="o", **{field: value}), told) == []
 
 
@@ -213,13 +220,29 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
         APPROVAL_NAMES[field] for field in ADDITIONAL
     ]
     assert problems(approval_request(additional=additional_data()), needed=True) == []
+    assert [each.field for each in problems(approval_request(additional=AdditionalData()), needed=True)] == (
+        ADDITIONAL
+    )
+
+
+@pytest.mark.parametrize("field", ADDITIONAL)
+def test_a_conditional_field_is_required_only_when_needed(field: str) -> None:
+    """Spec §2.1: required when additionalDataNeeded is true; nothing forbids some of them otherwise."""
+    without = approval_request(additional=additional_data(**{field: None}))
+    alone = approval_request(additional=AdditionalData(**{field: getattr(additional_data(), field)}))
+    assert problems(without) == problems(alone) == []
+    assert [(each.field, each.wire_name) for each in problems(without, needed=True)] == [
+        (field, APPROVAL_NAMES[field])
+    ]
+    assert [each.field for each in problems(alone, needed=True)] == [
+        each for each in ADDITIONAL if each != field
+    ]
 
 
 @pytest.mark.parametrize("needed", [True, False])
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *((field, None) for field in ADDITIONAL),
         ("residence", "castle"),
         ("residence_start_date", "05/2019"),
         ("residence_start_date", datetime(2019, 5, 1, tzinfo=UTC)),
@@ -228,7 +251,6 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
         ("children", "5"),
         ("children", "two"),
         ("salary_type", "monthly"),
-        ("salary", -1),
         ("salary", 1600.0),
         ("salary", "1600"),
         pytest.param("salary", 10**5000, id="many digits"),
@@ -237,11 +259,6 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
 def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001  (parametrised)
     [problem] = problems(approval_request(additional=additional_data(**{field: value})), needed=needed)
     assert (problem.field, problem.wire_name) == (field, APPROVAL_NAMES[field])
-
-
-@pytest.mark.parametrize("children", ["0", "1", "2", "3", "4", "5+"])
-def test_any_number_of_children_is_let_through(children: str) -> None:
-    assert problems(approval_request(additional=additional_data(children=children))) == []
 
 
 def test_the_conditional_block_has_a_type_of_its_own() -> None:
@@ -257,23 +274,17 @@ def test_the_conditional_block_has_a_type_of_its_own() -> None:
         ("document_city", 5),
         ("document_issue_date", "2022-05-17"),
         ("document_expiration_date", datetime(2032, 5, 17, tzinfo=UTC)),
-        ("iban", " "),
+        ("iban", 5),
         ("politically_exposed", "no"),
         ("us_person", 0),
         ("marketing", "true"),
         ("payment_day_of_month", "5"),
-        ("profession", "a\nb"),
+        ("profession", b"baker"),
     ],
 )
 def test_each_field_of_the_user_data_is_checked(field: str, value: object) -> None:
     [problem] = rules.check_user_data(user_data(**{field: value}))
     assert (problem.field, problem.wire_name) == (field, USER_DATA_NAMES[field])
-
-
-def test_user_data_must_have_something_in_it_and_an_expired_document_is_not_ours_to_judge() -> None:
-    assert [each.message for each in rules.check_user_data(UserData())] == ["must have at least one field"]
-    assert list(rules.check_user_data(UserData(extra={"new": 1}))) == []
-    assert list(rules.check_user_data(user_data(document_expiration_date=date(1999, 1, 1)))) == []
 
 
 @pytest.mark.parametrize(
@@ -338,6 +349,8 @@ def test_a_deep_payload_is_named() -> None:
         "  ",
         5,
         "SHORT",
+        "0000000000A",
+        "0" * 12,
         FISCAL_CODE + "A",
         "TST/YZ00A00A000A",
         "TSTXYZ00A00A000\u00c0",
@@ -348,7 +361,7 @@ def test_a_deep_payload_is_named() -> None:
     ],
     ids=plainly,
 )
-def test_a_fiscal_code_is_16_letters_and_digits(code: object) -> None:
+def test_a_fiscal_code_is_16_letters_and_digits_or_11_digits(code: object) -> None:
     [problem] = rules.check_fiscal_code(code)
     assert (problem.field, problem.wire_name) == ("fiscal_code", "fiscalCode")
 

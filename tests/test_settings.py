@@ -177,6 +177,12 @@ def test_connecting_takes_less_than_an_attempt() -> None:
         ("province", "["),
         ("postal_code", 5),
         ("street_number", "("),
+        ("mobile_phone", "("),
+        ("country_calling_code", 39),
+        ("salary_max", -1),
+        ("salary_max", 1e9),
+        ("salary_max", True),
+        ("single_line", 1),
     ],
 )
 def test_limits_that_cannot_be_are_named(setting: str, value: Any) -> None:
@@ -193,6 +199,11 @@ def test_the_limits_are_those_of_the_specification() -> None:
         "province": "[A-Z]{2}",
         "postal_code": "[0-9]{5}",
         "street_number": None,
+        # not in the specification, and off
+        "mobile_phone": None,
+        "country_calling_code": None,
+        "salary_max": None,
+        "single_line": False,
     }
 
 
@@ -203,9 +214,18 @@ def test_a_dialect_that_neither_description_speaks_is_named(knob: str) -> None:
         attrs.evolve(Dialect.street_number(), **wrong)
 
 
-def test_the_two_dialects_differ_in_every_knob() -> None:
-    street, civic = attrs.asdict(Dialect.street_number()), attrs.asdict(Dialect.civic_number())
-    assert all(street[knob] != civic[knob] for knob in street)
+def test_a_dialect_preset_turns_only_the_knob_of_its_name() -> None:
+    """Spec §2.1 does not say which differences of the two descriptions belong together."""
+    assert Dialect.street_number() == Dialect(street_number_field="streetNumber") == Dialect()
+    assert Dialect.civic_number() == Dialect(street_number_field="civicNumber")
+    civic = attrs.asdict(Dialect.civic_number())
+    assert (civic.pop("instalments_field"), civic.pop("italian")) == ("instalments", "italian")
+    assert civic == {
+        "street_number_field": "civicNumber",
+        "order_token_required": False,
+        "sends_iban": True,
+        "sends_payment_day_of_month": True,
+    }
 
 
 def test_our_field_names_are_found_from_either_spelling() -> None:

@@ -101,7 +101,9 @@ class Checkout:
             if problems := self._client.check(code, request):
                 raise InvalidRequestError(problems)  # nothing is created for a form that has to be mended
             created = await self._client.create_request({"fiscalCode": code})
-            order.additional_data_needed = created.get("additionalDataNeeded") is True
+            # spec §4.3: the shape of the response is open, so it need not be an object
+            asked = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
+            order.additional_data_needed = asked is True
             order.fiscal_code = code
         needed = order.additional_data_needed
         try:

@@ -1,5 +1,6 @@
 """Whole loan requests, told step by step: an approved customer, a retried fault, a refused customer."""
 
+from collections.abc import Mapping
 from datetime import date
 
 from rich.console import Console
@@ -69,7 +70,8 @@ async def _approved(console: Console, client: LoanClient) -> None:
     for problem in client.check(_ANNA, typo):
         console.print(f"check     nothing was sent yet: {escape(str(problem))}")
     created = await client.create_request({"fiscalCode": _ANNA})
-    console.print(f"create    additional data needed: {created['additionalDataNeeded']}")
+    needed = isinstance(created, Mapping) and created.get("additionalDataNeeded")
+    console.print(f"create    additional data needed: {needed}")
     decision = await client.approve(_ANNA, _request("Anna", "500x2", 45_000))
     _tell(console, decision)
     await client.upload_documents(_ANNA, {"front": "...", "back": "..."})

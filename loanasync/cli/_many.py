@@ -79,7 +79,7 @@ def _a_persons_word(result: RowResult) -> Literal["approved", "refused"] | None:
     """What somebody settled in the ledger, which has no answer of the service then."""
     error = result.error
     if isinstance(error, UnexpectedReplyError) and error.reasons == (f"body: {NOT_KEPT}",):
-        return error.outcome if error.outcome != "unknown" else None
+        return error.outcome if error.outcome in ("approved", "refused") else None
     return None
 
 

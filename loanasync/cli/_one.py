@@ -33,7 +33,7 @@ _DIALECT = typer.Option(help="Which of the two descriptions is written.")
 
 _USER_DATA = {
     **{plain(wire): name for name, wire in USER_DATA_NAMES.items()},
-    **{plain(name): name for name in attrs.fields_dict(UserData)},
+    **{plain(name): name for name in attrs.fields_dict(UserData) if name != "unread"},  # of responses only
 }
 _OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
 
@@ -122,7 +122,8 @@ def complete(file: Annotated[str, _FILE]) -> None:
             asyncio.run(_completed(client, code, data))
         except LoanError as error:
             _say(str(error))
-            return Exit.FAILED if outcome_of(error, attempts=1) is None else Exit.UNKNOWN
+            outcome = outcome_of(error, attempts=1)
+            return Exit.DECIDED if outcome == "done" else Exit.FAILED if outcome is None else Exit.UNKNOWN
         _say("the data are saved")
         return Exit.DECIDED
 

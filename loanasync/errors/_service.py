@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 StoppedBy = Literal["attempts", "deadline", "quota"]
-ReplyOutcome = Literal["approved", "refused", "unknown"]
+ReplyOutcome = Literal["approved", "refused", "done", "unknown"]
 
 _REDIRECT, _SERVER_ERROR = 300, 500
 
@@ -302,7 +302,8 @@ class UnexpectedReplyError(LoanError):
         operation: The call.
         reasons: Where it is wrong, as paths such as ``approved: expected bool``; never values.
         outcome: ``refused`` when a 422, or ``approved`` when a 201, is not contradicted by its own body
-            (spec §3: the status alone is final), else ``unknown``.
+            (spec §3: the status alone is final), ``done`` for a 200 of `complete` (spec §4.2: the data are
+            saved), else ``unknown``.
         meta: Status, attempts, elapsed seconds and trace id.
 
     Example:
@@ -329,6 +330,7 @@ class UnexpectedReplyError(LoanError):
         known = {
             "approved": "by its status it is an approval: do not ask again, ask the service for the details",
             "refused": "by its status it is a refusal, which is final",
+            "done": "the data are saved; the response could not be read",
             "unknown": "the outcome is not known; settle it with the service before repeating the call",
         }[self.outcome]
         reasons = "; ".join(self.reasons)

@@ -39,7 +39,7 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
         member("approved", nmae="Anna"),
         {**good, "amount": 90_000},
         member("approved", additional_data_needed=True),
-        member("approved", additional={"children": "2"}, fiscal_code="RSSMRA"),
+        member("approved", additional={"children": "2"}, additional_data_needed=True, fiscal_code="RSSMRA"),
         member("approved", extra={"new": 1.5}),
         5,
     ]
@@ -58,7 +58,7 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
         "line 6, column 'fiscal_code': fiscal_code: stands in line 1, too: a customer is asked for once",
         "line 7: salary: is required: the service asked for additional data",
         "line 8, column 'fiscal_code': fiscal_code: must be 16 letters and digits",
-        "line 8: salary: is required",
+        "line 8: salary: is required: the service asked for additional data",
         "line 10: must be a JSON object",
         "line 11: has a member more than once",
         "line 13: is cut off: the file ends in the middle of it",
@@ -252,6 +252,15 @@ def test_the_conditional_block_may_stand_beside_the_other_columns(tmp_path: Path
     del nested["additional"]["additional_data_needed"]
     assert check(tmp_path, json.dumps(nested))[0] == 0
     assert "must be a day" in check(tmp_path, text.replace(value, "31.5.19"))[1][0]
+
+
+def test_some_columns_of_the_conditional_block_are_enough(tmp_path: Path) -> None:
+    text = f"{HEAD},children,salary\n{LINE},2,\n"
+    assert check(tmp_path, text)[0] == 0
+    needed = check(tmp_path, f"{HEAD},children,additional_data_needed\n{LINE},2,yes\n")
+    assert needed[0] == 2
+    assert not any("children" in line for line in needed[1])
+    assert any("salary: is required" in line for line in needed[1])
 
 
 def test_options_that_cannot_be_are_named(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
             [
                 "us_person: must be true or false",
                 "document_cty: is no field; members that this version does not know go into extra",
-                "fiscal_code: must be 16 letters and digits",
+                "fiscal_code: must be 16 letters and digits, or 11 digits",
             ],
         ),
     )
@@ -111,6 +111,11 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
     done = run(served, "complete", pretty(tmp_path, data))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "the data are saved\n")
     assert run(served, "complete", pretty(tmp_path, {**data, "us_person": 5})).returncode == 2
+    assert run(served, "complete", pretty(tmp_path, {**data, "unread": ["iban"]})).returncode == 2
+    served.on("complete").respond("trunc", phase="after")
+    done = run(served, "complete", pretty(tmp_path, data))
+    assert done.returncode == 0
+    assert done.stderr.endswith("the data are saved; the response could not be read\n")
     served.on("complete").respond("reset", phase="after")
     assert run(served, "complete", pretty(tmp_path, data)).returncode == 3
 

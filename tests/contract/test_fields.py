@@ -7,7 +7,7 @@ import attrs
 import pytest
 from builders import FISCAL_CODE, additional_data, approval_request, user_data
 
-from loanasync import ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
+from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
 from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
 
 FULL: dict[str, Any] = {
@@ -141,6 +141,12 @@ async def test_each_value_of_the_conditional_block_is_accepted(
     request = approval_request(additional=additional_data(**{field: value}))
     decided = await client.approve(FISCAL_CODE, request, additional_data_needed=True)
     assert decided.approved
+
+
+async def test_some_fields_of_the_conditional_block_are_accepted(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    request = approval_request(additional=AdditionalData(children="2"))
+    assert (await client.approve(FISCAL_CODE, request)).approved
 
 
 @pytest.mark.parametrize("field", sorted(USER_DATA_NAMES))

@@ -1,5 +1,7 @@
 """Spec §1, §3, §4: the flow, its states and prerequisites, over a real socket to the sandbox."""
 
+from collections.abc import Mapping
+
 import aiohttp
 import pytest
 from builders import FISCAL_CODE, additional_data, approval_request, user_data
@@ -128,6 +130,7 @@ async def test_a_completion_needs_documents(client: LoanClient) -> None:
 
 async def test_additional_data_is_needed_when_the_created_request_says_so(client: LoanClient) -> None:
     created = await client.create_request({"fiscalCode": FISCAL_CODE, "additionalDataNeeded": True})
+    assert isinstance(created, Mapping)
     assert created["additionalDataNeeded"] is True
     with pytest.raises(InvalidRequestError):
         await client.approve(FISCAL_CODE, approval_request(), additional_data_needed=True)

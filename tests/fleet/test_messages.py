@@ -7,7 +7,7 @@ import pytest
 from builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request
 from hypothesis import given
 
-from loanasync import ApprovalRequest, Citizenship, InvalidRequestError
+from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError
 from loanasync.testing import approved, scripted_client
 from loanasync.worker import answer, message
 from loanasync.worker._message import question_of
@@ -40,7 +40,7 @@ WRONG: list[tuple[Any, str]] = [
         "additional_data_needed: must be true or false",
     ),
     ({"fiscal_code": FISCAL_CODE, "request": {"amonut": 1}}, "amonut: .*did you mean amount"),
-    ({"fiscal_code": FISCAL_CODE, "request": {"additional": {}}}, "residence: is required"),
+    ({"fiscal_code": FISCAL_CODE, "request": {"additional": {"salry": 1}}}, "salry: .*did you mean salary"),
 ]
 
 
@@ -48,6 +48,14 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_such_message_is_named(told: Any, said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         question_of(told)
+
+
+@pytest.mark.parametrize("additional", [AdditionalData(), AdditionalData(salary=1), additional_data()])
+def test_a_partial_conditional_block_goes_through_a_queue(additional: AdditionalData) -> None:
+    asked = approval_request(additional=additional)
+    told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
+    assert None not in told["request"]["additional"].values()
+    assert question_of(told).request == asked
 
 
 async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -69,6 +70,7 @@ async def test_a_script_and_what_it_recorded_show_no_one() -> None:
     assert (approved.fiscal_code, approved.redirect_url) == (CODE, REDIRECT)
     assert approved.raw["lastname"] == refused.last_name == ECHO["lastname"]
     assert saved.extra == {"newField": "zzqextravalue"}
+    assert isinstance(opened[0], Mapping)
     assert opened[0]["lastname"] == ECHO["lastname"]
     assert leaks(seen) == []
 

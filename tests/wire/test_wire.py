@@ -84,7 +84,15 @@ async def test_the_transport_follows_no_redirect_and_no_middleware(wire: aioresp
     ("dialect", "street_number", "instalments", "italian"),
     [
         pytest.param(Dialect.street_number(), "streetNumber", "instalments", "italian", id="street"),
-        pytest.param(Dialect.civic_number(), "civicNumber", "installments", "Italian", id="civic"),
+        pytest.param(Dialect.civic_number(), "civicNumber", "instalments", "italian", id="civic"),
+        pytest.param(
+            Dialect(instalments_field="installments"),
+            "streetNumber",
+            "installments",
+            "italian",
+            id="double l",
+        ),
+        pytest.param(Dialect(italian="Italian"), "streetNumber", "instalments", "Italian", id="capital"),
     ],
 )
 async def test_each_dialect_spells_its_own_way(
@@ -92,7 +100,10 @@ async def test_each_dialect_spells_its_own_way(
 ) -> None:
     wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
     request = approval_request(
-        street_number="7", instalments=9, citizenship="italian", order_token="o", additional=additional_data()
+        street_number="7",
+        instalments=9,
+        citizenship="italian",
+        additional=additional_data(residence_start_date=date(2019, 5, 1)),
     )
     async with made_client(dialect=dialect) as client:
         await client.approve(FISCAL_CODE, request, additional_data_needed=True)
@@ -100,7 +111,7 @@ async def test_each_dialect_spells_its_own_way(
     assert (sent[street_number], sent[instalments], sent["citizenship"]) == ("7", 9, italian)
     assert len({"streetNumber", "civicNumber"} & sent.keys()) == 1
     assert len({"instalments", "installments"} & sent.keys()) == 1
-    assert sent["residenceStartDate"] == additional_data().residence_start_date.strftime("%m/%Y")
+    assert sent["residenceStartDate"] == "05/2019"
 
 
 async def test_a_completion_is_a_patch_with_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
@@ -117,8 +128,8 @@ async def test_the_prerequisite_calls_send_their_object_as_it_is(wire: aiorespon
     wire.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
     wire.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
     async with made_client() as client:
-        assert dict(await client.create_request({"fiscalCode": FISCAL_CODE, "n": [1]})) == {"a": 1}
-        assert dict(await client.upload_documents(FISCAL_CODE, {"front": {"x": None}})) == {}
+        assert await client.create_request({"fiscalCode": FISCAL_CODE, "n": [1]}) == {"a": 1}
+        assert await client.upload_documents(FISCAL_CODE, {"front": {"x": None}}) == {}
     sent = {
         (method, str(url)): [call.kwargs["data"] for call in calls]
         for (method, url), calls in wire.requests.items()
