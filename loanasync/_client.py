@@ -49,7 +49,7 @@ class LoanClient(AsksMany, Lifetime):
         base_url: Address of the environment, sandbox or production; https, or http on this machine.
         shop_id: Identifier of the shop (spec §5).
         auth_token: Value of ``X-Auth-Token`` (spec §5).
-        dialect: Which of the two descriptions is written.
+        dialect: Spellings and requirements of the approval call, where its two descriptions differ.
         limits: The limits that requests are checked against.
         retry: When a call answered with 500 is repeated.
         timeout: How long a call may take, seconds.

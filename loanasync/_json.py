@@ -72,7 +72,7 @@ def decode_any(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
         value = orjson.loads(body)
     except ValueError:
         pass  # nothing is raised where that error, which quotes the body, would be its context
-    if value is None:  # half of a surrogate pair, a byte order mark: no reason to lose an answer
+    if value is None:  # such as half of a surrogate pair or a byte order mark, which the other library reads
         # Python 3.11 ends where its stack does, if somebody has raised its recursion limit.
         if sys.getrecursionlimit() > _DEEPEST and _is_too_deep(body):
             raise Malformed("body: nested too deeply")

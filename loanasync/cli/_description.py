@@ -15,6 +15,6 @@ class Description(StrEnum):
 
 
 def dialect_of(description: Description) -> Dialect:
-    """How it is written."""
+    """Return the preset, which sets the name of the street number and nothing else."""
     street = description is Description.STREET_NUMBER
     return Dialect.street_number() if street else Dialect.civic_number()

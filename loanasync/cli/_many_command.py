@@ -67,7 +67,7 @@ def approve_many(
         float | None, typer.Option(metavar="SECONDS", help="Send no further row after so many seconds.")
     ] = None,
     dialect: Annotated[
-        Description, typer.Option(help="Which of the two descriptions is written.")
+        Description, typer.Option(help="Name of the street number in the request.")
     ] = Description.STREET_NUMBER,
     *,
     euro: Annotated[

@@ -29,7 +29,7 @@ __all__ = ["approve", "check", "complete"]
 
 _FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")
 _EURO = typer.Option("--euro", help="The amount is in euro, 450.50; else in euro cents, 45050.")
-_DIALECT = typer.Option(help="Which of the two descriptions is written.")
+_DIALECT = typer.Option(help="Name of the street number in the request.")
 
 _USER_DATA = {
     **{plain(wire): name for name, wire in USER_DATA_NAMES.items()},
