@@ -171,6 +171,7 @@ BODIES = [
         server=lambda a: ((READ, a.with_body(b"")),),
         comes=UNREADABLE,
         advice=DETAILS,
+        operations=("approve",),  # a completion is saved, and may be answered with nothing (spec §4.2)
     ),
     Row(
         name="html",
