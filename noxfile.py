@@ -86,7 +86,7 @@ def instructions(session: nox.Session) -> None:
 def pages(session: nox.Session) -> None:
     """Write those tables of the documentation that are made from the tests' own rows."""
     install(session, "tests", ".")
-    for page in ("clipage", "faultpage", "privacypage", "tagpage"):
+    for page in ("clipage", "errorspage", "faultpage", "privacypage", "tagpage"):
         session.run("python", f"tests/{page}.py", "--write")
 
 

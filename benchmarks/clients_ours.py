@@ -1,5 +1,6 @@
 """Our client, under every kind of telemetry."""
 
+from itertools import count
 from typing import Any
 
 from byhand import Providers
@@ -25,10 +26,11 @@ async def ours(base_url: str, places: int = 100, **options: Any) -> AsyncIterato
         timeout=PATIENT,
         **options,
     )
+    orders = count()  # each call is for another one: the client sends no approval twice
     async with made as client:
 
         async def call() -> Answer:
-            decision = await client.approve(CODE, ApprovalRequest(**FIELDS))
+            decision = await client.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
             return decision.meta.status, decision.approved
 
         yield call

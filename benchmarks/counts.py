@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from clients_ours import ours
@@ -38,11 +39,11 @@ async def function_calls(call: Call) -> float:
 async def _counted(call: Call) -> int:
     calls = 0
 
-    def count(_: object, event: str, __: object) -> None:
+    def count_call(_: object, event: str, __: object) -> None:
         nonlocal calls
         calls += event == "call"
 
-    sys.setprofile(count)
+    sys.setprofile(count_call)
     try:
         await call()
     finally:
@@ -78,9 +79,10 @@ async def objects(call: Call, service: Service) -> float:
 async def run() -> dict[str, float]:
     """All figures."""
     scripted = client_over(Memory())
+    orders = count()
 
     async def approve() -> Answer:
-        decision = await scripted.approve(CODE, ApprovalRequest(**FIELDS))
+        decision = await scripted.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
         return decision.meta.status, decision.approved
 
     figures = {"function calls, script": await function_calls(approve)}

@@ -26,8 +26,8 @@ class Memory:
         """Nothing is open."""
 
 
-def client_over(sender: Memory) -> LoanClient:
+def client_over(sender: Memory, *, remember: bool = True) -> LoanClient:
     """A client whose pipeline asks the sender."""
-    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret", remember=remember)  # noqa: S106  (made up)
     client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
     return client

@@ -85,7 +85,7 @@ class Spanned(Memory):
 
 def telling(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
     """A client that asks the sender, and tells the telemetry."""
-    client = client_over(sender)
+    client = client_over(sender, remember=False)  # each approval is sent
     client._pipeline._telemetry = telemetry  # type: ignore[assignment]  # noqa: SLF001  (the part that is measured)
     return client
 

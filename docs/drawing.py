@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "_static" / "architecture.svg"
-WIDTH, EDGE, HEAD, INSET, GAP = 460, 8, 44, 12, 26
+WIDTH, EDGE, HEAD, INSET, GAP = 460, 8, 44, 9, 26
 
 
 @frozen
@@ -44,17 +44,18 @@ class Box:
 REQUEST = Stage("one HTTP request", "_sessions _direct _wire _transport _replies", "wire")
 ATTEMPT = Stage("a span for each attempt", "_propagation", "awaits", REQUEST)
 ATTEMPTS = Stage("attempts: after a 500 only", "_retry", "awaits", ATTEMPT)
-PLACE = Stage("a place among the concurrent calls", "_pipeline _loops", "awaits", ATTEMPTS)
-LEDGER = Stage("a ledger, if there is one", "_ledger ledger", "awaits", PLACE)
-CALL = Stage("a span for the call", "_telemetry _metrics _events _outcome", "awaits", LEDGER)
+SLOT = Stage("a slot among the concurrent calls", "_pipeline _loops", "awaits", ATTEMPTS)
+LEDGER = Stage("a ledger, if there is one", "_ledger ledger", "awaits", SLOT)
+CALL = Stage("a span for the call", "_telemetry _metrics _events", "awaits", LEDGER)
+MEMORY = Stage("earlier approvals of this process", "_memory _flights", "awaits", CALL)
 
 WAY = (
     Stage("client.approve(...)", "_client _options"),
     Stage("every broken rule at once", "_prepare _models _rules _values _limits"),
     Stage("our names become the wire's", "_dialect _codec _json"),
     Stage("a call is a value: endpoint, shop, body", "_calls _configuration"),
-    CALL,
-    Stage("the status table reads the reply", "_calls _problems _codec"),
+    MEMORY,
+    Stage("the status table reads the reply", "_calls _problems _echo _codec"),
     Stage("Approved or Refused, or an error", "_decisions _meta errors"),
 )
 
@@ -77,7 +78,7 @@ def arrows() -> Iterator[tuple[int, str]]:
     top = EDGE
     for stage, following in pairwise(WAY):
         top += stage.height
-        said = {CALL: "await begins"}.get(following, "await ends" if stage is CALL else "")
+        said = {MEMORY: "await begins"}.get(following, "await ends" if stage is MEMORY else "")
         yield top, said
         top += GAP
 

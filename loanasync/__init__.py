@@ -6,7 +6,7 @@ from loanasync._client import LoanClient
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync._dialect import Dialect
 from loanasync._limits import Limits
-from loanasync._meta import Meta, Problem
+from loanasync._meta import Meta, Problem, RawResponse
 from loanasync._models import (
     AdditionalData,
     ApprovalRequest,
@@ -81,6 +81,7 @@ __all__ = [
     "PayloadMismatchError",
     "PoolTimeoutError",
     "Problem",
+    "RawResponse",
     "ReadTimeoutError",
     "Refused",
     "RejectedError",

@@ -1,39 +1,41 @@
 """The calls of the specification (§4) as values: what is sent, and how each status is read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from loanasync import _codec as codec
 from loanasync._configuration import Shop
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync._dialect import Dialect
 from loanasync._display import JSON, AnyJSON, Body, mask, shown_as
-from loanasync._json import Malformed, decode, decode_any, encode, repeated
-from loanasync._meta import Meta, Problem
+from loanasync._echo import is_another_customers
+from loanasync._json import Malformed, decode, decode_any, decode_part, encode, has_repeated_names, repeated
+from loanasync._meta import Meta, Problem, RawResponse
 from loanasync._models import ApprovalRequest, UserData
-from loanasync._problems import personal_values, read_problems
-from loanasync._rules import check_fiscal_code, normalize_fiscal_code
+from loanasync._problems import is_already_evaluated, personal_values, read_problems, rejection
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
     LoanError,
-    RejectedError,
     SystemFaultError,
     TransportError,
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync.errors._service import ReplyOutcome
-from loanasync.errors._transport import RequestSent
+from loanasync.errors._service import Unclassified
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 __all__ = ["OPERATIONS", "SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
 __all__ += ["approve", "complete", "create_request", "upload_documents"]
 
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
+REFUSED = 422  # spec §3
 
 Outcome: TypeAlias = Decision | UserData | AnyJSON
 
@@ -43,17 +45,27 @@ Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 @define(kw_only=True)
 class Request:
-    """One HTTP request as the transport gets it; all of it is personal or secret but the method."""
+    """One HTTP request for the transport; all of it but the method is personal or secret.
+
+    A transport that knows when it writes the first byte sets `is_sent` to False before, and to True then.
+    If `outlives_caller` is set and the caller is cancelled after that, the transport goes on reading the
+    response, sets `late` to a future of it, and raises the cancellation. While `is_withdrawn` is set, nothing
+    of the request may be written any more.
+    """
 
     method: str
     url: str = field(repr=mask)
     headers: Mapping[str, str] = field(repr=mask)
     body: bytes = field(repr=mask)
+    outlives_caller: bool = False
+    is_sent: bool = True
+    is_withdrawn: bool = False
+    late: "Future[Reply | NoAnswer] | None" = field(default=None, repr=False)
 
 
 @define(kw_only=True)
 class Reply:
-    """An answer as the transport hands it over; `fault` says why its body is not whole, if it is not."""
+    """An HTTP response; `fault` says why its body is not whole, if it is not, and `body` has what arrived."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -63,11 +75,11 @@ class Reply:
 
 @frozen(kw_only=True)
 class NoAnswer:
-    """The transport's word that no answer came: what to call it, and whether the request may have arrived."""
+    """No response arrived: the class of the error, its cause, and whether the request may have been sent."""
 
     error: type[TransportError]
     cause_type: str
-    request_sent: RequestSent
+    is_sent: bool
 
 
 @frozen(kw_only=True)
@@ -82,12 +94,45 @@ class Endpoint:
 
 @define(kw_only=True)
 class Call:
-    """One call, ready to be sent as often as its retries need it."""
+    """One call, ready to be sent as often as its retries need it, and its progress.
+
+    `entry` is its key in the ledger. It is `after_unknown` if an earlier call has an unknown outcome. If it
+    `outlives_caller`, the response to a request that was sent is read although the caller was cancelled. The
+    pipeline sets its progress: when it started, its trace, the number of attempts, the last 500, the request
+    in progress, whether no further one is made, and whether it has a slot of the concurrency limit.
+    `is_abandoned` is set when nobody waits for the outcome any more.
+    """
 
     endpoint: Endpoint
     shop: Shop
     fiscal_code: str | None = field(repr=mask)
     body: bytes = field(repr=mask)
+    order_token: str | None = field(default=None, repr=mask)
+    entry: str | None = None
+    after_unknown: bool = False
+    outlives_caller: bool = False
+    started: float = 0.0
+    trace_id: str | None = None
+    attempts: int = 0
+    fault: "Reply | None" = field(default=None, repr=False)
+    sending: Request | None = None
+    has_ended: bool = False
+    has_slot: bool = False
+    is_abandoned: bool = False
+
+    @property
+    def may_be_evaluated(self) -> bool:
+        """True if a request of this call, or of an earlier one, may have reached the service."""
+        return (
+            self.after_unknown
+            or self.fault is not None
+            or (self.sending is not None and self.sending.is_sent)
+        )
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while it waits for the ledger, a slot, a connection or a retry: it may be cancelled."""
+        return not self.has_ended and (self.sending is None or not self.sending.is_sent)
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
         """The HTTP request; its address is percent-encoded, and the fiscal code is part of it."""
@@ -96,6 +141,7 @@ class Call:
             url=self._address(self.shop.shop_id, self.fiscal_code),
             headers={**trace_headers, **self.shop.headers},
             body=self.body,
+            outlives_caller=self.outlives_caller,
         )
 
     @property
@@ -120,9 +166,16 @@ Reader: TypeAlias = Callable[[Call, Reply, Meta], Outcome | LoanError]
 
 
 def _unexpected(
-    call: Call, reasons: tuple[str, ...], meta: Meta, outcome: ReplyOutcome = "unknown"
+    call: Call,
+    reply: Reply,
+    reasons: tuple[str, ...],
+    meta: Meta,
+    *,
+    outcome: Unclassified = "unknown",
+    problems: tuple[Problem, ...] = (),
 ) -> LoanError:
-    return UnexpectedReplyError(call.endpoint.operation, reasons, outcome, meta)
+    response = RawResponse(reply.status, reply.body)
+    return UnexpectedReplyError(call.endpoint.operation, reasons, outcome, meta, problems, response)
 
 
 def _object(reply: Reply) -> dict[str, Any]:
@@ -131,65 +184,82 @@ def _object(reply: Reply) -> dict[str, Any]:
     return decode(reply.body)
 
 
-def _is_another(echoed: object, fiscal_code: str | None) -> bool:
-    if echoed == fiscal_code:
-        return False
-    # An echo that is masked or empty says nothing.
-    if not isinstance(echoed, str) or any(check_fiscal_code(echoed)):
-        return False
-    return normalize_fiscal_code(echoed) != fiscal_code
+_EXACT = (b"approved", b"redirectUrl", b"fiscalCode")  # members whose repetition must not go unnoticed
+_ANOTHER = "fiscalCode: of another customer"
 
 
-def _decision(
-    kind: type[Approved] | type[Refused], call: Call, reply: Reply, meta: Meta
-) -> Outcome | LoanError:
-    # spec §3: true on 201, false on 422; anything in between is not guessed at.
-    approved = kind is Approved
-    by_status: ReplyOutcome = "approved" if approved else "refused"
+def _decided(call: Call, reply: Reply, meta: Meta) -> Outcome | LoanError:
+    """A 201 or a 422 (spec §3, §7): a decision is only what `approved` says, as a boolean."""
     try:
         members = _object(reply)
-        twice = repeated(reply.body, (b"approved", b"redirectUrl"))
+        twice = repeated(reply.body, _EXACT)
     except Malformed as malformed:
-        return _unexpected(call, malformed.args, meta, by_status)
-    said = members.get("approved")
-    if twice:
-        reasons = [f"{name}: given more than once" for name in twice]
+        return _decided_in_part(call, reply, meta, malformed.args)
+    approved = members.get("approved")
+    codes = twice.get("fiscalCode") or [members.get("fiscalCode")]
+    if "approved" in twice:
+        reason = "approved: given more than once"
     elif "approved" not in members:
-        reasons = ["approved: missing"]
-    elif type(said) is not bool:
-        reasons = ["approved: expected a boolean"]
-    elif said is not approved:
-        reasons = [f"approved: contradicts status {reply.status}"]
-    elif _is_another(members.get("fiscalCode"), call.fiscal_code):
-        # spec §2.1: it is echoed. What mixes answers up stands in between, and one person's decision is
-        # never given to another.
-        return _unexpected(call, ("fiscalCode: of another customer",), meta)
-    elif approved and not isinstance(members.get("redirectUrl", ""), str | None):
-        reasons = ["redirectUrl: expected a string"]
+        reason = "approved: missing"
+    elif type(approved) is not bool:
+        reason = "approved: expected a boolean"
+    elif approved and reply.status == REFUSED:
+        reason = f"approved: contradicts status {reply.status}"
+    elif codes not in ([call.fiscal_code], [None]) and _is_of_another(codes, call):
+        reason = _ANOTHER
     else:
-        return codec.read_decision(kind, members, meta)
-    contradicted = "approved" in members and ("approved" in twice or said is not approved)
-    return _unexpected(call, tuple(reasons), meta, "unknown" if contradicted else by_status)
+        if "redirectUrl" in twice:
+            members["redirectUrl"] = twice[
+                "redirectUrl"
+            ]  # which of them is right is unknown: named as unread
+        return codec.read_decision(Approved if approved else Refused, members, meta)
+    return _unexpected(call, reply, (reason,), meta, problems=read_problems(members, _personal(call)))
 
 
-def _problems(call: Call, reply: Reply) -> tuple[tuple[Problem, ...], type[RejectedError]]:
-    if reply.fault is not None:
-        raise Malformed(f"body: {reply.fault}")
-    sent = decode(call.body)
-    personal = personal_values(sent, call.fiscal_code, call.shop.headers["X-Auth-Token"])
-    problems, domain_error = read_problems(reply.body, personal)
-    return problems, domain_error or RejectedError
+def _is_of_another(codes: Iterable[object], call: Call) -> bool:
+    return any(is_another_customers(code, call.fiscal_code or "") for code in codes)
+
+
+def _decided_in_part(call: Call, reply: Reply, meta: Meta, reasons: tuple[str, ...]) -> Outcome | LoanError:
+    """A 201 or a 422 whose body is no JSON object: cut off, empty, or something else."""
+    is_cut_off = reply.fault is not None
+    if reply.status == REFUSED and not is_cut_off and not reply.body.strip():
+        return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed: the status says so
+    by_status = reply.status != REFUSED
+    found = decode_part(reply.body, "approved")
+    if (by_status or is_cut_off) and len(found) == 1 and found[0] is by_status:  # 1 equals True
+        if _is_of_another(decode_part(reply.body, "fiscalCode"), call):
+            return _unexpected(call, reply, (_ANOTHER,), meta)
+        return (Approved if by_status else Refused)(meta=evolve(meta, unread=_UNREAD_BODY))
+    return _unexpected(call, reply, reasons, meta)
+
+
+_UNREAD_BODY = ("body",)
+
+
+def _personal(call: Call) -> frozenset[str]:
+    return personal_values(decode(call.body), call.fiscal_code, call.shop.headers["X-Auth-Token"])
 
 
 def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
     try:
-        problems, error = _problems(call, reply)
+        members = _object(reply)
     except Malformed as malformed:
-        return _unexpected(call, malformed.args, meta)
+        return _unexpected(call, reply, malformed.args, meta)
+    problems = read_problems(members, _personal(call))
+    error = rejection(members, decode(call.body) if call.endpoint is APPROVE else None)
+    if error is None:
+        return _unexpected(call, reply, ("errors: no messages of fields",), meta, problems=problems)
     if issubclass(error, AlreadyEvaluatedError):
-        # Only a 500 is ever retried, so a second attempt means that the first was answered with one.
-        return error(call.endpoint.operation, problems, meta, meta.attempts > 1)
+        return _already_evaluated(call, problems, meta)
+    if call.endpoint is APPROVE and has_repeated_names(reply.body):  # only the last was read
+        return _unexpected(call, reply, ("errors: a name given more than once",), meta, problems=problems)
     return error(call.endpoint.operation, problems, meta)
+
+
+def _already_evaluated(call: Call, problems: tuple[Problem, ...], meta: Meta) -> LoanError:
+    # Only a 500 is ever retried, so a second attempt means that the first was answered with one.
+    return AlreadyEvaluatedError(call.endpoint.operation, problems, meta, meta.attempts > 1)
 
 
 def _failed(
@@ -198,11 +268,16 @@ def _failed(
     reply: Reply,
     meta: Meta,
 ) -> LoanError:
-    """A status that says all by itself; a proxy's HTML in its body takes nothing from that."""
+    """A status whose meaning does not depend on its body, which may be HTML of a proxy."""
     try:
-        problems = _problems(call, reply)[0]
+        members = _object(reply)
     except Malformed:
-        problems = ()
+        members = {}
+    problems = read_problems(members, _personal(call))
+    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(members):
+        return _already_evaluated(call, problems, meta)  # no status proves the contrary
+    if error is UnexpectedStatusError:
+        return error(call.endpoint.operation, problems, meta, RawResponse(reply.status, reply.body))
     return error(call.endpoint.operation, problems, meta)
 
 
@@ -220,7 +295,7 @@ def _saved(call: Call, reply: Reply, meta: Meta) -> UserData | LoanError:
     try:
         return codec.read_user_data(_object(reply))
     except Malformed as malformed:
-        return _unexpected(call, malformed.args, meta, "done")
+        return _unexpected(call, reply, malformed.args, meta, outcome="done")
 
 
 def _open_shape(call: Call, reply: Reply, meta: Meta) -> AnyJSON | LoanError:
@@ -228,11 +303,11 @@ def _open_shape(call: Call, reply: Reply, meta: Meta) -> AnyJSON | LoanError:
     if _is_empty(reply):
         return Body()
     if reply.fault is not None:
-        return _unexpected(call, (f"body: {reply.fault}",), meta)
+        return _unexpected(call, reply, (f"body: {reply.fault}",), meta)
     try:
         return shown_as(decode_any(reply.body))
     except Malformed as malformed:
-        return _unexpected(call, malformed.args, meta)
+        return _unexpected(call, reply, malformed.args, meta)
 
 
 _ERRORS: Mapping[int, Reader] = {
@@ -251,10 +326,10 @@ APPROVE = Endpoint(  # spec §4.1
     method="POST",
     template=REQUEST,
     statuses={
-        201: partial(_decision, Approved),
+        201: _decided,
         **_ERRORS,
         409: partial(_failed, CannotCompleteError),
-        422: partial(_decision, Refused),
+        REFUSED: _decided,
     },
 )
 COMPLETE = Endpoint(  # spec §4.2
@@ -272,7 +347,9 @@ OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_D
 def approve(shop: Shop, dialect: Dialect, fiscal_code: str, request: ApprovalRequest) -> Call:
     """Spec §4.1."""
     body = codec.write(request, dialect)
-    return Call(endpoint=APPROVE, shop=shop, fiscal_code=fiscal_code, body=body)
+    return Call(
+        endpoint=APPROVE, shop=shop, fiscal_code=fiscal_code, body=body, order_token=request.order_token
+    )
 
 
 def complete(shop: Shop, dialect: Dialect, fiscal_code: str, data: UserData) -> Call:

@@ -10,7 +10,7 @@ from opentelemetry.trace import TracerProvider
 
 from loanasync import _prepare as prepare
 from loanasync._calls import Call, Outcome
-from loanasync._configuration import configure, from_environment
+from loanasync._configuration import configure, from_environment, require
 from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
 from loanasync._display import JSON, AnyJSON
@@ -18,6 +18,7 @@ from loanasync._ledger import recorder
 from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
+from loanasync._memory import Memory
 from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._options import Options, places
@@ -53,22 +54,20 @@ class LoanClient(AsksMany, Lifetime):
         limits: The limits that requests are checked against.
         retry: When a call answered with 500 is repeated.
         timeout: How long a call may take, seconds.
-        session: An aiohttp session of yours, for proxies and the like: used in its own event loop,
-            never closed, never changed; its middlewares are left out and no redirect is followed. One
-            whose connector checks no certificates is refused.
+        session: Your aiohttp session, such as one with a proxy: used in its event loop, never
+            closed or changed, without its middlewares. Its connector must check certificates.
         max_concurrency: Calls at once, for each event loop; more wait. None: 100 with our own session,
             and what its connector allows with yours.
-        ledger: Remembers decisions, so that no crash, redelivery or race asks twice or loses an answer, such
-            as ``loanasync.ledger.SqliteLedger``; used by `approve`, never closed.
+        remember: Share one request between overlapping approvals, return a known decision again, and send
+            nothing after an unknown outcome: 10,000 approvals of this process, for one hour.
+        ledger: Stores decisions beyond this process, such as ``loanasync.ledger.SqliteLedger``; never closed.
         ledger_policy: A ``LedgerPolicy``: what becomes of unknown outcomes, keys, encryption.
         strict: Also verify the check letter of fiscal codes (needs the extra ``strict``).
         tracer_provider: OpenTelemetry's, if not the global one.
         meter_provider: OpenTelemetry's, if not the global one.
         propagate: What is sent of the trace: ``traceparent``, the ``global`` propagators', or ``off``.
-        ssl: Whose certificates are trusted, if not those that this machine trusts: the path of a CA file
-            (PEM), or an ``ssl.SSLContext``, such as one with a certificate of your own. Certificates and
-            host names are always checked: a context that does not, and False, are refused. A session
-            of yours brings its own.
+        ssl: Path of a CA file (PEM) to trust in place of this machine's, or an ``ssl.SSLContext`` that checks
+            certificates and host names. Not with `session`.
 
     Raises:
         ConfigurationError: A setting cannot work; it is named.
@@ -89,6 +88,7 @@ class LoanClient(AsksMany, Lifetime):
         retry: RetryPolicy = RetryPolicy(),
         timeout: Timeout = Timeout(),
         session: "aiohttp.ClientSession | None" = None,
+        remember: bool = True,
         max_concurrency: int | None = None,
         ledger: "DecisionLedger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
@@ -117,7 +117,10 @@ class LoanClient(AsksMany, Lifetime):
             places(session, max_concurrency),
             forgotten=made_here() if session is None else None,
         )
+        require(bool, "remember", remember)
         self._recorder = recorder(ledger, ledger_policy)
+        # A ledger's calls share requests in any case: its entry belongs to one of them.
+        self._memory = Memory(self._recorder) if remember or self._recorder is not None else None
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
@@ -249,19 +252,21 @@ class LoanClient(AsksMany, Lifetime):
         *,
         additional_data_needed: bool = False,
         scope: str = "",
+        repeat_unknown: bool = False,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> Decision:
-        """Ask for the approval of a created request (spec §4.1); it touches the person's credit history.
+        """Request the approval of a created request (spec §4.1); it touches the person's credit history.
 
-        It may be asked once. A refusal is an answer, not an error, and final.
+        It may be requested once; a refusal is a result, and final. Calling again with the same data is safe.
+        If the call is cancelled after the request was sent, the response is still read and remembered.
 
         Args:
             fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
             request: What is to be financed, and for whom; `amount` in euro cents.
             additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-            scope: Tells this application from others of the same customer in the ledger, such as an order's
-                number; nothing personal. Without a ledger it says nothing.
+            scope: Distinguishes applications of one customer, such as an order's number; nothing personal.
+            repeat_unknown: Send the request although an earlier one, with unknown outcome, may be evaluated.
             timeout: Instead of the client's.
             retry: Instead of the client's.
 
@@ -270,13 +275,12 @@ class LoanClient(AsksMany, Lifetime):
 
         Raises:
             InvalidRequestError: Rules are broken; nothing was sent.
-            RejectedError: 400; its subclasses tell the domain errors.
-            AccessDeniedError: 403.
-            CannotCompleteError: 409.
-            SystemFaultError: 500 to every attempt.
-            UnexpectedReplyError: The answer is outside the specification.
-            TransportError: No answer came; see its `request_sent`.
-            LedgerError: The ledger is in the way, or could not be written; its subclasses tell more.
+            ServiceError: The service answered with an error; its subclasses tell which.
+            UnexpectedReplyError: The response is outside the specification.
+            TransportError: No response arrived; see its `outcome`.
+            OutcomeUnknownError: An earlier request has an unknown outcome; nothing was sent.
+            PayloadMismatchError: Other data of this customer are in progress, or in the ledger.
+            LedgerError: The ledger prevents the call, or could not be written.
 
         Example:
             >>> decision = run(client.approve(fiscal_code, request))
@@ -287,7 +291,7 @@ class LoanClient(AsksMany, Lifetime):
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not stand in a traceback
-        return cast("Decision", await self._run(call, timeout, retry, scope))
+        return cast("Decision", await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown))
 
     async def upload_documents(
         self,
@@ -344,11 +348,9 @@ class LoanClient(AsksMany, Lifetime):
 
         Raises:
             InvalidRequestError: Rules are broken; nothing was sent.
-            RejectedError: 400; its subclasses tell the domain errors.
-            AccessDeniedError: 403.
-            SystemFaultError: 500 to every attempt.
+            ServiceError: The service answered with an error; its subclasses tell which.
             UnexpectedReplyError: The body is no JSON object; with the outcome ``done``, the data are saved.
-            TransportError: No answer came; see its `request_sent`.
+            TransportError: No response arrived; see its `outcome`.
 
         Example:
             >>> approved = run(client.approve(fiscal_code, request))
@@ -366,6 +368,8 @@ class LoanClient(AsksMany, Lifetime):
         timeout: Timeout | None,
         retry: RetryPolicy | None,
         scope: str | None = None,
+        *,
+        repeat_unknown: bool = False,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
             # Another one, since the frames above have this one: they and it would hold each other.
@@ -373,9 +377,11 @@ class LoanClient(AsksMany, Lifetime):
         options = self._options
         if timeout is not None or retry is not None:
             options = options.changed(timeout=timeout, retry=retry)
-        if self._recorder is None or scope is None:
+        if self._memory is None or scope is None:
             return await self._pipeline.run(call, options.timeout, options.retry)
-        return await self._recorder.approve(self._pipeline, call, options.timeout, options.retry, scope)
+        return await self._memory.approve(
+            self._pipeline, call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown
+        )
 
     async def aclose(self) -> None:
         """Take no more calls, wait for those under way, and close what was opened; again does nothing.
@@ -383,8 +389,8 @@ class LoanClient(AsksMany, Lifetime):
         Calls that outlast ``timeout.total`` seconds lose their connection.
         """
         await self._pipeline.aclose(self._options.timeout.total)
-        if self._recorder is not None:
-            await self._recorder.aclose()
+        if self._memory is not None:
+            await self._memory.aclose()
 
     def __repr__(self) -> str:
         if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same

@@ -102,32 +102,46 @@ class Direct:
         if is_replaced or self._session.closed:
             return await self._through_session.send(request, connect=connect, within=within)
         until = self._loop.time() + within
+        request.is_sent = False
         place = self._place(request)
         while True:
-            try:
-                waiting = place.take()
-                wire = waiting or await self._connected(place, connect, until)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                try:
-                    return replies.no_answer(error, never_left=True)
-                finally:
-                    replies.drop_frames(error)
-            except asyncio.CancelledError as given_up:
-                replies.drop_frames(given_up)  # an error report with local variables would show the token
-                if replies.was_cancelled():
-                    raise
-                return replies.no_answer(given_up, never_left=True)
+            waiting = place.take()
+            wire = waiting or await self._connected(place, connect, until)
+            if isinstance(wire, NoAnswer):
+                return wire
+            keep = len(request.body) < _AT_ONCE
             try:
                 answer = await wire.ask(request, place.name, until)
-            finally:
-                wire.end(keep=len(request.body) < _AT_ONCE)
-            if waiting is None or isinstance(answer, Reply) or answer.request_sent != "no":
+            except BaseException as error:
+                is_cancelled = isinstance(error, asyncio.CancelledError)
+                if is_cancelled and request.outlives_caller and request.is_sent:
+                    request.late = wire.answer_late(keep=keep)
+                else:
+                    wire.end(keep=keep)
+                raise
+            wire.end(keep=keep)
+            if waiting is None or isinstance(answer, Reply) or answer.is_sent:
                 return answer
             if self._loop.time() >= until:
                 return answer
             # The connection ended while it waited, and before anything had left: another will do.
 
-    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire:
+    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire | NoAnswer:
+        """Return a new connection, or the reason why it failed."""
+        try:
+            return await self._connect(place, connect, until)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            try:
+                return replies.no_answer(error, never_left=True)
+            finally:
+                replies.drop_frames(error)
+        except asyncio.CancelledError as given_up:
+            replies.drop_frames(given_up)  # an error report with local variables would show the token
+            if replies.was_cancelled():
+                raise
+            return replies.no_answer(given_up, never_left=True)
+
+    async def _connect(self, place: "_Place", connect: float, until: float) -> Wire:
         connector = self._session.connector
         assert connector is not None  # noqa: S101  (the session is open)
         async with asyncio.timeout_at(until):

@@ -94,7 +94,7 @@ def rows(value: AttrsInstance, **written: Callable[[Any], str]) -> list[Pair]:
 
 def line(value: AttrsInstance) -> str:
     """The same in one line."""
-    return ", ".join(f"{name}: {text}" for name, text in rows(value))
+    return ", ".join(f"{name}: {text}" for name, text in rows(value) if text != "False")
 
 
 def euro(cents: object) -> str:

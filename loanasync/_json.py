@@ -3,16 +3,16 @@
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Collection, Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import orjson
 
 from loanasync._display import JSON
 
-__all__ = ["Malformed", "decode", "decode_any", "encode", "encode_checked", "repeated"]
+__all__ = ["Malformed", "decode", "decode_any", "decode_part", "encode", "encode_checked"]
+__all__ += ["has_repeated_names", "repeated"]
 
 
 class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
@@ -30,6 +30,10 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=list)
 _DEEPEST = 10_000  # brackets within brackets: the standard library needs some of the stack for each
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 _BRACKET = re.compile(rb"[][{}]")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"?')
+_MOST_FOUND = 10  # values of one name: each costs a pass over all that stands before it
+_ESCAPED_LETTER = re.compile(r"\\u00[4-7]")
+_DEPTH = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 def encode(members: Mapping[str, JSON]) -> bytes:
@@ -80,8 +84,8 @@ def decode_any(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
     return value
 
 
-def repeated(body: bytes, names: Collection[bytes]) -> list[str]:
-    """Those of some names that a JSON object has more than once: parsers keep the last, silently.
+def repeated(body: bytes, names: Collection[bytes]) -> dict[str, list[Any]]:
+    """Return all values of those names that a JSON object has more than once: `decode` keeps the last.
 
     Raises:
         Malformed: As for `decode`.
@@ -91,9 +95,50 @@ def repeated(body: bytes, names: Collection[bytes]) -> list[str]:
             if body.count(name) > 1:
                 break
         else:
-            return []
-    times = Counter(name for name, _ in _decoded(_PAIRS, body))
-    return sorted(name.decode() for name in names if times[name.decode()] > 1)
+            return {}
+    values: dict[str, list[Any]] = {name.decode(): [] for name in names}
+    for name, value in _decoded(_PAIRS, body):
+        if name in values:
+            values[name].append(value)
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def has_repeated_names(body: bytes) -> bool:
+    """Return True if an object in a JSON body, at any level, has a name more than once.
+
+    Raises:
+        Malformed: As for `decode`.
+    """
+    found = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal found
+        found = found or len({name for name, _ in pairs}) < len(pairs)
+
+    _decoded(json.JSONDecoder(object_pairs_hook=look), body)
+    return found
+
+
+def decode_part(part: bytes, name: str) -> list[Any]:
+    """Return the values of a member that stand whole in a part of a JSON object, at its top level.
+
+    Example:
+        >>> decode_part(b'{"approved": true, "iban": "IT60', "approved")
+        [True]
+    """
+    text = part.decode("utf-8-sig", errors="replace")
+    found: list[Any] = [None] if _ESCAPED_LETTER.search(text) else []  # which may be in a name, too
+    for match in islice(re.finditer(rf'(?<!\\)"{name}"\s*:\s*', text), _MOST_FOUND):
+        before = _TEXT.sub("", text[: match.start()]).lstrip()
+        depths = [*accumulate(_DEPTH.get(each, 0) for each in before)]
+        if before[:1] == "{" and depths[-1] == min(depths) == 1:
+            try:
+                found.append(_DECODER.raw_decode(text, match.end())[0])
+            except (ValueError, RecursionError):  # cut off within the value
+                found.append(None)
+        else:  # of another object
+            found.append(None)
+    return found
 
 
 def _is_too_deep(body: bytes) -> bool:

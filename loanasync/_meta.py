@@ -1,8 +1,10 @@
-"""What every answer and every error says besides its body: how it came about, and what is wrong."""
+"""Metadata of responses and errors: status, attempts, correlation, problems, and the response as received."""
 
-from attrs import frozen
+from attrs import field, frozen
 
-__all__ = ["Meta", "Problem"]
+from loanasync._display import mask
+
+__all__ = ["Meta", "Problem", "RawResponse"]
 
 
 @frozen
@@ -46,7 +48,12 @@ class Meta:
         elapsed: Seconds from the call's first step to its answer, waiting and sleeping included.
         trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None.
         unread: Wire names of members that came with a type outside spec §2 and therefore are None as
-            attributes; ``raw`` still holds them.
+            attributes; ``raw`` still holds them. ``body`` if the body as a whole could not be read.
+        request_id: The service's id of the request, from a response header such as ``X-Request-Id``.
+        date: The response header ``Date``.
+        retry_after: The response header ``Retry-After``.
+        entry: Key of the call's entry in the ledger, None without a ledger.
+        after_unknown: True if an earlier call for this approval has an unknown outcome.
 
     Example:
         >>> decision = run(client.approve(fiscal_code, request))
@@ -64,3 +71,33 @@ class Meta:
     """The trace's 32 hex digits, when a trace was recorded or passed on."""
     unread: tuple[str, ...] = ()
     """Wire names of members that came with a type outside the specification (spec §2)."""
+    request_id: str | None = None
+    """The service's id of the request, from a response header."""
+    date: str | None = None
+    """The response header ``Date``."""
+    retry_after: str | None = None
+    """The response header ``Retry-After``."""
+    entry: str | None = None
+    """Key of the call's entry in the ledger."""
+    after_unknown: bool = False
+    """True if an earlier call for this approval has an unknown outcome."""
+
+
+@frozen
+class RawResponse:
+    """A response as it was received, kept so that nothing is lost. It is personal, and masked when printed.
+
+    Args:
+        status: HTTP status.
+        body: The bytes that arrived, at most 1 MiB; incomplete if the connection broke.
+
+    Example:
+        >>> from loanasync import RawResponse
+        >>> RawResponse(201, b"{")
+        RawResponse(status=201, body=***)
+    """
+
+    status: int
+    """HTTP status (spec §4)."""
+    body: bytes = field(repr=mask)
+    """The bytes that arrived (spec §2.1)."""

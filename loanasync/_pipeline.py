@@ -1,10 +1,12 @@
-"""The way of one call: span, place, attempts, answer; deadlines and retries are kept here."""
+"""One call from its span to its outcome: slot, attempts, deadline, retries."""
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import define, evolve
 
@@ -13,7 +15,7 @@ from loanasync._decisions import Approved, Refused
 from loanasync._loops import PerLoop
 from loanasync._meta import Meta
 from loanasync._policy import RetryPolicy, Timeout
-from loanasync._retry import Quota, Sleep, is_system_fault, repeat
+from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._telemetry import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,
@@ -24,6 +26,9 @@ from loanasync.errors import (
     SystemFaultError,
 )
 from loanasync.errors._service import StoppedBy
+
+if TYPE_CHECKING:
+    from loanasync.errors._transport import Sent
 
 __all__ = ["Claim", "Guard", "Pipeline", "Sender"]
 
@@ -60,13 +65,13 @@ class Guard(Protocol):
 
 
 class _Lane:
-    """One event loop's transport, the places for its calls, and the calls that are under way."""
+    """One event loop's transport, the slots for its calls, and the number of calls in progress."""
 
-    def __init__(self, transport: Sender, places: int | None) -> None:
+    def __init__(self, transport: Sender, slots: int | None) -> None:
         self.transport = transport
-        self._places = None if places is None else asyncio.Semaphore(places)
+        self._slots = None if slots is None else asyncio.Semaphore(slots)
         self._calls = 0
-        self._idle: asyncio.Event | None = None  # who closes waits for it
+        self._idle: asyncio.Event | None = None  # set when the last call has ended, for `close`
 
     def __enter__(self) -> None:
         self._calls += 1
@@ -76,27 +81,35 @@ class _Lane:
         if not self._calls and self._idle is not None:
             self._idle.set()
 
+    def keep_until(self, late: "asyncio.Future[Reply | NoAnswer]", call: Call) -> None:
+        """Count a call as in progress, and keep its slot, until its late response has come."""
+        self.__enter__()
+        late.add_done_callback(lambda _: self.release_slot(call))
+        late.add_done_callback(self.__exit__)
+
     @property
     def is_full(self) -> bool:
         """Whether the next call has to wait for another to end."""
-        return self._places is not None and self._places.locked()
+        return self._slots is not None and self._slots.locked()
 
-    async def take_place(self, within: float, *, has_to_wait: bool) -> bool:
-        """Take a place, and wait for one at most so many seconds if they are all taken."""
-        if self._places is None:
-            return True
-        if not has_to_wait:
-            return await self._places.acquire()  # at once
-        try:
-            async with asyncio.timeout(within):
-                return await self._places.acquire()
-        except TimeoutError:
-            return False
+    async def take_slot(self, call: Call, within: float, *, has_to_wait: bool) -> bool:
+        """Take a slot for a call; if all are taken, wait at most `within` seconds."""
+        if self._slots is None:
+            call.has_slot = True
+        elif not has_to_wait:
+            call.has_slot = await self._slots.acquire()  # at once
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    call.has_slot = await self._slots.acquire()
+        return call.has_slot
 
-    def leave_place(self) -> None:
-        """Let the next call in."""
-        if self._places is not None:
-            self._places.release()
+    def release_slot(self, call: Call) -> None:
+        """Give a call's slot back, if it has one."""
+        if call.has_slot:
+            call.has_slot = False
+            if self._slots is not None:
+                self._slots.release()
 
     async def close(self, within: float) -> None:
         """Wait for the calls under way, at most so many seconds, and close the transport."""
@@ -113,12 +126,33 @@ class _Lane:
 
 @define
 class _Answer:
-    """What the attempts of a call came to."""
+    """The last response of a call's attempts, or the reason why none arrived."""
 
     last: Reply | NoAnswer
-    attempts: int
-    after_fault: bool = False
     stopped_by: StoppedBy | None = None
+
+
+_REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
+_ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
+_TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
+
+
+def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, str | None, str | None]:
+    """Return request id, date and Retry-After of a response; no other header is kept."""
+    request_id = None
+    for name in _REQUEST_IDS:
+        if (request_id := headers.get(name)) is not None:
+            code, token = call.fiscal_code or "?", call.shop.headers["X-Auth-Token"].upper()
+            text = request_id.upper()
+            if code in text or token in text or not _ID.fullmatch(request_id):
+                request_id = None
+            break
+    date, retry_after = headers.get("Date"), headers.get("Retry-After")
+    return (
+        request_id,
+        date if date is not None and _TIME.fullmatch(date) else None,
+        retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
+    )
 
 
 class Pipeline:
@@ -160,10 +194,11 @@ class Pipeline:
         """
         if self._closed:
             raise ClientClosedError
-        started = self._now()
+        started = call.started = self._now()
         lane = self._lanes.here()
         lane.transport.check()
         with lane, self._telemetry.call(call) as record:
+            call.trace_id = record.trace_id
             if guard is None:
                 outcome = await self._outcome(call, lane, record, started, timeout, retry)
             else:
@@ -192,32 +227,55 @@ class Pipeline:
         deadline = started + timeout.total
         has_to_wait = lane.is_full
         # A ledger may have taken a part of the time.
-        has_place = await lane.take_place(deadline - self._now(), has_to_wait=has_to_wait)
+        await lane.take_slot(call, deadline - self._now(), has_to_wait=has_to_wait)
         try:
             if has_to_wait:
-                record.queued(self._now() - started, None if has_place else "PoolTimeoutError")
-            if not has_place:
-                return PoolTimeoutError(operation, "TimeoutError", "no", 0, record.trace_id)
+                record.queued(self._now() - started, None if call.has_slot else "PoolTimeoutError")
+            if not call.has_slot:
+                outcome: Sent = "unknown" if call.after_unknown or call.fault else "not_sent"
+                return PoolTimeoutError(
+                    operation, "TimeoutError", outcome, call.attempts, record.trace_id, call.entry
+                )
             if claim is not None and (obstacle := await claim()) is not None:
                 return obstacle
             answer = await self._answer(call, lane, record, deadline, timeout, retry)
         finally:
-            if has_place:
-                lane.leave_place()
+            if call.sending is None or call.sending.late is None:
+                lane.release_slot(call)
+            else:  # cancelled, and the response is still read
+                lane.keep_until(call.sending.late, call)
+        call.has_ended = True
         if answer.stopped_by is not None:
             record.stopped(answer.stopped_by)
-        last = answer.last
+        ended = self._concluded(call, answer)
+        if isinstance(ended, Approved | Refused):
+            record.decided(approved=ended.approved)
+        return ended
+
+    def conclude(self, call: Call, answer: Reply | NoAnswer) -> Outcome | LoanError:
+        """Return what a late response means, whose caller was cancelled: it is not retried."""
+        return self._concluded(call, _Answer(answer, "cancelled" if is_system_fault(answer) else None))
+
+    def _concluded(self, call: Call, answer: _Answer) -> Outcome | LoanError:
+        last, operation = answer.last, call.endpoint.operation
         if isinstance(last, NoAnswer):
             # After a 500 the service has seen the request, whatever became of the last attempt.
-            sent = "maybe" if answer.after_fault else last.request_sent
-            return last.error(operation, last.cause_type, sent, answer.attempts, record.trace_id)
-        meta = Meta(last.status, answer.attempts, self._now() - started, record.trace_id)
-        outcome = call.read(last, meta)
-        if isinstance(outcome, SystemFaultError) and answer.stopped_by is not None:
-            return evolve(outcome, stopped_by=answer.stopped_by)
-        if isinstance(outcome, Approved | Refused):
-            record.decided(approved=outcome.approved)
-        return outcome
+            outcome: Sent = "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
+            return last.error(operation, last.cause_type, outcome, call.attempts, call.trace_id, call.entry)
+        meta = Meta(
+            last.status,
+            call.attempts,
+            self._now() - call.started,
+            call.trace_id,
+            (),
+            *_correlation(last.headers, call),
+            call.entry,
+            call.after_unknown,
+        )
+        ended = call.read(last, meta)
+        if isinstance(ended, SystemFaultError) and answer.stopped_by is not None:
+            return evolve(ended, stopped_by=answer.stopped_by)
+        return ended
 
     async def _answer(
         self,
@@ -228,21 +286,17 @@ class Pipeline:
         timeout: Timeout,
         retry: RetryPolicy,
     ) -> _Answer:
-        attempts = 0
-
         def remaining() -> float:
             return deadline - self._now()
 
         async def attempt() -> Reply | NoAnswer:
-            nonlocal attempts
             within = min(timeout.attempt, remaining())
-            if within <= 0:  # a busy loop woke us late: ask nothing whose answer we could not wait for
-                return NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", request_sent="no")
-            attempts += 1
-            with record.attempt(attempts) as sending:
-                answer = await lane.transport.send(
-                    call.request(sending.headers), connect=timeout.connect, within=within
-                )
+            if within <= 0:  # the event loop was blocked: the response could not be waited for
+                return NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+            call.attempts += 1
+            with record.attempt(call.attempts) as sending:
+                request = call.sending = call.request(sending.headers)
+                answer = await lane.transport.send(request, connect=timeout.connect, within=within)
                 if isinstance(answer, Reply):
                     sending.answered(answer.status, answer.fault)
                     return answer
@@ -251,14 +305,24 @@ class Pipeline:
                 sending.unanswered(answer.cause_type)
                 return answer
 
-        last = await attempt()
-        if isinstance(last, NoAnswer):
-            return _Answer(last, attempts)
-        if not is_system_fault(last):
-            self._quota.earn()
-            return _Answer(last, attempts)
-        last, stopped_by = await repeat(last, attempt, retry, self._quota, remaining, self._sleep)
-        return _Answer(last, attempts, after_fault=True, stopped_by=stopped_by)
+        # A call may go on after a 500 that another caller was waiting for, who left.
+        last = call.fault or await attempt()
+        if isinstance(last, NoAnswer) or not is_system_fault(last):
+            if isinstance(last, Reply):
+                self._quota.earn()
+            return _Answer(last)
+
+        async def pause(seconds: float) -> None:
+            call.sending = None
+            lane.release_slot(call)
+            await self._sleep(seconds)
+
+        async def again() -> Reply | NoAnswer | None:
+            has_slot = await lane.take_slot(call, remaining(), has_to_wait=lane.is_full)
+            return await attempt() if has_slot else None
+
+        call.fault = last
+        return _Answer(*await repeat(last, again, retry, Stop(call, retry, self._quota, remaining), pause))
 
     async def aclose(self, drain: float) -> None:
         """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""

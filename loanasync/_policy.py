@@ -1,4 +1,4 @@
-"""How often and how long a call is tried: plain values, given to a client or to a single call."""
+"""Settings for retries and timeouts, for a client or for a single call."""
 
 import math
 
@@ -23,11 +23,12 @@ def _require_count(owner: str, least: int, **settings: object) -> None:
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """When a call that was answered with HTTP 500 is repeated; no other answer or failure ever is.
+    """When a call that was answered with HTTP 500 is repeated; no other response or failure is retried.
 
-    The wait before attempt n is random between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`; a
-    ``Retry-After`` of the answer is the least. Repeating ends at `attempts`, when the wait would pass the
-    call's deadline, or when the client's quota is used up.
+    The wait before attempt n is random between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`. A longer
+    ``Retry-After`` of the response is honoured for at most 5 more seconds. While a call waits, its slot is
+    free for others. Repeating ends at `attempts`, when the wait would pass the call's deadline, when the
+    client's quota is used up, or when the call gets no slot again.
 
     Args:
         attempts: Requests sent at the most, the first included; 1 never repeats.
@@ -62,13 +63,14 @@ class RetryPolicy:
 
 @frozen(kw_only=True)
 class Timeout:
-    """How long a call may take; the specification names no time-outs (§8).
+    """Time limits of a call, in seconds; the specification names no time-outs (§8).
 
     Args:
-        total: Seconds for the call as a whole: waiting for a place, attempts and the waits between them.
-        attempt: Seconds for one attempt, from connecting to the last byte of the answer.
-        connect: Seconds for a connection to stand; less than `attempt`. A call that never connected is known
-            to be unsent, whichever of the three ended it.
+        total: Seconds for the whole call: the wait for a slot, the ledger, all attempts, and the waits
+            between them. The deadline also holds for a request whose caller was cancelled.
+        attempt: Seconds for one attempt, from connecting to the last byte of the response.
+        connect: Seconds to establish a connection; less than `attempt`. If no connection was established, the
+            attempt was not sent, whichever limit ended it.
 
     Raises:
         ConfigurationError: A value that cannot be.
@@ -79,11 +81,11 @@ class Timeout:
     """
 
     total: float = 60.0
-    """Seconds for the call as a whole, waits included (spec §8)."""
+    """Seconds for the whole call, waits included (spec §8)."""
     attempt: float = 30.0
     """Seconds for one attempt (spec §8)."""
     connect: float = 5.0
-    """Seconds for a connection to stand; less than `attempt` (spec §8)."""
+    """Seconds to establish a connection; less than `attempt` (spec §8)."""
 
     def __attrs_post_init__(self) -> None:
         _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)

@@ -1,4 +1,4 @@
-"""What comes of a request, in the pipeline's words: an answer, half an answer, or that none came and why."""
+"""Results of aiohttp as messages of the pipeline: a response, a part of it, or a failure."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from loanasync.errors import (
     TransportError,
 )
 
-__all__ = ["LARGEST_BODY", "drop_frames", "half_an_answer", "no_answer", "read", "was_cancelled"]
+__all__ = ["LARGEST_BODY", "drop_frames", "no_answer", "part_of_a_reply", "read", "rest_of", "was_cancelled"]
 
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 
@@ -30,20 +30,28 @@ _NO_CONNECTION = (
 )
 
 
-async def read(status: int, headers: Mapping[str, str], content: aiohttp.StreamReader) -> Reply:
-    """The answer, with its body; one that is too large is cut."""
-    body = bytearray()
+async def read(
+    status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
+) -> Reply:
+    """Read a response's body into `body`; one that is too large is cut."""
     while not content.at_eof():
         body += await content.readany()
         if len(body) > LARGEST_BODY:
-            return Reply(status=status, headers=headers, body=b"", fault="too large")
+            return Reply(status=status, headers=headers, body=bytes(body[:LARGEST_BODY]), fault="too large")
     return Reply(status=status, headers=headers, body=bytes(body))
 
 
-def half_an_answer(status: int, headers: Mapping[str, str], error: Exception) -> Reply:
-    """The status has come, and it is the answer's better half: a truncated 422 is a refusal."""
+def rest_of(content: aiohttp.StreamReader | None) -> bytes:
+    """Return what a reader holds of a body, also if the connection has failed since it arrived."""
+    # Public methods raise the failure instead. If aiohttp renames this one, only these last bytes are lost.
+    take = getattr(content, "_read_nowait", None)
+    return take(-1) if callable(take) else b""
+
+
+def part_of_a_reply(status: int, headers: Mapping[str, str], error: Exception, body: bytes) -> Reply:
+    """Return a response whose body is incomplete: its status and the received part may have the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
-    return Reply(status=status, headers=headers, body=b"", fault=fault)
+    return Reply(status=status, headers=headers, body=body[:LARGEST_BODY], fault=fault)
 
 
 def was_cancelled() -> bool:
@@ -65,7 +73,7 @@ def no_answer(error: BaseException, *, never_left: bool) -> NoAnswer:
     return NoAnswer(
         error=kind,
         cause_type=_cause_type(error),
-        request_sent="no" if no_connection or never_left else "maybe",
+        is_sent=not (no_connection or never_left),
     )
 
 

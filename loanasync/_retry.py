@@ -6,19 +6,20 @@ from email.utils import parsedate_to_datetime
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._calls import SYSTEM_FAULT, NoAnswer, Reply
+from loanasync._calls import SYSTEM_FAULT, Call, NoAnswer, Reply
 from loanasync._policy import RetryPolicy
 from loanasync.errors._service import StoppedBy
 
-__all__ = ["Quota", "is_system_fault", "repeat", "retry_after"]
+__all__ = ["Quota", "Stop", "is_system_fault", "repeat", "retry_after"]
 
 _PRICE = 10  # so many calls that were answered well pay for one retry
+_PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def is_system_fault(answer: Reply | NoAnswer) -> bool:
-    """Whether an answer is the one after which a call may be repeated (spec §7)."""
+def is_system_fault(answer: Reply | NoAnswer | None) -> bool:
+    """Return True for the one response after which a call may be repeated (spec §7)."""
     return isinstance(answer, Reply) and answer.status == SYSTEM_FAULT
 
 
@@ -55,17 +56,27 @@ def retry_after(headers: Mapping[str, str]) -> float:
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
-class _Stop:
-    """Ends the attempts, and knows why."""
+class Stop:
+    """Ends the attempts of a call (a stop condition of tenacity), and keeps the reason.
 
-    def __init__(self, policy: RetryPolicy, quota: Quota, remaining: Callable[[], float]) -> None:
+    Args:
+        call: The call.
+        policy: Number of attempts.
+        quota: Of the client.
+        remaining: Seconds until the call's deadline.
+    """
+
+    def __init__(self, call: Call, policy: RetryPolicy, quota: Quota, remaining: Callable[[], float]) -> None:
+        self._call = call
         self._policy = policy
         self._quota = quota
         self._remaining = remaining
         self.reason: StoppedBy | None = None
 
     def __call__(self, state: RetryCallState) -> bool:
-        if state.attempt_number >= self._policy.attempts:
+        if self._call.is_abandoned:
+            self.reason = "cancelled"
+        elif self._call.attempts >= self._policy.attempts:
             self.reason = "attempts"
         elif state.upcoming_sleep >= self._remaining():
             self.reason = "deadline"
@@ -76,33 +87,46 @@ class _Stop:
 
 async def repeat(
     fault: Reply,
-    again: Callable[[], Awaitable[Reply | NoAnswer]],
+    again: Callable[[], Awaitable[Reply | NoAnswer | None]],
     policy: RetryPolicy,
-    quota: Quota,
-    remaining: Callable[[], float],
+    stop: Stop,
     sleep: Sleep,
 ) -> tuple[Reply | NoAnswer, StoppedBy | None]:
-    """Go on after a first answer with status 500: the last answer, and what ended it if it is a 500 too."""
+    """Repeat after a first response with status 500.
+
+    Args:
+        fault: That response.
+        again: Makes another attempt; None if the call got no slot for it.
+        policy: Backoff.
+        stop: Ends the attempts.
+        sleep: Waits the given seconds.
+
+    Returns:
+        The last response, and what ended the attempts if it is a 500 too.
+    """
     jitter = wait_random_exponential(multiplier=policy.base, max=policy.cap)
-    stop = _Stop(policy, quota, remaining)
-    first: Reply | None = fault
+    is_first = True
     given_up: BaseException | None = None
 
     async def attempt() -> Reply | NoAnswer | None:
         # tenacity counts attempts from its first call, and the first attempt has been made.
-        nonlocal first, given_up
-        if first is not None:
-            reply, first = first, None
-            return reply
+        nonlocal fault, is_first, given_up
+        if is_first:
+            is_first = False
+            return fault
         try:
-            return await again()
+            answer = await again()
         except BaseException as error:  # noqa: BLE001  (raised below: tenacity would tie it into a cycle)
             given_up = error
             return None
+        if isinstance(answer, Reply):
+            fault = answer
+        return answer
 
     def wait(state: RetryCallState) -> float:
         assert state.outcome is not None  # noqa: S101  (tenacity's order: outcome, wait, stop)
-        return max(jitter(state), retry_after(state.outcome.result().headers))
+        backoff = jitter(state)
+        return min(max(backoff, retry_after(state.outcome.result().headers)), backoff + _PATIENCE)
 
     def last(state: RetryCallState) -> Reply:
         assert state.outcome is not None  # noqa: S101  (as above)
@@ -117,10 +141,10 @@ async def repeat(
         retry_error_callback=last,
     )
     try:
-        answer: Reply | NoAnswer = await retrying(attempt)
+        answer: Reply | NoAnswer | None = await retrying(attempt)
         if given_up is not None:
             raise given_up
-        return answer, stop.reason
+        return (fault, "slot") if answer is None else (answer, stop.reason)
     finally:
         given_up = None
         retrying.iter_state.reset()  # its actions refer to itself

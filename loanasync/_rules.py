@@ -54,7 +54,7 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> Iterator[Proble
         code = normalize_fiscal_code(str(value))
         # Upper case makes two letters of a sharp s and an ASCII one of a dotless i: look at what was typed.
         if not str(value).isascii() or not _FISCAL_CODE.fullmatch(code):
-            wrong = "must be 16 letters and digits, or 11 digits"
+            wrong = "must be 16 letters and digits"
         elif strict and not _has_right_check_letter(code):
             wrong = "has a wrong check letter: let the customer type it again"
     if wrong is not None:
@@ -306,7 +306,7 @@ _approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
 _additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
 _user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
 
-_FISCAL_CODE = re.compile("[A-Z0-9]{16}|[0-9]{11}")
+_FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 _PREFIX = re.compile(r"[\s(]*(\+|00)")  # of a mobile number
 _OF_YOUR_LIMITS = "of the form that your Limits ask for"
 

@@ -32,8 +32,9 @@ from loanasync._calls import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._configuration import release, require_provider
 from loanasync._events import LOGGER, broken, tell
 from loanasync._metrics import SCHEMA, metrics_of
-from loanasync._outcome import outcome_of
 from loanasync._propagation import Propagate, injector
+from loanasync.errors import LoanError
+from loanasync.errors._failure import Outcome
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -45,6 +46,7 @@ __all__ = ["CLAIMED", "AttemptRecord", "CallRecord", "Telemetry"]
 Attributes = dict[str, AttributeValue]
 
 CLAIMED = "claimed"  # the call was its own to make
+_COUNTED = ("approved", "refused", "unknown")
 _HTTP_ERROR = 400
 _NO_HEADERS: Mapping[str, str] = {}  # read only, and quicker to read than what cannot be written
 _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
@@ -145,7 +147,7 @@ class CallRecord:
     trace_id: str | None = None
     _attempts = 0
     _stopped_by: str | None = None
-    _outcome: str | None = None
+    _outcome: Outcome | None = None
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
 
@@ -199,8 +201,8 @@ class CallRecord:
         metrics, endpoint = self._telemetry.metrics, self._call.endpoint
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
-            self._outcome = outcome_of(error, self._attempts)
-        if self._outcome is not None and self._ledger in (None, CLAIMED):
+            self._outcome = self._outcome_of(error)
+        if self._outcome in _COUNTED and self._ledger in (None, CLAIMED):
             metrics.decisions.counts[self._outcome] += 1
         try:
             # A cancelled call did not fail, it was given up: CancelledError is no Exception.
@@ -216,6 +218,11 @@ class CallRecord:
             if self._token is not None:
                 detach(self._token)
                 _end(self._span)
+
+    def _outcome_of(self, error: BaseException) -> Outcome:
+        if isinstance(error, LoanError):
+            return error.outcome
+        return "unknown" if self._call.may_be_evaluated else "not_sent"  # cancelled, as a rule
 
     def _log(self, level: int, end: str) -> None:
         tell(
@@ -234,7 +241,7 @@ class CallRecord:
         attributes: Attributes = {"loanasync.attempts": self._attempts}
         if self._outcome is not None:
             attributes["loanasync.outcome"] = self._outcome
-            if self._outcome != "unknown":
+            if self._outcome in ("approved", "refused"):
                 attributes["loanasync.approved"] = self._outcome == "approved"
         if self._stopped_by is not None:
             attributes["loanasync.stopped_by"] = self._stopped_by

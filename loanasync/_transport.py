@@ -38,6 +38,7 @@ class _Body(bytes, aiohttp.Payload):
 
     def __init__(self, value: bytes) -> None:
         aiohttp.Payload.__init__(self, value)
+        self.request: Request | None = None  # its `is_sent` is set here
         self._asked_for = False
         self._left = False
         self._kept_back = False
@@ -67,10 +68,13 @@ class _Body(bytes, aiohttp.Payload):
         if has_news():
             await hear_out(has_news)
         # What the server said before it was asked would be taken for the answer.
-        if self._kept_back or getattr(out.protocol, "should_close", False):
+        is_held = self._kept_back or (self.request is not None and self.request.is_withdrawn)
+        if is_held or getattr(out.protocol, "should_close", False):
             raise aiohttp.ClientConnectionResetError("not a clean connection")
         await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
         self._left = True
+        if self.request is not None:
+            self.request.is_sent = True
         await out.drain()
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
@@ -98,9 +102,27 @@ class Transport:
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
         if self._session.closed:  # between two attempts
-            return NoAnswer(error=ConnectError, cause_type="SessionClosed", request_sent="no")
+            return NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+        if not request.outlives_caller:
+            return await self._exchange(request, connect, within)
+        request.is_sent = False
+        exchange = asyncio.ensure_future(self._exchange(request, connect, within))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            if request.is_sent:
+                request.late = exchange
+            else:
+                request.is_withdrawn = True  # a separate task of aiohttp writes it
+                exchange.cancel()
+            raise
+
+    async def _exchange(self, request: Request, connect: float, within: float) -> Reply | NoAnswer:
         response: aiohttp.ClientResponse | None = None
+        received = bytearray()
         body = _Body(request.body)
+        body.request = request
+        request.is_sent = False
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
         # A turn later than what came in time is read: the loop may have stood still until both were due.
@@ -121,13 +143,14 @@ class Transport:
                 )
                 if body.never_left:  # so this is no answer to it, and may be one to somebody else
                     body.keep_back()
-                    return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", request_sent="no")
-                return await replies.read(response.status, response.headers, response.content)
+                    return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
+                return await replies.read(response.status, response.headers, response.content, received)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             try:
                 if response is None:
                     return replies.no_answer(error, never_left=body.never_left)
-                return replies.half_an_answer(response.status, response.headers, error)
+                received += replies.rest_of(response.content)
+                return replies.part_of_a_reply(response.status, response.headers, error, bytes(received))
             finally:
                 replies.drop_frames(error)
         except asyncio.CancelledError as given_up:

@@ -125,6 +125,8 @@ class Wire(asyncio.Protocol):
         self._is_good = not handler.should_close
         self._answer: asyncio.Future[Reply | NoAnswer] | None = None
         self._unsent: bytes | None = None
+        self._request: Request | None = None
+        self._received = bytearray()  # of a body that comes in several parts
         self._parser: http.HttpResponseParser | None = None
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
@@ -140,6 +142,8 @@ class Wire(asyncio.Protocol):
         watch.asked += 1
         self._answer = watch.loop.create_future()
         self._head = None
+        self._received.clear()
+        self._request = request
         self._unsent = _written(request, host)
         self.until = until
         watch.ring(until)
@@ -166,6 +170,8 @@ class Wire(asyncio.Protocol):
         size = len(self._unsent)
         try:
             self._parser = _parser(self, self._watch.loop)
+            if self._request is not None:
+                self._request.is_sent = True
             self._transport.write(self._unsent)  # no local variable: error reports show those
         except Exception as error:  # noqa: BLE001  (whatever it is, the caller has to hear of it)
             self._fail(error)
@@ -176,7 +182,7 @@ class Wire(asyncio.Protocol):
         """Let the connection wait for the next call, or cut it off if something may come of this one."""
         has_ended = self._parser is None
         self._watch.asked -= 1
-        self._answer = self._unsent = None
+        self._answer = self._unsent = self._request = None
         if keep and has_ended and self._is_good:
             self._is_used = True
             self.until = self._watch.loop.time() + _KEPT
@@ -185,6 +191,15 @@ class Wire(asyncio.Protocol):
         else:
             self._drop()
             self._transport.abort()  # closing alone would go on sending what was given up
+
+    def answer_late(self, *, keep: bool) -> "asyncio.Future[Reply | NoAnswer]":
+        """Return a future of the answer in place of the one that was cancelled with who waited for it."""
+        given_up = self._answer
+        late = self._answer = self._watch.loop.create_future()
+        if given_up is not None and given_up.done() and not given_up.cancelled():
+            late.set_result(given_up.result())  # it came at the same time
+        late.add_done_callback(lambda _: self.end(keep=keep))
+        return late
 
     @property
     def is_open(self) -> bool:
@@ -248,9 +263,16 @@ class Wire(asyncio.Protocol):
             self._fail(cast("Exception", error))
         elif self._is_too_large or content.total_bytes > replies.LARGEST_BODY:
             self._is_good = False
-            self._finish(Reply(status=head.code, headers=head.headers, body=b"", fault="too large"))
+            part = self._take_part()[: replies.LARGEST_BODY]
+            self._finish(Reply(status=head.code, headers=head.headers, body=part, fault="too large"))
         elif content.is_eof():
-            self._finish(Reply(status=head.code, headers=head.headers, body=content.read_nowait()))
+            body = bytes(self._received) + content.read_nowait()
+            self._finish(Reply(status=head.code, headers=head.headers, body=body))
+
+    def _take_part(self) -> bytes:
+        """Take what has arrived of the body out of the parser, which drops it when the connection fails."""
+        self._received += replies.rest_of(self._content)
+        return bytes(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended (asyncio), and with it, perhaps, an answer of no stated length."""
@@ -258,6 +280,7 @@ class Wire(asyncio.Protocol):
         self._handler.connection_lost(exc)  # aiohttp's close waits for it
         self._connection.close()
         if self._parser is not None and self._head is not None:
+            self._take_part()
             try:
                 self._parser.feed_eof()
             except Exception:  # noqa: BLE001  (half an answer)
@@ -281,10 +304,13 @@ class Wire(asyncio.Protocol):
         if self._head is None:
             self._finish(replies.no_answer(error, never_left=self._parser is None))
         else:
-            self._finish(replies.half_an_answer(self._head.code, self._head.headers, error))
+            head, part = self._head, self._take_part()
+            self._finish(replies.part_of_a_reply(head.code, head.headers, error, part))
 
     def _finish(self, answer: Reply | NoAnswer) -> None:
         self._parser = self._content = self._unsent = None
+        if self._answer is not None and self._answer.cancelled():  # in this turn: `answer_late` may follow
+            self._answer = self._watch.loop.create_future()
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 

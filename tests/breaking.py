@@ -6,7 +6,7 @@ from typing import NoReturn
 from unittest import mock
 
 import pytest
-from builders import FISCAL_CODE, approval_request
+from builders import approval_request
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
@@ -17,6 +17,7 @@ from loanasync import LoanClient, LoanError
 from loanasync.testing import (
     approved,
     connection_lost,
+    fiscal_code,
     refused,
     scripted_client,
     system_error,
@@ -101,7 +102,7 @@ async def approve_all(client: LoanClient) -> list[object]:
     ends: list[object] = []
     for _ in range(3):
         try:
-            ends.append(type(await client.approve(FISCAL_CODE, approval_request())))
+            ends.append(type(await client.approve(fiscal_code(), approval_request())))
         except LoanError as error:
             ends.append(type(error))
     return ends

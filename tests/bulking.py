@@ -14,9 +14,9 @@ DECISION = Approved(amount=45_000, net_amount=43_650, meta=Meta(status=201, atte
 
 
 def rows(number: int) -> Iterator[Row]:
-    """Rows that are all alike, but for their ids: 0, 1, 2 and so on."""
-    code, request = fiscal_code(), approval_request()
-    return (Row(code, request, id=each) for each in range(number))
+    """Rows of different customers with equal requests and the ids 0, 1, 2 and so on."""
+    request = approval_request()
+    return (Row(fiscal_code(), request, id=each) for each in range(number))
 
 
 def tags(*words: str) -> list[Row]:

@@ -46,7 +46,9 @@ class Canned:
             transport.write(reply)
 
     def client(self, **options: object) -> LoanClient:
-        settings: dict[str, object] = {"shop_id": "shop", "auth_token": "secret-token", **options}
+        """Return a client that sends each call: the tests request one approval many times."""
+        fixed: dict[str, object] = {"shop_id": "shop", "auth_token": "secret-token", "remember": False}
+        settings = {**fixed, **options}
         return LoanClient(self.base_url, **settings)  # type: ignore[arg-type]
 
 

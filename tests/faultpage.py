@@ -35,12 +35,12 @@ def told(comes: Comes) -> str:
     if comes.through_aiohttp is not None:
         ours = told(evolve(comes, through_aiohttp=None))
         return f"{ours}; {told(comes.through_aiohttp)} through a session of yours"
+    if comes.in_part:
+        return "the decision, without a redirect, and `body` in `meta.unread`"
     if comes.error is None:
         return "the answer, as if nothing had been"
     words = f"`{comes.error.__name__}`"
-    if issubclass(comes.error, TransportError):
-        words += f", sent: `{comes.sent}`"
-    elif comes.error is UnexpectedReplyError:
+    if issubclass(comes.error, TransportError) or comes.error is UnexpectedReplyError:
         words += f", outcome: `{comes.outcome}`"
     else:
         words += f", status {comes.status}"

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
+from secrets import token_hex
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,16 @@ from faultpage import ROWS
 from faultrow import NOT_SENT, SESSIONS, Answer, Row
 from rawserver import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
 
-from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, RetryPolicy, Timeout, UserData
+from loanasync import (
+    ApprovalRequest,
+    Approved,
+    LoanClient,
+    LoanError,
+    Refused,
+    RetryPolicy,
+    Timeout,
+    UserData,
+)
 from loanasync import _direct as direct
 
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
@@ -64,7 +74,7 @@ def _patience(row: Row, scheme: str) -> Timeout:
 
 
 def went_well(result: object) -> bool:
-    return isinstance(result, Approved | UserData)
+    return isinstance(result, Approved | Refused | UserData)
 
 
 @cache
@@ -110,7 +120,10 @@ class Caller:
         customer = self.customer
         try:
             if self.operation == "approve":
-                return await self.client.approve(customer.fiscal_code, customer.request, timeout=within)
+                # Each call has another scope, because the client remembers the earlier outcomes.
+                return await self.client.approve(
+                    customer.fiscal_code, customer.request, timeout=within, scope=token_hex(4)
+                )
             return await self.client.complete(customer.fiscal_code, customer.data, timeout=within)
         except LoanError as error:
             return error
@@ -141,7 +154,8 @@ async def ready(
     other = RawServer((Play.READ,), tls=tls, scheme=scheme, host="localhost")
     told = customer.answer(operation, refused=row.refused, elsewhere=f"{other.base_url}/")
     good = customer.answer(operation)
-    exchanges = [*row.server(told), (Play.READ, good.whole)]
+    # One more than is needed: a connection that ends may be about to take the next.
+    exchanges = [*row.server(told), *[(Play.READ, good.whole)] * 2]
     if row.before is not None:
         exchanges.insert(0, row.before(good))
     server = RawServer(*exchanges, tls=tls, scheme=scheme)
@@ -167,5 +181,6 @@ async def _client(
         over = {"session": await stack.enter_async_context(users)}
     elif session == "own, through aiohttp":
         stack.enter_context(mock.patch.object(direct, "is_possible", return_value=False))
-    settings = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), **over, **options}
+    plain = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), "remember": False}
+    settings = {**plain, **over, **options}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

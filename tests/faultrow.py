@@ -15,7 +15,7 @@ from loanasync import (
 )
 
 __all__ = ["AGAIN", "BETWEEN", "CUT", "DETAILS", "FINAL", "GOES_WELL", "LATE", "LOST", "MEND", "NOTHING"]
-__all__ += ["NOT_SENT", "PERSON", "SESSIONS", "SETTLE", "SILENT", "TOO_LARGE", "UNREADABLE"]
+__all__ += ["IN_PART", "NOT_SENT", "PERSON", "SESSIONS", "SETTLE", "SILENT", "TOO_LARGE", "UNREADABLE"]
 __all__ += ["Answer", "Comes", "Row", "http", "unexpected"]
 
 
@@ -62,9 +62,9 @@ class Comes:
     """What comes of a fault."""
 
     error: type[LoanError] | None = None  # None: the answer, as if nothing had been
-    sent: str | None = None
     outcome: str | None = None
     status: int | None = None
+    in_part: bool = False  # the decision, of a body that could be read in part only
     fault: str | None = None  # of the body, as the attempt's span names it
     or_else: "Comes | None" = None  # where it is a race which side of the connection is quicker
     through_aiohttp: "Comes | None" = None  # where its sessions cannot do as well as a connection of our own
@@ -106,20 +106,21 @@ SESSIONS = (
 
 AGAIN = "call again"
 SETTLE = "ask the service what became of it before you call again"
-DETAILS = "do not ask again; ask the service for the details"
+DETAILS = "take the decision; ask the service for the redirect"
 FINAL = "take it as the refusal that it is"
 NOTHING = "nothing"
-MEND = "mend what the error's sentence names, then call again"
+MEND = "correct what the error names, then call again"
 BETWEEN = "look at `base_url` and at what stands in between"
 PERSON = "a person settles it with the service"
 
-NOT_SENT = Comes(ConnectError, "no")
-LOST = Comes(ConnectionLostError, "maybe")
-SILENT = Comes(ReadTimeoutError, "maybe")
+NOT_SENT = Comes(ConnectError, "not_sent")
+LOST = Comes(ConnectionLostError, "unknown")
+SILENT = Comes(ReadTimeoutError, "unknown")
 GOES_WELL = Comes()
-LATE = Comes(UnexpectedReplyError, outcome="approved", status=201, fault="timed out")
+LATE = Comes(UnexpectedReplyError, outcome="unknown", status=201, fault="timed out")
 CUT = evolve(LATE, fault="truncated")
 TOO_LARGE = evolve(LATE, fault="too large")
+IN_PART = Comes(in_part=True)
 UNREADABLE = evolve(LATE, fault=None)
 
 

@@ -9,6 +9,7 @@ from faultrow import (
     DETAILS,
     FINAL,
     GOES_WELL,
+    IN_PART,
     LATE,
     LOST,
     NOTHING,
@@ -24,7 +25,7 @@ from faultrow import (
 )
 from rawserver import Drip, Exchange, Play
 
-from loanasync import ConnectError, SystemFaultError
+from loanasync import CannotCompleteError, ConnectError, SystemFaultError
 
 __all__ = ["BODIES", "FAULTS", "REDIRECTS", "STATUSES"]
 
@@ -32,6 +33,7 @@ READ, FIN, RST, SILENCE = Play.READ, Play.FIN, Play.RST, Play.SILENCE
 FAULT = http("500 Internal Server Error", b'{"errors": {"system": ["System error"]}}')
 LAST_FAULT = http("500 Internal Server Error", b"{}", "Connection: close", "Content-Length: 2")
 HTML = b"<html><body>Bad gateway</body></html>"
+MESSAGES = b'{"errors": {"email": ["is taken"]}}'
 BOMB = gzip.compress(bytes(8 << 20))
 
 
@@ -41,7 +43,7 @@ BODIES = [
         fault="closed after the head",
         server=lambda a: ((READ, a.head, FIN),),
         comes=CUT,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="head-silence",
@@ -49,27 +51,27 @@ BODIES = [
         server=lambda a: ((READ, a.head, SILENCE),),
         comes=LATE,
         silent=True,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="half-body-closed",
         fault="closed after half of the body",
         server=lambda a: ((READ, a.half_body, FIN),),
-        comes=CUT,
+        comes=evolve(IN_PART, fault="truncated"),
         advice=DETAILS,
     ),
     Row(
         name="half-body-reset",
         fault="reset after half of the body",
         server=lambda a: ((READ, a.half_body, RST),),
-        comes=CUT,
+        comes=evolve(IN_PART, fault="truncated"),
         advice=DETAILS,
     ),
     Row(
         name="half-body-silence",
         fault="silence after half of the body",
         server=lambda a: ((READ, a.half_body, SILENCE),),
-        comes=LATE,
+        comes=evolve(IN_PART, fault="timed out"),
         silent=True,
         advice=DETAILS,
     ),
@@ -79,7 +81,7 @@ BODIES = [
         server=lambda a: ((READ, a.half_body, FIN),),
         refused=True,
         operations=("approve",),
-        comes=evolve(CUT, outcome="refused", status=422),
+        comes=evolve(IN_PART, fault="truncated"),
         advice=FINAL,
     ),
     Row(
@@ -88,7 +90,7 @@ BODIES = [
         server=lambda a: ((READ, a.with_body(b"", "Content-Length: 5000"), Drip(b" ")),),
         comes=LATE,
         silent=True,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="answer-reset",
@@ -110,13 +112,13 @@ BODIES = [
         fault="no length, and closed after half of the body",
         server=lambda a: ((READ, a.with_body(a.body[:10], "Connection: close"), FIN),),
         comes=UNREADABLE,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="oversized",
         fault="a body of more than 1 MiB",
         server=lambda a: ((READ, a.with_body(a.body + b" " * (1 << 20))),),
-        comes=TOO_LARGE,
+        comes=evolve(IN_PART, fault="too large"),
         advice=DETAILS,
     ),
     Row(
@@ -126,7 +128,7 @@ BODIES = [
             (READ, a.with_body(BOMB, "Content-Encoding: gzip", f"Content-Length: {len(BOMB)}")),
         ),
         comes=TOO_LARGE,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="no-gzip",
@@ -135,14 +137,14 @@ BODIES = [
             (READ, a.with_body(a.body, "Content-Encoding: gzip", f"Content-Length: {len(a.body)}")),
         ),
         comes=CUT,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="bad-chunk",
         fault="bad chunking, in one packet with the head",
         server=lambda a: ((READ, a.with_body(b"XY\r\n", "Transfer-Encoding: chunked")),),
         comes=evolve(CUT, through_aiohttp=LOST),
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="stray-bytes",
@@ -155,7 +157,7 @@ BODIES = [
         name="short-length",
         fault="a length in letters, of a body with more bytes",
         server=lambda a: ((READ, a.with_body(a.body, f"Content-Length: {len(a.body) - 1}")),),
-        comes=evolve(UNREADABLE, through_aiohttp=LOST),
+        comes=evolve(IN_PART, through_aiohttp=LOST),
         advice=DETAILS,
     ),
     Row(
@@ -163,14 +165,14 @@ BODIES = [
         fault="half of a chunk, then closed",
         server=lambda a: ((READ, a.with_body(b"ff\r\n{", "Transfer-Encoding: chunked"), FIN),),
         comes=CUT,
-        advice=DETAILS,
+        advice=SETTLE,
     ),
     Row(
         name="empty",
         fault="an empty body",
         server=lambda a: ((READ, a.with_body(b"")),),
         comes=UNREADABLE,
-        advice=DETAILS,
+        advice=SETTLE,
         operations=("approve",),  # a completion is saved, and may be answered with nothing (spec §4.2)
     ),
     Row(
@@ -178,7 +180,43 @@ BODIES = [
         fault="a body that is no JSON",
         server=lambda a: ((READ, a.with_body(HTML)),),
         comes=UNREADABLE,
-        advice=DETAILS,
+        advice=SETTLE,
+    ),
+    Row(
+        name="refusal-empty",
+        fault="a 422 with an empty body",
+        server=lambda a: ((READ, a.with_body(b"")),),
+        refused=True,
+        operations=("approve",),
+        comes=IN_PART,
+        advice=FINAL,
+    ),
+    Row(
+        name="refusal-html",
+        fault="a 422 with a body that is no JSON",
+        server=lambda a: ((READ, a.with_body(HTML)),),
+        refused=True,
+        operations=("approve",),
+        comes=evolve(UNREADABLE, status=422),
+        advice=SETTLE,
+    ),
+    Row(
+        name="refusal-validation",
+        fault="a 422 with messages of fields",
+        server=lambda a: ((READ, a.with_body(MESSAGES)),),
+        refused=True,
+        operations=("approve",),
+        comes=evolve(UNREADABLE, status=422),
+        advice=SETTLE,
+    ),
+    Row(
+        name="refusal-201",
+        fault="a refusal with the status 201",
+        server=lambda a: ((READ, http("201 Created", a.body)),),
+        refused=True,
+        operations=("approve",),
+        comes=GOES_WELL,
+        advice=FINAL,
     ),
 ]
 
@@ -243,6 +281,14 @@ STATUSES = [
         comes=evolve(unexpected(204), through_aiohttp=LOST),
         advice=SETTLE,
     ),
+    Row(
+        name="status-409",
+        fault="409, and nothing about an evaluation",
+        server=lambda _: ((READ, http("409 Conflict", b'{"error": "cannot be completed"}')),),
+        operations=("approve",),
+        comes=Comes(CannotCompleteError, status=409),
+        advice=SETTLE,
+    ),
     status("429 Too Many Requests", "429", BETWEEN),
     status("502 Bad Gateway", "502 with the HTML of a proxy", SETTLE),
     status("503 Service Unavailable", "503", SETTLE),
@@ -294,7 +340,7 @@ FAULTS = [
         name="fault-refused",
         fault="500, then nobody listens",
         server=lambda _: ((READ, Play.NOT_LISTENING, LAST_FAULT, FIN),),
-        comes=Comes(ConnectError, "maybe"),
+        comes=Comes(ConnectError, "unknown"),
         attempts=2,
         advice=SETTLE,
     ),

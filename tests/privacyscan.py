@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -105,9 +105,11 @@ def _pickles(seen: Seen) -> Iterator[str]:
     for error in seen.errors:
         for each in (copy.copy(error), copy.deepcopy(error)):
             yield f"{shown(each)} {vars(each)!r}"
+        # A response that an error carries may be the only copy: it is pickled whole.
+        bare = evolve(error, response=None) if hasattr(error, "response") else error  # type: ignore[misc]
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            yield pickle.dumps(error, protocol).decode("latin-1")
-        yield from (repr(argument) for _, argument, _ in pickletools.genops(pickle.dumps(error)))
+            yield pickle.dumps(bare, protocol).decode("latin-1")
+        yield from (repr(argument) for _, argument, _ in pickletools.genops(pickle.dumps(bare)))
 
 
 def _tracebacks(seen: Seen) -> Iterator[str]:
@@ -168,7 +170,7 @@ PLACES = (
         _texts,
     ),
     Place("the attributes and notes of an error", "the same", _attributes),
-    Place("pickles and copies of an error", "the same", _pickles),
+    Place("pickles and copies of an error", "the same; a pickle has the error's `response` whole", _pickles),
     Place("a traceback, printed with the local variables of our frames", "`***`", _tracebacks),
     Place("the local variables themselves", "`***`", _locals),
     Place(

@@ -15,8 +15,6 @@ from loanasync import (
     LoanError,
     RetryPolicy,
     Timeout,
-    TransportError,
-    UnexpectedReplyError,
 )
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
@@ -72,10 +70,8 @@ def told(outcome: Decision | LoanError) -> str:
     if isinstance(outcome, Approved) and outcome.redirect_url is None:
         return f"{said}, `redirect_url` None"
     if isinstance(outcome, AlreadyEvaluatedError) and outcome.after_retry:
-        return f"{said}, `after_retry`"
-    if isinstance(outcome, TransportError):
-        return f"{said}, `request_sent` {outcome.request_sent}"
-    if isinstance(outcome, UnexpectedReplyError):
+        return f"{said}, `outcome` {outcome.outcome}, `after_retry`"
+    if isinstance(outcome, LoanError):
         return f"{said}, `outcome` {outcome.outcome}"
     return said
 

@@ -19,8 +19,8 @@ ORDER = [
     *(
         "_html",
         "_closing",
-        "_meta",
         "_display",
+        "_meta",
         "errors",
         "_policy",
         "_limits",
@@ -36,18 +36,29 @@ ORDER = [
         "_json",
         "_codec",
         "_problems",
+        "_echo",
         "_calls",
         "_options",
         "_origin",
         "_prepare",
         "_retry",
-        "_outcome",
         "_events",
         "_metrics",
         "_propagation",
         "_telemetry",
     ),
-    *("_loops", "_replies", "_standstill", "_transport", "_wire", "_direct", "_sessions", "_pipeline"),
+    *(
+        "_loops",
+        "_replies",
+        "_standstill",
+        "_transport",
+        "_wire",
+        "_direct",
+        "_sessions",
+        "_pipeline",
+        "_flights",
+        "_memory",
+    ),
     *("bulk", "_many", "_ledger", "_lifetime", "_client", "__init__"),
 ]
 
@@ -65,7 +76,12 @@ ROOMS = {
 }
 
 # For the type checkers alone; or for a client that has a ledger.
-NOT_LOADED = {"errors._ledger": {"_decisions"}, "_ledger": {"ledger"}, "_client": {"ledger"}}
+NOT_LOADED = {
+    "errors._ledger": {"_decisions"},
+    "_ledger": {"ledger"},
+    "_memory": {"ledger"},
+    "_client": {"ledger"},
+}
 
 # And so within the sandbox.
 SANDBOX = [
@@ -178,6 +194,8 @@ def test_the_pure_layers_do_not_wait() -> None:
         "_many",
         "_closing",
         "_lifetime",
+        "_flights",
+        "_memory",
     }
 
 

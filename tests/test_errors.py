@@ -7,11 +7,12 @@ import pytest
 import loanasync
 from loanasync import Meta, Problem, errors
 
-META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32)
+META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32, request_id="r-1", entry="c0ffee")
 PROBLEMS = (Problem("email", "email", "is taken"),)
 SERVICE = ("approve", PROBLEMS, META)
-TRANSPORT = ("approve", "ServerDisconnectedError", "maybe", 1)
+TRANSPORT = ("approve", "ServerDisconnectedError", "unknown", 1)
 ENTRY = ("approve", "0123456789abcdef" * 4)
+RESPONSE = loanasync.RawResponse(502, b'{"email":"anna@example.com"}')
 DECISION = loanasync.Refused(amount=45_000, meta=META)
 
 EXAMPLES: list[errors.LoanError] = [
@@ -30,12 +31,13 @@ EXAMPLES: list[errors.LoanError] = [
     errors.CannotCompleteError(*SERVICE),
     errors.SystemFaultError(*SERVICE, stopped_by="quota"),
     errors.UnexpectedStatusError(*SERVICE),
-    errors.UnexpectedReplyError("approve", ("body: empty",), "approved", META),
-    errors.UnexpectedReplyError("approve", ("body: empty",), "refused", META),
+    errors.UnexpectedStatusError(*SERVICE, response=RESPONSE),
+    errors.UnexpectedReplyError("complete", ("body: not JSON",), "done", META),
+    errors.UnexpectedReplyError("approve", ("approved: missing",), "unknown", META, PROBLEMS, RESPONSE),
     errors.UnexpectedReplyError("approve", ("body: empty",), "unknown", META),
     errors.TransportError(*TRANSPORT),  # type: ignore[arg-type]
-    errors.ConnectError("approve", "ClientConnectorError errno 111", "no", 1),
-    errors.PoolTimeoutError("approve", "TimeoutError", "no", 0),
+    errors.ConnectError("approve", "ClientConnectorError errno 111", "not_sent", 1),
+    errors.PoolTimeoutError("approve", "TimeoutError", "not_sent", 0, "0" * 32, "c0ffee"),
     errors.ReadTimeoutError(*TRANSPORT),  # type: ignore[arg-type]
     errors.ConnectionLostError(*TRANSPORT),  # type: ignore[arg-type]
     errors.DeadlineExceededError(*TRANSPORT),  # type: ignore[arg-type]
@@ -49,7 +51,7 @@ EXAMPLES: list[errors.LoanError] = [
     errors.DecisionNotRecordedError(
         *ENTRY, "refused", DECISION, "/var/spool/shop/one.json", "OperationalError"
     ),
-    errors.DecisionNotRecordedError(*ENTRY, "approved", None, None, "OperationalError"),
+    errors.DecisionNotRecordedError(*ENTRY, "refused", DECISION, None, "OperationalError"),
 ]
 
 
@@ -67,10 +69,11 @@ def test_an_error_survives_pickling_and_is_rebuilt_from_its_args(error: errors.L
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_says_what_to_do(error: errors.LoanError) -> None:
-    advice = "mend|must|make|check|ask|repeat|settle|call|allow|let|see|final"
+    advice = "mend|must|make|check|ask|repeat|call|allow|let|see|correct|repair|import|store|do not"
     assert re.search(rf"\b({advice})\b", str(error)), str(error)
     assert "\n" not in str(error)
     assert repr(error).startswith(type(error).__name__ + "(")
+    assert "anna" not in repr(error) + str(error)
 
 
 @pytest.mark.parametrize("name", errors.__all__)
@@ -96,14 +99,17 @@ def test_the_drawn_tree_is_the_tree() -> None:
 
 def test_after_a_fault_already_evaluated_gives_other_advice() -> None:
     plain, after = (errors.AlreadyEvaluatedError(*SERVICE, after_retry=each) for each in (False, True))
-    assert "do not ask again" in str(plain)
-    assert "its decision did not arrive" in str(after)
+    assert "do not request approval again" in str(plain)
+    assert "its decision did not arrive" not in str(plain)
+    assert "its decision did not arrive: ask the service for it" in str(after)
     assert plain != after
 
 
 def test_what_was_surely_not_sent_may_be_repeated() -> None:
-    assert "nothing was sent" in str(errors.ConnectError("approve", "x", "no", 1))
-    assert "may have reached the service" in str(errors.ConnectError("approve", "x", "maybe", 2))
+    assert "request not sent; the call may be repeated" in str(
+        errors.ConnectError("approve", "x", "not_sent", 1)
+    )
+    assert "may have received the request; ask it" in str(errors.ConnectError("approve", "x", "unknown", 2))
 
 
 def test_service_errors_tell_status_and_attempts() -> None:
@@ -113,8 +119,10 @@ def test_service_errors_tell_status_and_attempts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
+    ("status", "asks"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
 )
-def test_a_gateways_error_tells_that_the_call_may_have_been_carried_out(status: int, *, told: bool) -> None:
+def test_unexpected_status_error_advises_by_its_outcome(status: int, *, asks: bool) -> None:
     error = errors.UnexpectedStatusError("approve", (), Meta(status, 1, 0.1))
-    assert ("settle its outcome before repeating it" in str(error)) is told
+    assert ("ask it for the outcome before repeating the call" in str(error)) is asks
+    later = errors.UnexpectedStatusError("approve", (), Meta(status, 2, 0.1))
+    assert "ask the service for the outcome before repeating the call" in str(later)

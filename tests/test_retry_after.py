@@ -1,4 +1,4 @@
-"""How long a service asks to wait, in seconds or as a date: whatever it says, it is a wait."""
+"""Retry-After, in seconds or as a date, and how long a call waits for it."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -6,8 +6,11 @@ from email.utils import format_datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import Run
 
+from loanasync import RetryPolicy
 from loanasync._retry import retry_after
+from loanasync.testing import approved, system_error
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,23 @@ def test_retry_after_is_read_in_both_forms_and_never_fails(asked: str, least: fl
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
 def test_any_retry_after_is_a_wait(asked: str) -> None:
     assert retry_after({"Retry-After": asked}) >= 0
+
+
+async def test_retry_after_is_the_least_wait() -> None:
+    run = Run(system_error(retry_after=4), approved())
+    await run.approve()
+    assert run.clock.slept == [4.0]
+
+
+@pytest.mark.parametrize("asked", [7, 60, 10**9])
+async def test_retry_after_adds_at_most_five_seconds_to_the_backoff(asked: int) -> None:
+    run = Run(system_error(retry_after=asked), approved())
+    await run.approve(retry=RetryPolicy(base=0.5))
+    [slept] = run.clock.slept
+    assert 5.0 <= slept <= 5.5
+
+
+async def test_retry_after_is_never_shorter_than_the_backoff() -> None:
+    run = Run(system_error(retry_after=0), system_error(), approved())
+    await run.approve(retry=RetryPolicy(base=0.5))
+    assert all(slept > 0 for slept in run.clock.slept)

@@ -23,6 +23,7 @@ from loanasync import (
     LoanError,
     Meta,
     Problem,
+    RawResponse,
     Refused,
     RetryPolicy,
     Timeout,
@@ -31,7 +32,7 @@ from loanasync import (
 )
 from loanasync.testing import approved, domain_error, refused, reply, scripted_client, system_error
 
-META = Meta(status=201, attempts=2, elapsed=0.25, trace_id="0" * 32, unread=("netAmount",))
+META = Meta(status=201, attempts=2, elapsed=0.25, trace_id="0" * 32, unread=("netAmount",), request_id="r-1")
 VALUES: list[Any] = [
     approval_request(additional=additional_data(), extra={"new": {"deep": [1, None]}}),
     additional_data(),
@@ -41,6 +42,7 @@ VALUES: list[Any] = [
     Refused(first_name="Anna", meta=META),
     META,
     Problem("email", "email", "is taken"),
+    RawResponse(201, b"{"),
     Dialect.civic_number(),
     Limits(amount_max=10_000, mobile_phone="[0-9]+"),
     RetryPolicy(attempts=2),
@@ -127,7 +129,7 @@ def test_any_user_data_survives_pickling(data: UserData) -> None:
 
 
 # How a sentence begins that says what to do.
-ADVICE = "Ask|Call|Catch|Check|Do not|Let|Look|Make|Mend|Raise|Repeat|Settle|Show"
+ADVICE = "Ask|Call|Catch|Check|Correct|Do not|Let|Look|Make|Mend|Raise|Repair|Repeat|Send|Settle|Show"
 
 
 @pytest.mark.parametrize("name", errors.__all__)

@@ -181,7 +181,7 @@ def test_a_field_of_the_user_data() -> None:
     [
         (None, "is required"),
         (5, "must be a str, not int"),
-        ("SHORT", "must be 16 letters and digits, or 11 digits"),
+        ("SHORT", "must be 16 letters and digits"),
         ("TSTXYZ80A01A000A", "has a wrong check letter: let the customer type it again"),
     ],
 )

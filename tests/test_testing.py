@@ -212,7 +212,9 @@ async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_resp
     script = ScriptedTransport(*[computed(slowly)] * 20)
     client = script.client(max_concurrency=3)
     requests = [approval_request(amount=5_000 + number) for number in range(20)]
-    decisions = await asyncio.gather(*(client.approve(CODE, request) for request in requests))
+    decisions = await asyncio.gather(
+        *(client.approve(f"{CODE[:-2]}{number:02}", each) for number, each in enumerate(requests))
+    )
     assert [decision.amount for decision in decisions] == [request.amount for request in requests]
     assert [sent.body["amount"] for sent in script.sent] == [request.amount for request in requests]
     assert most == 3
@@ -227,7 +229,7 @@ async def test_an_answer_and_a_wait_let_others_run_as_real_ones_do() -> None:
 
     script = ScriptedTransport(computed(count), computed(count))
     client = script.client()
-    await asyncio.gather(*(client.approve(CODE, approval_request()) for _ in range(2)))
+    await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
     assert under_way == [2, 2]
     order: list[str] = []
 

@@ -93,7 +93,7 @@ async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is
 async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> None:
     recorder = Recorder()
     client = recorded(recorder, approved(), approved(), max_concurrency=1)
-    await asyncio.gather(*(client.approve(CODE, approval_request()) for _ in range(2)))
+    await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
     assert set(recorder._metrics()) == set(testing._recorder._OURS)
 
 

@@ -68,7 +68,3 @@ def test_user_data_may_be_empty_and_of_an_expired_document() -> None:
 @pytest.mark.parametrize("children", ["0", "1", "2", "3", "4", "5+"])
 def test_any_number_of_children_is_let_through(children: str) -> None:
     assert problems(approval_request(additional=additional_data(children=children))) == []
-
-
-def test_a_provisional_fiscal_code_of_11_digits_is_accepted() -> None:
-    assert list(rules.check_fiscal_code("00000000000")) == []

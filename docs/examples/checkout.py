@@ -11,28 +11,18 @@ from attrs import Factory, define, field, frozen
 from jinja2 import Environment, FileSystemLoader
 
 from loanasync import (
-    AccessDeniedError,
     AdditionalData,
-    AlreadyEvaluatedError,
     ApprovalRequest,
     Approved,
-    CannotCompleteError,
     Decision,
     DecisionNotRecordedError,
-    DomainError,
-    InFlightError,
     InvalidFiscalCodeError,
     InvalidRequestError,
     LoanClient,
     LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
     Problem,
     Refused,
     RejectedError,
-    ServiceError,
-    ShopNotAllowedError,
-    TransportError,
     UnexpectedReplyError,
     UserData,
     UserNotFoundError,
@@ -109,8 +99,6 @@ class Checkout:
         try:
             return await self._client.approve(code, request, additional_data_needed=needed)
         except DecisionNotRecordedError as error:
-            if error.decision is None:
-                raise
             return error.decision  # the ledger's disk is full, for one: nothing that a shopper has to know
 
     def back(self, number: str | None) -> Answer:
@@ -139,11 +127,18 @@ class Checkout:
                         scans = {"front": form.get("front", ""), "back": form.get("back", "")}
                         await self._client.upload_documents(order.fiscal_code, scans)
                         order.has_documents = True
-                    await self._client.complete(order.fiscal_code, data)
+                    await self._completed(order.fiscal_code, data)
                     order.is_completed = True
         except LoanError as error:
             return _trouble(order, "data", form, error)
         return _redirect(order, "/back")
+
+    async def _completed(self, fiscal_code: str, data: UserData) -> None:
+        try:
+            await self._client.complete(fiscal_code, data)
+        except UnexpectedReplyError as error:
+            if error.outcome != "done":  # the data are saved, and only the response cannot be read
+                raise
 
     def _order(self, number: str | None) -> Order:
         order = self._orders.get(number or "") or Order()
@@ -151,34 +146,18 @@ class Checkout:
 
 
 def _trouble(order: Order, page: str, form: Form, error: LoanError) -> Answer:
+    is_approval = getattr(error, "operation", "") == "approve"
+    if is_approval and error.outcome not in ("not_sent", "not_evaluated"):
+        return _page(order, "unknown", 202)  # the service may have decided
     match error:
         case UserNotFoundError() | InvalidFiscalCodeError():
             return _page(order, page, 422, form, [Problem("fiscal_code", "fiscalCode", "is not known")])
-        case AccessDeniedError() | CannotCompleteError() | ShopNotAllowedError():
-            return _page(order, "elsewhere", 503)  # and somebody of the shop should hear of it
-        case DomainError():
-            pass  # about the customer, and nothing that a form could mend
         case InvalidRequestError() | RejectedError():
             return _page(order, page, 422, form, error.problems)
-        case UnexpectedReplyError(outcome="refused"):
-            return _page(order, "refused")
-    if _may_be_decided(error):
-        return _page(order, "unknown", 202)
-    return _page(order, "later", 503)
-
-
-def _may_be_decided(error: LoanError) -> bool:
-    match error:
-        case AlreadyEvaluatedError() | InFlightError() | OutcomeUnknownError() | PayloadMismatchError():
-            return True
-        case TransportError(operation="approve"):
-            return error.request_sent == "maybe"
-        case ServiceError(operation="approve"):
-            return error.may_be_carried_out
-        case UnexpectedReplyError(operation="approve") | DecisionNotRecordedError():
-            return True
+        case _ if error.repeatable or error.outcome == "unknown":
+            return _page(order, "later", 503)
         case _:
-            return False
+            return _page(order, "elsewhere", 503)  # report it to the shop's staff
 
 
 def _cookie(order: Order) -> dict[str, str]:

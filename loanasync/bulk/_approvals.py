@@ -13,7 +13,7 @@ from loanasync._models import ApprovalRequest
 from loanasync._origin import line_outside
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync.bulk._pace import Pace
-from loanasync.bulk._rows import Row, RowLike, RowResult, no_row, result_of
+from loanasync.bulk._rows import Row, RowLike, RowResult, is_pair, no_row, result_of
 from loanasync.bulk._summary import Summary, Tally
 from loanasync.bulk._window import Window
 from loanasync.errors import ConfigurationError
@@ -21,9 +21,6 @@ from loanasync.errors import ConfigurationError
 __all__ = ["Approvals", "Progress"]
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
-
-
-_PAIR = 2
 
 
 class Approve(Protocol):
@@ -197,7 +194,7 @@ def _asking(approve: Callable[..., Coroutine[Any, Any, Decision]]) -> Callable[[
         if isinstance(row, Row):
             needed = row.additional_data_needed
             return approve(row.fiscal_code, row.request, additional_data_needed=needed)
-        if isinstance(row, tuple) and len(row) == _PAIR:
+        if is_pair(row):
             return approve(*row)
         raise no_row(row)
 

@@ -1,6 +1,6 @@
 """Rows of a bulk, and what became of each: a decision, or why there is none."""
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
@@ -8,23 +8,19 @@ from loanasync._decisions import Approved, Decision, Refused
 from loanasync._display import mask, masked_unless
 from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest
-from loanasync._outcome import outcome_of
 from loanasync.errors import (
-    AlreadyEvaluatedError,
-    CannotCompleteError,
     DecisionNotRecordedError,
     InvalidRequestError,
     LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
     RejectedError,
     TransportError,
 )
+from loanasync.errors._failure import Outcome
 
 if TYPE_CHECKING:
     from loanasync._html import Tone
 
-__all__ = ["Row", "RowLike", "RowResult", "Status", "no_row", "result_of"]
+__all__ = ["Row", "RowLike", "RowResult", "Status", "is_pair", "no_row", "result_of"]
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
 
@@ -56,35 +52,39 @@ RowLike: TypeAlias = Row | tuple[str, ApprovalRequest]
 
 @frozen
 class RowResult:
-    """What became of one row of `LoanClient.approve_many`.
+    """The result of one row of `LoanClient.approve_many`.
 
-    ====================  =====================================================  =========================
-    status                what happened                                          what to do
-    ====================  =====================================================  =========================
-    ``approved``          `decision` is `Approved`                               send the customer on
-    ``refused``           `decision` is `Refused`, or None where the body of     nothing: it is final
-                          the refusal could not be read (see `error`)
-    ``rejected``          rules are broken, found here or by the service         see `error.problems`
-    ``unknown``           it may have been decided, and the answer is not here   settle it with the service
-    ``error``             turned away or never sent; nothing was decided         see `error`, ask again
-    ====================  =====================================================  =========================
+    ====================  =================================================  ===============================
+    status                meaning                                            next step
+    ====================  =================================================  ===============================
+    ``approved``          `decision` is `Approved`                           redirect the customer
+    ``refused``           `decision` is `Refused`                            none: a refusal is final
+    ``rejected``          fields are wrong, found here or by the service;    correct `error.problems`
+                          `outcome` is not_sent or not_evaluated
+    ``unknown``           the service may have evaluated the customer;       ask the service for the outcome
+                          `outcome` is unknown
+    ``error``             any other `error`; see its `outcome`               see `error` and `repeatable`
+    ====================  =================================================  ===============================
+
+    A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be given again when the cause of its error
+    is corrected; only a `repeatable` row may be given again unchanged.
 
     Args:
         index: The row's place among the rows, from 0.
         row: What was given.
         status: As above.
         decision: The service's decision.
-        error: Why there is none, or why a ledger could not keep it; without traceback.
+        error: The reason why there is no decision, or why a ledger could not store it; without traceback.
 
     Example:
         >>> from loanasync.bulk import Row
         >>> async def asked(rows):
         ...     return [result async for result in client.approve_many(rows, ordered=True)]
         >>> good, bad = run(asked([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
-        >>> good.id, good.status, good.is_decided, good.request.amount
-        ('order 1042', 'approved', True, 45000)
-        >>> bad.fiscal_code, bad.status, bad.may_be_repeated
-        ('RSSMRA', 'rejected', True)
+        >>> good.id, good.status, good.outcome, good.is_decided, good.request.amount
+        ('order 1042', 'approved', 'approved', True, 45000)
+        >>> bad.fiscal_code, bad.status, bad.outcome, bad.repeatable
+        ('RSSMRA', 'rejected', 'not_sent', False)
     """
 
     index: int
@@ -102,13 +102,21 @@ class RowResult:
 
     @property
     def fiscal_code(self) -> str:
-        """The customer's code, as it was given."""
-        return self.row.fiscal_code if isinstance(self.row, Row) else self.row[0]
+        """The customer's code, as it was given; empty if `row` is neither a `Row` nor a pair."""
+        code: str = self._members[0]
+        return code
 
     @property
     def request(self) -> ApprovalRequest:
-        """What was asked."""
-        return self.row.request if isinstance(self.row, Row) else self.row[1]
+        """The request as it was given; None if `row` is neither a `Row` nor a pair."""
+        request: ApprovalRequest = self._members[1]
+        return request
+
+    @property
+    def _members(self) -> tuple[Any, Any]:
+        if isinstance(self.row, Row):
+            return self.row.fiscal_code, self.row.request
+        return self.row if is_pair(self.row) else ("", None)
 
     @property
     def is_decided(self) -> bool:
@@ -116,10 +124,19 @@ class RowResult:
         return self.status in ("approved", "refused")
 
     @property
-    def may_be_repeated(self) -> bool:
-        """Whether the row may be given again, mended where need be, since nobody was evaluated for it."""
-        final = isinstance(self.error, AlreadyEvaluatedError | CannotCompleteError | PayloadMismatchError)
-        return self.status in ("rejected", "error") and not final
+    def outcome(self) -> Outcome:
+        """The outcome of the decision or of the error, as in `LoanError`.
+
+        It is ``unknown`` for an error that is not one of this package's.
+        """
+        if self.decision is not None:
+            return "approved" if self.decision.approved else "refused"
+        return self.error.outcome if isinstance(self.error, LoanError) else "unknown"
+
+    @property
+    def repeatable(self) -> bool:
+        """True if a program may send the same row again unchanged."""
+        return self.decision is None and isinstance(self.error, LoanError) and self.error.repeatable
 
     def _repr_html_(self) -> str:
         from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
@@ -138,6 +155,14 @@ _TONES: "dict[Status, Tone]" = {
 }  # fmt: skip
 
 
+_PAIR = 2
+
+
+def is_pair(value: object) -> bool:
+    """Return whether a value can be a row that is not a `Row`."""
+    return isinstance(value, tuple) and len(value) == _PAIR
+
+
 def no_row(value: object) -> InvalidRequestError:
     """What is wrong with something that is no row."""
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(value).__name__}"
@@ -145,34 +170,29 @@ def no_row(value: object) -> InvalidRequestError:
 
 
 def result_of(index: int, row: RowLike, answer: Decision | BaseException) -> RowResult:
-    """A row's result, by its decision or by the exception that its call ended with."""
-    if isinstance(answer, Approved):
-        return RowResult(index, row, "approved", answer)
-    if isinstance(answer, Refused):
-        return RowResult(index, row, "refused", answer)
+    """Return a row's result, by its decision or by the exception that its call ended with."""
+    if isinstance(answer, Approved | Refused):
+        return RowResult(index, row, _status_of(answer), answer)
     error = answer if isinstance(answer, Exception) else _given_up(answer)
     # Its frames know the customer, and a result may be kept for long.
     error.__traceback__ = error.__cause__ = error.__context__ = None
-    # Decided, and only not written down: this may be the only copy of the decision.
-    decision = error.decision if isinstance(error, DecisionNotRecordedError) else None
-    if decision is not None:
-        return RowResult(index, row, "approved" if decision.approved else "refused", decision, error)
-    return RowResult(index, row, _status(error), None, error)
+    # Decided, and only not written to the ledger: this may be the only copy of the decision.
+    if isinstance(error, DecisionNotRecordedError):
+        return RowResult(index, row, _status_of(error.decision), error.decision, error)
+    return RowResult(index, row, _status_without_decision(error), None, error)
 
 
 def _given_up(cancellation: BaseException) -> TransportError:
-    """How often a cancelled call was sent is not known: it may have been."""
-    return TransportError("approve", type(cancellation).__name__, "maybe", 1)
+    """Return the error of a cancelled call; its request may have been sent."""
+    return TransportError("approve", type(cancellation).__name__, "unknown", 1)
 
 
-def _status(error: Exception) -> Status:
-    if isinstance(error, InvalidRequestError):
-        return "rejected"
-    if isinstance(error, OutcomeUnknownError):  # of a call before this one
+def _status_of(decision: Decision) -> Status:
+    return "approved" if decision.approved else "refused"
+
+
+def _status_without_decision(error: Exception) -> Status:
+    outcome = error.outcome if isinstance(error, LoanError) else "unknown"
+    if outcome == "unknown":
         return "unknown"
-    match outcome_of(error, attempts=1):  # of an error that is not ours, nobody knows when it was raised
-        case "refused":
-            return "refused"
-        case "approved" | "unknown":  # an approval that could not be read has lost where to send the customer
-            return "unknown"
-    return "rejected" if isinstance(error, RejectedError) else "error"
+    return "rejected" if isinstance(error, InvalidRequestError | RejectedError) else "error"

@@ -109,7 +109,7 @@ class Tally:
         self._counts[status] += 1
         decision = result.decision
         if decision is None:
-            if status in ("unknown", "refused") and type(result.request.amount) is int:
+            if status == "unknown" and type(result.request.amount) is int:
                 self._amounts[status] += result.request.amount
             return
         self._amounts[status] += decision.amount or result.request.amount

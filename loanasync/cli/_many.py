@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from attrs import define, evolve, field, frozen
 from rich.console import Console
@@ -15,7 +15,6 @@ from loanasync import (
     DecisionNotRecordedError,
     LedgerUnavailableError,
     LoanClient,
-    UnexpectedReplyError,
 )
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli._appending import Appending
@@ -24,7 +23,6 @@ from loanasync.cli._memory import Memory, Past
 from loanasync.cli._orders import Order, Orders
 from loanasync.cli._results import NotWrittenError, Results, line_of, lost_line
 from loanasync.cli._told import Ticker
-from loanasync.ledger._settling import NOT_KEPT
 
 __all__ = ["Asking", "Ended", "Limits"]
 
@@ -75,14 +73,6 @@ class _Asked:
     is_new: bool
 
 
-def _a_persons_word(result: RowResult) -> Literal["approved", "refused"] | None:
-    """What somebody settled in the ledger, which has no answer of the service then."""
-    error = result.error
-    if isinstance(error, UnexpectedReplyError) and error.reasons == (f"body: {NOT_KEPT}",):
-        return error.outcome if error.outcome in ("approved", "refused") else None
-    return None
-
-
 class Asking:
     """One run over the rows of a file.
 
@@ -124,7 +114,6 @@ class Asking:
         self._answered = 0
         self._failed = 0
         self._is_given_up = False
-        self._said = self._amount_said = 0  # approvals by a person's word, and their euro cents
         self._canary_is_over = asyncio.Event()
         self._stop: Callable[[], None] = lambda: None
 
@@ -151,15 +140,7 @@ class Asking:
         if self._is_given_up:
             await self._client.with_options(timeout=HASTE).aclose()
         tick(approvals.summary)
-        # To a bulk an approval without its redirect is unknown; here a person has said what it is.
-        came, said, amount = approvals.summary, self._said, self._amount_said
-        ended.summary = evolve(
-            came,
-            unknown=came.unknown - said,
-            approved=came.approved + said,
-            amount_unknown=came.amount_unknown - amount,
-            amount_approved=came.amount_approved + amount,
-        )
+        ended.summary = approvals.summary
         return ended
 
     async def _rows(self) -> AsyncIterator[Row]:
@@ -199,16 +180,11 @@ class Asking:
     def _came(self, result: RowResult) -> None:
         asked = cast("_Asked", result.id)
         order, ended = asked.order, self._ended
-        if (outcome := _a_persons_word(result)) is not None:
-            if result.status == "unknown":
-                self._said += 1
-                self._amount_said += result.request.amount
-            result = evolve(result, status=outcome, error=None)
         self._write(line_of(order, result, self._memory.entry(order.code)))
         ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)
         if result.status == "unknown":
             ended.unknown_lines.append(order.line)
-        if result.may_be_repeated:
+        if result.outcome in ("not_sent", "not_evaluated"):
             self._bury(order)
         if isinstance(result.error, LedgerUnavailableError):  # nor could any other row be claimed
             self._end(f"the ledger cannot be used ({result.error.cause_type})")

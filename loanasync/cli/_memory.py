@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from loanasync.cli._appending import Appending, cut_half_a_line, has_content, lines
 from loanasync.cli._formats import Format
+from loanasync.errors._service import NOT_PROCESSED
 
 __all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
 
@@ -152,7 +153,7 @@ class NotesFile(Nothing):
                 continue
             try:
                 record = form.record(line)
-                code, status = record["fiscal_code"] if record["asked"] else None, _past(record)
+                code, status = _known(record)
             except (ValueError, KeyError):
                 told = f"{self._results}, line {number}, is no result of this command"
                 raise NotResumableError(f"{told}: name a new file for the results") from None
@@ -181,9 +182,35 @@ class NotesFile(Nothing):
         self._file.close()
 
 
-def _past(record: Mapping[str, Any]) -> Past:
+def _known(record: Mapping[str, Any]) -> tuple[str | None, Past]:
+    """Return the customer that a line of the results is about, None if nothing was sent, and their state."""
+    if "outcome" not in record:
+        return (record["fiscal_code"] if record["asked"] else None), _past_in_0_1(record)
+    if record["status"] in ("approved", "refused"):
+        past: Past = "decided"
+    elif record["outcome"] == "unknown":
+        past = "unknown"
+    else:
+        past = "new" if record["outcome"] in ("not_sent", "not_evaluated") else "failed"
+    return record.get("fiscal_code"), past
+
+
+def _past_in_0_1(record: Mapping[str, Any]) -> Past:
+    """Read a line of version 0.1, which took more errors for a proof that the customer was not evaluated."""
     if record["status"] in ("approved", "refused"):
         return "decided"
     if record["status"] == "unknown":
         return "unknown"
-    return "new" if record["again"] else "failed"
+    if not record["again"]:
+        return "failed"
+    error, status = record.get("error"), record.get("status_code")
+    is_proof = (
+        status is None
+        or error in _PROOFS
+        or (error == "RejectedError" and record.get("problems"))
+        or (error == "UnexpectedStatusError" and int(status) in NOT_PROCESSED)
+    )
+    return "new" if is_proof else "unknown"
+
+
+_PROOFS = ("AccessDeniedError", "UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError")

@@ -12,7 +12,6 @@ import typer
 
 from loanasync import ConfigurationError, LoanClient, LoanError, UserData
 from loanasync._dialect import USER_DATA_NAMES
-from loanasync._outcome import outcome_of
 from loanasync.cli._cells import READERS, BadCell
 from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of
@@ -38,7 +37,10 @@ _USER_DATA = {
 _OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
 
 
-_EXITS = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
+_EXITS = {
+    **dict.fromkeys(("approved", "refused", "done"), Exit.DECIDED),
+    "unknown": Exit.UNKNOWN,
+}
 
 
 def check(
@@ -108,7 +110,8 @@ def approve(
 def complete(file: Annotated[str, _FILE]) -> None:
     """Complete an approved customer's data, after the documents; the object holds fiscal_code, too.
 
-    Ends with 0 when they are saved, 1 when that failed, 2 when nothing was sent, 3 when it may have been.
+    Prints outcome and repeatable as JSON. Ends with 0 when the data are saved, 1 when that failed, 2 when
+    nothing was sent because the data are wrong, 3 when the outcome is unknown.
 
     Example: loanasync complete data.json
     """
@@ -121,13 +124,19 @@ def complete(file: Annotated[str, _FILE]) -> None:
         try:
             asyncio.run(_completed(client, code, data))
         except LoanError as error:
+            _print({"outcome": error.outcome, "repeatable": error.repeatable, "error": type(error).__name__})
             _say(str(error))
-            outcome = outcome_of(error, attempts=1)
-            return Exit.DECIDED if outcome == "done" else Exit.FAILED if outcome is None else Exit.UNKNOWN
+            return _EXITS.get(error.outcome, Exit.FAILED)
+        _print({"outcome": "done", "repeatable": False})
         _say("the data are saved")
         return Exit.DECIDED
 
     raise typer.Exit(_read(file, run))
+
+
+def _print(members: Mapping[str, object]) -> None:
+    text = json.dumps(members, ensure_ascii=False, indent=2)
+    typer.echo(text.encode(errors="backslashreplace"))  # half a surrogate pair as JSON escapes it
 
 
 def _say(sentence: str) -> None:
@@ -220,8 +229,7 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
             if result is None:  # given up before it was sent
                 return Exit.INTERRUPTED
             # Told before anything is closed: until then the answer is nowhere but here.
-            told = json.dumps(line_of(order, result), ensure_ascii=False, indent=2)
-            typer.echo(told.encode(errors="backslashreplace"))  # half a character as JSON escapes it
+            _print(line_of(order, result))
             if is_given_up:
                 await client.with_options(timeout=HASTE).aclose()
     return _EXITS.get(result.status, Exit.FAILED)

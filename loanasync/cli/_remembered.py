@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from loanasync.cli._ledgers import Opened, short
 from loanasync.cli._memory import Learn, Memory, Nothing, Past
-from loanasync.ledger import DecisionLedger, Entry, State
+from loanasync.ledger import DecisionLedger, State
 
 __all__ = ["Remembered"]
 
@@ -46,7 +46,7 @@ class Remembered(Nothing):
     async def _learn(self, codes: Sequence[str]) -> None:
         entries = await asyncio.gather(*(self._ledger.get(self._key_of(code)) for code in codes))
         found = zip(codes, entries, strict=True)
-        self._known |= {code: _state(entry) for code, entry in found if entry is not None}
+        self._known |= {code: entry.state for code, entry in found if entry is not None}
 
     def past(self, fiscal_code: str) -> Past:
         """By the ledger; where that has forgotten, by the results: nobody is asked again for a purge."""
@@ -74,9 +74,3 @@ class Remembered(Nothing):
     def close(self) -> None:
         """Let the next run begin."""
         self._results.close()
-
-
-def _state(entry: Entry) -> State:
-    """As it is told: an approval whose answer was cut off has lost where to send the customer."""
-    is_cut_off = entry.state is State.APPROVED and entry.fault is not None
-    return State.UNKNOWN if is_cut_off else entry.state

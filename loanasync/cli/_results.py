@@ -77,19 +77,19 @@ class Results:
 
 
 def line_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
-    """What is written of a row; without a result, it was not sent for what is wrong with it.
+    """Return the line of a row; a row without a result was not sent, because of its findings.
 
-    ``again`` says whether the row may be given again, ``asked`` whether the service may have been asked,
-    ``entry`` by what the row is found in the ledger.
+    ``outcome`` and ``repeatable`` are those of `RowResult`; ``entry`` is the start of the key of the ledger
+    entry. A row that was not sent has no ``fiscal_code``.
     """
     found: dict[str, Any] = {"line": order.line or None}  # none of a file with one customer
     if order.row is not None and order.row.id is not None:
         found["id"] = order.row.id
     if result is None:
         wrong = [{"field": each.field, "message": each.message} for each in order.findings]
-        return {**found, **_outcome("rejected", asked=False, again=True), "problems": wrong}
+        return {**found, **_outcome("rejected", "not_sent"), "problems": wrong}
     found |= {"fiscal_code": result.fiscal_code, "entry": entry}
-    found |= _outcome(result.status, asked=True, again=result.may_be_repeated)
+    found |= _outcome(result.status, result.outcome, repeatable=result.repeatable)
     decision = result.decision
     if decision is not None:
         found |= {
@@ -98,9 +98,8 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
             "instalments": decision.instalments,
             "redirect_url": getattr(decision, "redirect_url", None),
         }
-    elif result.is_decided and result.error is None:
-        where = ": ask the service where to send the customer" if result.status == "approved" else ""
-        found |= {"amount": result.request.amount, "message": f"settled by a person{where}"}
+        if decision.approved and "body" in decision.meta.unread:
+            found["message"] = "approved without a redirect: ask the service where to send the customer"
     meta = None if decision is None else decision.meta
     error = result.error
     if error is not None:
@@ -120,12 +119,12 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
 
 
 def lost_line(fiscal_code: str, line: int | None) -> dict[str, Any]:
-    """What is written of a customer who was under way when an earlier run ended."""
+    """Return the line of a customer whose call was in progress when an earlier run ended."""
     found: dict[str, Any] = {} if line is None else {"line": line}
-    found |= {"fiscal_code": fiscal_code, **_outcome("unknown", asked=True, again=False)}
-    return {**found, "message": "was under way when an earlier run ended: settle it with the service"}
+    found |= {"fiscal_code": fiscal_code, **_outcome("unknown", "unknown")}
+    return {**found, "message": "in progress when an earlier run ended: ask the service for the outcome"}
 
 
-def _outcome(status: str, *, asked: bool, again: bool) -> dict[str, Any]:
+def _outcome(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"status": status, "at": at, "asked": asked, "again": again}
+    return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": at}

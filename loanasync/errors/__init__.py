@@ -1,39 +1,41 @@
-"""Everything that can go wrong, as one tree of exceptions that say what to do next.
+"""All exceptions of this package, in one tree.
 
 ::
 
     LoanError
-    ├── InvalidRequestError          found before anything was sent
-    ├── ConfigurationError           the client itself is set up wrongly
-    ├── ClientClosedError            the client was closed before
-    ├── ServiceError                 the service answered, and it was neither a decision nor a success
-    │   ├── RejectedError                400, a formally wrong parameter
-    │   │   └── DomainError                  400 under `domain`
-    │   │       ├── UserNotFoundError
-    │   │       ├── AlreadyEvaluatedError
-    │   │       ├── ShopNotAllowedError
-    │   │       └── InvalidFiscalCodeError
+    ├── InvalidRequestError          the request breaks rules; it was not sent
+    ├── ConfigurationError           a setting of the client cannot work
+    ├── ClientClosedError            the client was closed before the call
+    ├── ServiceError                 the service answered, with neither a decision nor a success
+    │   ├── RejectedError                400 with messages for fields of the request
+    │   ├── DomainError                  400 with a message under `domain`
+    │   │   ├── UserNotFoundError
+    │   │   ├── AlreadyEvaluatedError
+    │   │   ├── ShopNotAllowedError
+    │   │   └── InvalidFiscalCodeError
     │   ├── AccessDeniedError            403
     │   ├── CannotCompleteError          409
-    │   ├── SystemFaultError             500, and the attempts are used up
+    │   ├── SystemFaultError             500 to the last attempt
     │   └── UnexpectedStatusError        a status that the specification does not name for this call
-    ├── UnexpectedReplyError         an answer came, and its content is outside the specification
-    ├── TransportError               no answer came
+    ├── UnexpectedReplyError         the content of the response is outside the specification
+    ├── TransportError               no response arrived
     │   ├── ConnectError                 no connection
-    │   ├── PoolTimeoutError             no free place among the concurrent calls in time
-    │   ├── ReadTimeoutError             connected, and no answer within the time of one attempt
-    │   ├── ConnectionLostError          connected, and the connection broke, or no HTTP came
+    │   ├── PoolTimeoutError             no free slot among the concurrent calls in time
+    │   ├── ReadTimeoutError             connected, and no response within the time of one attempt
+    │   ├── ConnectionLostError          connected, and the connection broke, or the response was not HTTP
     │   └── DeadlineExceededError        the total time of the call ran out
-    └── LedgerError                  the ledger keeps the call from being made, or could not be written
-        ├── LedgerUnavailableError       it could not be asked; nothing was sent
-        ├── InFlightError                another worker asks for this approval
-        ├── OutcomeUnknownError          asked before, and what was decided is not known here
-        ├── PayloadMismatchError         asked before, with other data
-        └── DecisionNotRecordedError     decided, and not written down: the error has the decision
+    └── LedgerError                  the ledger or the client's memory prevents the call, or a write failed
+        ├── LedgerUnavailableError       the ledger cannot be used; nothing was sent
+        ├── InFlightError                another call or worker is waiting for this approval
+        ├── OutcomeUnknownError          requested before, with an unknown outcome; nothing was sent
+        ├── PayloadMismatchError         requested before, with other data; nothing was sent
+        └── DecisionNotRecordedError     decided, and not written to the ledger; the error has the decision
 
-A refusal is not in the tree: `Refused` is an answer. No error holds a token, a fiscal code or any other
-personal value, but for the decision of a `DecisionNotRecordedError`, which is the only copy; none shows one.
-Each survives pickling with all that it says.
+Each error has `outcome`, `repeatable` and `entry`, which `LoanError` describes. A refusal is not in the tree:
+`Refused` is a decision. No error shows a token, a fiscal code or another personal value. Two errors hold
+personal data, because they may be the only copy: the `decision` of a `DecisionNotRecordedError`, and the
+`response` of an `UnexpectedReplyError` or `UnexpectedStatusError`. Both are masked when printed. Each error
+can be pickled.
 """
 
 from loanasync.errors._failure import (

@@ -1,20 +1,30 @@
-"""What every exception of this package is, and those of calls that were never sent."""
+"""The base class of all exceptions of this package, and the exceptions of calls that were never sent."""
+
+from typing import Literal, TypeAlias
 
 from attrs import define
 
 from loanasync._meta import Problem
 
-__all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "listed"]
+__all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "Outcome", "listed"]
 
+Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 
 _HEAD = ("field", "wire name", "message")
 
 
 class LoanError(Exception):
-    """Any failure of this package. Catch it to catch them all.
+    """Base class of all exceptions of this package. Catch its subclasses for what to do about each.
 
-    Two errors are equal when their type and all they say are equal, so that one that crossed a process
-    boundary still compares.
+    Two errors are equal when their type and their arguments are equal, also after pickling.
+
+    Attributes:
+        outcome: State of the operation after the call. ``not_sent``: no request left this process.
+            ``not_evaluated``: the service proved that it did nothing. ``unknown``: the service may have
+            evaluated the customer. ``approved``, ``refused``: the service has decided. ``done``: the service
+            carried out an operation other than `approve`.
+        repeatable: True if a program may send the same call again unchanged.
+        entry: Key of the call's entry in the ledger, None without a ledger.
 
     Example:
         >>> from loanasync.testing import denied, scripted_client
@@ -22,9 +32,14 @@ class LoanError(Exception):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except LoanError as error:
-        ...     print(type(error).__name__)
-        AccessDeniedError
+        ...     print(type(error).__name__, error.outcome, error.repeatable)
+        AccessDeniedError not_evaluated False
     """
+
+    # Plain class attributes, no properties: subclasses have attrs fields of these names.
+    outcome: Outcome = "not_sent"
+    repeatable: bool = False
+    entry: str | None = None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args

@@ -1,10 +1,11 @@
-"""What keeps a client with a ledger from asking, or from remembering: a branch of the tree in `errors`."""
+"""The errors of the ledger and of a client's memory: a branch of the tree in `errors`."""
 
 from typing import TYPE_CHECKING, Literal
 
 from attrs import define
 
-from loanasync.errors._failure import LoanError
+from loanasync._meta import RawResponse
+from loanasync.errors._failure import LoanError, Outcome
 
 if TYPE_CHECKING:
     from loanasync._decisions import Decision
@@ -19,18 +20,19 @@ __all__ = [
 ]
 
 Unsettled = Literal["unknown", "lost", "held"]
+_OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
 _SHOWN = 12  # characters of an entry's key that tell it from all others
 
 
 @define(slots=False, repr=False)
 class LedgerError(LoanError):
-    """The ledger keeps the call from being made, or its decision could not be written to it.
+    """The ledger or the client's memory prevents the call, or the ledger could not be written.
 
     Catch its subclasses for what to do about each.
 
     Args:
         operation: The call, ``approve``.
-        key: The entry's key in the ledger: an HMAC, which names nobody to who has not the secret.
+        key: Key of the entry in the ledger: an HMAC, which names nobody. Empty without a ledger.
 
     Example:
         >>> from loanasync.ledger import SqliteLedger
@@ -46,9 +48,12 @@ class LedgerError(LoanError):
     operation: str
     key: str
 
+    def __attrs_post_init__(self) -> None:
+        self.entry = self.key or None
+
     @property
     def _entry(self) -> str:
-        return f"{self.operation}, entry {self.key[:_SHOWN]}"
+        return f"{self.operation}, entry {self.key[:_SHOWN]}" if self.key else self.operation
 
     def __str__(self) -> str:
         return f"{self._entry}: see the ledger"
@@ -56,7 +61,7 @@ class LedgerError(LoanError):
 
 @define(slots=False, repr=False)
 class LedgerUnavailableError(LedgerError):
-    """The ledger could not be asked, so nothing was sent: mend the ledger and call again.
+    """The ledger could not be used, so no request was sent: repair the ledger and call again.
 
     Args:
         cause_type: Name of the underlying error's class.
@@ -74,39 +79,44 @@ class LedgerUnavailableError(LedgerError):
 
     cause_type: str
 
+    outcome = "not_sent"
+    repeatable = True
+
     def __str__(self) -> str:
         return (
-            f"{self._entry}: the ledger cannot be used ({self.cause_type}); nothing was sent: "
-            "make the ledger work, then the call may be repeated"
+            f"{self._entry}: the ledger cannot be used ({self.cause_type}); request not sent: "
+            "repair the ledger; then the call may be repeated"
         )
 
 
 class InFlightError(LedgerError):
-    """Another worker asks for this very approval, and its answer did not come while we waited.
+    """Another call or worker is waiting for the response to this approval, and it did not arrive in time.
 
-    Nothing was sent. Call again later: then the decision is there, or it is known to be unknown.
+    No request was sent. Call again later: then the decision is there, or its outcome is unknown.
 
     Example:
         >>> print(InFlightError("approve", "c0ffee"))
-        approve, entry c0ffee: another worker asks for this approval; nothing was sent: repeat the call later
+        approve, entry c0ffee: this approval is in progress elsewhere; request not sent: call again later
     """
 
+    outcome = "unknown"
+
     def __str__(self) -> str:
-        return (
-            f"{self._entry}: another worker asks for this approval; nothing was sent: repeat the call later"
-        )
+        return f"{self._entry}: this approval is in progress elsewhere; request not sent: call again later"
 
 
 @define(slots=False, repr=False)
 class OutcomeUnknownError(LedgerError):
-    """This approval was asked before, and what the service decided is not known here; nothing was sent.
+    """This approval was requested before, and its outcome is not known; no request was sent.
 
-    Settle it with the service, and then the entry with ``loanasync.ledger.resolve``.
+    Ask the service for its decision. With a ledger, write it to the entry with ``loanasync.ledger.resolve``.
+    ``approve(..., repeat_unknown=True)`` sends the request again all the same.
 
     Args:
-        state: ``unknown`` when the service may have decided, ``lost`` when it says that it has and the
-            decision did not reach the ledger, ``held`` when a person said that nobody must ask.
-        note: What led to it, such as the name of an error's class.
+        state: ``unknown`` if the service may have decided, ``lost`` if it reported that it has and the
+            decision did not arrive, ``held`` if a person blocked the entry.
+        note: The cause, such as the name of an error's class.
+        response: The response that could not be classified, if the client's memory has it.
 
     Example:
         >>> import attrs
@@ -125,29 +135,29 @@ class OutcomeUnknownError(LedgerError):
 
     state: Unsettled
     note: str
+    response: RawResponse | None = None
+
+    outcome = "unknown"
 
     def __str__(self) -> str:
-        happened = {
-            "unknown": "it was asked before, and whether the service decided is not known",
-            "lost": "the service has decided, and its decision did not reach the ledger",
-            "held": "a person holds it",
+        cause = {
+            "unknown": "an earlier request has an unknown outcome",
+            "lost": "the service has decided, and its decision did not arrive",
+            "held": "a person blocked this entry",
         }[self.state]
         note = f" ({self.note})" if self.note else ""
-        return (
-            f"{self._entry}: {happened}{note}; nothing was sent: ask the service what it decided, "
-            "and settle the entry with that"
-        )
+        return f"{self._entry}: {cause}{note}; request not sent: ask the service for its decision"
 
 
 @define(slots=False, repr=False)
 class PayloadMismatchError(LedgerError):
-    """This customer's approval is in the ledger already, asked with other data; nothing was sent.
+    """This customer's approval was requested before with other data; no request was sent.
 
-    Repeat it with the data of the first time, if it is the same application; another one needs a ``scope``
-    of its own.
+    Repeat it with the data of the first request if it is the same application. Another application needs a
+    separate ``scope``. Without a ledger this is raised only while the first request is in progress.
 
     Args:
-        state: The entry's state, such as ``approved``.
+        state: State of the first request, such as ``approved`` or ``inflight``.
 
     Example:
         >>> import attrs
@@ -164,44 +174,49 @@ class PayloadMismatchError(LedgerError):
 
     state: str
 
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.outcome = _OUTCOMES.get(self.state, "unknown")
+
     def __str__(self) -> str:
         return (
-            f"{self._entry}: it was asked with other data before and is {self.state}; nothing was sent: "
-            "repeat it with the data of then, or give another application its own scope"
+            f"{self._entry}: it was requested with other data before and is {self.state}; request not sent: "
+            "repeat it with the first data, or give another application its own scope"
         )
 
 
 @define(slots=False, repr=False)
 class DecisionNotRecordedError(LedgerError):
-    """The service has decided, and the ledger could not be written: here is the decision. Keep it.
+    """The service has decided, and the decision could not be written to the ledger. Store `decision` now.
 
-    Do not ask again. When there is a `file`, the answer lies in it, and
-    ``loanasync.ledger.import_orphans`` writes it to the ledger once that works again.
+    Do not request approval again. If there is a `file`, it holds the decision, and
+    ``loanasync.ledger.import_orphans`` writes it to the ledger later.
 
     Args:
         outcome: ``approved`` or ``refused``.
-        decision: What the service answered; None when its answer was cut off after the status.
-        file: Where on this machine the answer was written to; None when that failed, too.
+        decision: The decision.
+        file: Path of the file on this machine that holds the decision; None if it could not be written.
         cause_type: Name of the class of the ledger's error.
 
     Example:
-        >>> error = DecisionNotRecordedError("approve", "c0ffee", "refused", None, None, "OSError")
-        >>> error.outcome, error.decision
-        ('refused', None)
+        >>> refused = Refused(meta=Meta(status=422, attempts=1, elapsed=0.2))
+        >>> error = DecisionNotRecordedError("approve", "c0ffee", "refused", refused, None, "OSError")
+        >>> error.outcome, error.decision.approved, error.repeatable
+        ('refused', False, False)
     """
 
     outcome: Literal["approved", "refused"]
-    decision: "Decision | None"
+    decision: "Decision"
     file: str | None
     cause_type: str
 
     def __str__(self) -> str:
         kept = (
-            "it lies in a file: let import_orphans bring it to the ledger"
+            "it was written to a file: import it with import_orphans"
             if self.file is not None
-            else "and no file could be written: keep this error's decision, it is the only copy"
+            else "and no file could be written: store this error's decision, it is the only copy"
         )
         return (
             f"{self._entry}: the service decided ({self.outcome}), the ledger could not be written "
-            f"({self.cause_type}), {kept}; do not ask again"
+            f"({self.cause_type}), {kept}; do not request approval again"
         )

@@ -1,10 +1,10 @@
-"""What is raised when the service answered otherwise than asked: a branch of the tree in `errors`."""
+"""Errors for responses that are neither a decision nor a success: a branch of the tree in `errors`."""
 
 from typing import Literal
 
 from attrs import define
 
-from loanasync._meta import Meta, Problem
+from loanasync._meta import Meta, Problem, RawResponse
 from loanasync.errors._failure import LoanError, listed
 
 __all__ = [
@@ -14,25 +14,31 @@ __all__ = [
     "DomainError",
     "InvalidFiscalCodeError",
     "RejectedError",
-    "ReplyOutcome",
     "ServiceError",
     "ShopNotAllowedError",
     "StoppedBy",
     "SystemFaultError",
+    "Unclassified",
     "UnexpectedReplyError",
     "UnexpectedStatusError",
     "UserNotFoundError",
 ]
 
-StoppedBy = Literal["attempts", "deadline", "quota"]
-ReplyOutcome = Literal["approved", "refused", "done", "unknown"]
+StoppedBy = Literal["attempts", "deadline", "quota", "slot", "cancelled"]
+Unclassified = Literal["unknown", "done"]
 
-_REDIRECT, _SERVER_ERROR = 300, 500
-
+# HTTP defines that a server which sends one of these has not processed the request (RFC 9110 §15, RFC 6585).
+NOT_PROCESSED = frozenset(
+    {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
+)
 
 _AFTER_FAULT = (
-    "an earlier attempt of this call was answered with a 500 and may have been carried out: "
-    "settle its outcome with the service before repeating it"
+    "an earlier attempt of this call was answered with 500 and may have been evaluated: "
+    "ask the service for the outcome before repeating the call"
+)
+_AFTER_UNKNOWN = (
+    "an earlier call for this approval has an unknown outcome: "
+    "ask the service for the outcome before repeating the call"
 )
 
 
@@ -54,13 +60,24 @@ class ServiceError(LoanError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except ServiceError as error:
-        ...     print(error.status, error.attempts, error.may_be_carried_out)
-        503 1 True
+        ...     print(error.status, error.attempts, error.outcome)
+        503 1 unknown
     """
 
     operation: str
     problems: tuple[Problem, ...]
     meta: Meta
+
+    def __attrs_post_init__(self) -> None:
+        # Only a 500 is followed by another attempt, and the service may have evaluated that first request.
+        is_first = self.attempts <= 1 and not self.meta.after_unknown
+        proven = is_first and self._proves_no_evaluation
+        self.outcome = "not_evaluated" if proven else "unknown"
+        self.entry = self.meta.entry
+
+    @property
+    def _proves_no_evaluation(self) -> bool:
+        return False
 
     @property
     def status(self) -> int:
@@ -72,19 +89,10 @@ class ServiceError(LoanError):
         """How many requests were sent for this call."""
         return self.meta.attempts
 
-    @property
-    def may_be_carried_out(self) -> bool:
-        """Whether the service may have carried the call out all the same.
-
-        So it may after a 500, of this attempt or of one before, and after whatever else tells of no refusal:
-        a gateway that gave up waiting, or a success that the specification does not name.
-        """
-        return self.attempts > 1 or not _REDIRECT <= self.status < _SERVER_ERROR
-
     def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
         said = f" ({listed(self.problems)})" if self.problems else ""
         # Only a 500 is ever followed by another attempt.
-        what = after_fault if self.attempts > 1 else advice
+        what = after_fault if self.attempts > 1 else _AFTER_UNKNOWN if self.meta.after_unknown else advice
         return f"{self.operation} was answered with {self.status}{said}: {what}"
 
     def __str__(self) -> str:
@@ -92,11 +100,13 @@ class ServiceError(LoanError):
 
 
 class RejectedError(ServiceError):
-    """400: a parameter is formally wrong for the service (spec §7). Mend `problems` and ask again.
+    """400 whose messages belong to fields of the request (spec §7). Correct the fields in `problems`.
+
+    The service did not evaluate the customer, unless an earlier attempt was answered with 500.
 
     Example:
         >>> from loanasync.testing import rejected, scripted_client
-        >>> shop = scripted_client(rejected({"postal_code": ["This value should not be blank."]}))
+        >>> shop = scripted_client(rejected({"postalCode": ["This value should not be blank."]}))
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except RejectedError as error:
@@ -104,14 +114,17 @@ class RejectedError(ServiceError):
         ['postal_code']
     """
 
+    _proves_no_evaluation = True
+
     def __str__(self) -> str:
-        return self._says("mend these fields, then the call may be repeated")
+        return self._says("correct these fields; then the call may be repeated")
 
 
-class DomainError(RejectedError):
-    """400 under ``domain``: the request is well formed and yet not possible (spec §7).
+class DomainError(ServiceError):
+    """400 under ``domain``: the request is well formed, and the service does not accept it (spec §7).
 
-    Do not repeat it unchanged; its subclasses say what is in the way.
+    The outcome of a message that spec §7 does not list is unknown: it may mean that the customer was already
+    evaluated. Ask the service for the outcome. The subclasses stand for the messages that spec §7 lists.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client
@@ -124,7 +137,7 @@ class DomainError(RejectedError):
     """
 
     def __str__(self) -> str:
-        return self._says("the request as it stands is not possible; do not repeat it unchanged")
+        return self._says("ask the service for the outcome; do not repeat the call")
 
 
 class UserNotFoundError(DomainError):
@@ -138,6 +151,8 @@ class UserNotFoundError(DomainError):
             ...
         loanasync.errors.UserNotFoundError: approve was answered with 400 (domain: User not found): check t...
     """
+
+    _proves_no_evaluation = True
 
     def __str__(self) -> str:
         return self._says("check the fiscal code, and call create_request for it first")
@@ -155,6 +170,8 @@ class ShopNotAllowedError(DomainError):
         loanasync.errors.ShopNotAllowedError: approve was answered with 400 (domain: This sales point canno...
     """
 
+    _proves_no_evaluation = True
+
     def __str__(self) -> str:
         return self._says("the service has to allow this shop to request loans; no retry helps")
 
@@ -171,6 +188,8 @@ class InvalidFiscalCodeError(DomainError):
         loanasync.errors.InvalidFiscalCodeError: approve was answered with 400 (...): let the customer...
     """
 
+    _proves_no_evaluation = True
+
     def __str__(self) -> str:
         return self._says("let the customer check the fiscal code")
 
@@ -179,12 +198,14 @@ class InvalidFiscalCodeError(DomainError):
 class AlreadyEvaluatedError(DomainError):
     """400 "User already evaluated for approval" (spec §3): a decision exists, and this is not it.
 
-    Do not ask for approval again: look the decision up where it was kept, or ask the service for it.
+    The same text with another status, such as 403, 404 or 409, means the same.
+
+    Do not request approval again: look up the decision where it was stored, or ask the service for it.
 
     Args:
-        after_retry: True when an earlier attempt of this same call was answered with a 500: that attempt
-            may be the evaluation, and its decision did not reach us. Ask the service for it by other
-            means; do not treat the customer as refused.
+        after_retry: True if an earlier attempt of this call was answered with 500. That attempt may be the
+            evaluation, whose decision did not arrive. Ask the service for it; do not treat the customer as
+            refused.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client, system_error
@@ -199,11 +220,11 @@ class AlreadyEvaluatedError(DomainError):
     after_retry: bool = False
 
     def __str__(self) -> str:
-        advice = "this customer was evaluated before; do not ask again"
+        advice = "this customer was evaluated before; do not request approval again"
         if self.after_retry:
             advice = (
-                "an earlier attempt of this call, answered with a 500, may be the evaluation; "
-                "its decision did not arrive: ask the service for it, do not ask for approval again"
+                "an earlier attempt of this call, answered with 500, may be the evaluation; "
+                "its decision did not arrive: ask the service for it, do not request approval again"
             )
         return self._says(advice, after_fault=advice)
 
@@ -220,12 +241,16 @@ class AccessDeniedError(ServiceError):
         loanasync.errors.AccessDeniedError: approve was answered with 403 (Access denied): check shop_id an...
     """
 
+    _proves_no_evaluation = True
+
     def __str__(self) -> str:
         return self._says("check shop_id and auth_token, and that base_url is the environment they belong to")
 
 
 class CannotCompleteError(ServiceError):
     """409: the request cannot be completed (spec §4.1, §7). Do not repeat it.
+
+    The specification does not say whether the service evaluated the customer, so the outcome is unknown.
 
     Example:
         >>> from loanasync.testing import conflict, scripted_client
@@ -237,17 +262,20 @@ class CannotCompleteError(ServiceError):
     """
 
     def __str__(self) -> str:
-        return self._says("the service cannot complete this request; do not repeat it")
+        return self._says(
+            "the service may have evaluated the customer: ask it for the outcome; do not repeat the call"
+        )
 
 
 @define(slots=False, repr=False)
 class SystemFaultError(ServiceError):
-    """500 to the last attempt (spec §7): the service failed, and what it did before is not known.
+    """500 to the last attempt (spec §7): the service failed, and it may have evaluated the customer before.
 
-    Settle with the service what became of the request before it is repeated.
+    Ask the service for the outcome before the call is repeated.
 
     Args:
-        stopped_by: Why no further attempt was made: ``attempts``, ``deadline`` or ``quota``.
+        stopped_by: Why no further attempt was made: ``attempts``, ``deadline``, ``quota``, ``cancelled``, or
+            ``slot`` if the call got no slot again after it had waited for its retry.
 
     Example:
         >>> from loanasync.testing import scripted_client, system_error
@@ -265,16 +293,21 @@ class SystemFaultError(ServiceError):
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         advice = (
             f"gave up after {times}, stopped by {self.stopped_by}; "
-            "the service may have carried it out all the same, so repeat it only knowingly"
+            "the service may have evaluated the customer: ask it for the outcome before repeating the call"
         )
         return self._says(advice, after_fault=advice)
 
 
+@define(slots=False, repr=False)
 class UnexpectedStatusError(ServiceError):
-    """A status that spec §4 does not name for this call; redirects are among them, never followed.
+    """A status that spec §4 does not name for this call. Redirects are never followed.
 
-    Check `base_url`, and what stands between this machine and the service. From 500 on, a gateway may have
-    given up while the service went on: settle the outcome before the call is repeated.
+    Check `base_url`, and proxies between this machine and the service. The outcome is ``not_evaluated`` only
+    for statuses that mean "not processed" in HTTP, such as 404 or 429. After any other status, such as 303 or
+    502, ask the service for the outcome before the call is repeated.
+
+    Args:
+        response: Status and body as received; personal, and masked when printed.
 
     Example:
         >>> from loanasync.testing import reply, scripted_client
@@ -285,55 +318,63 @@ class UnexpectedStatusError(ServiceError):
         loanasync.errors.UnexpectedStatusError: approve was answered with 502: the specification does not n...
     """
 
+    response: RawResponse | None = None
+
+    @property
+    def _proves_no_evaluation(self) -> bool:
+        return self.status in NOT_PROCESSED
+
     def __str__(self) -> str:
-        advice = "the specification does not name this status here; check base_url and what stands in between"
-        if self.may_be_carried_out:
-            advice += "; it may have been carried out all the same: settle its outcome before repeating it"
+        advice = "the specification does not name this status; check base_url and proxies in between"
+        if self.outcome == "unknown":
+            advice += "; the service may have processed it: ask it for the outcome before repeating the call"
         return self._says(advice)
 
 
 @define(slots=False, repr=False)
 class UnexpectedReplyError(LoanError):
-    """An answer came, and its content is outside the specification; nothing was guessed from it.
+    """The content of a response is outside the specification, and nothing was guessed from it.
 
-    Ask the service for what is missing, as `outcome` says; do not ask for approval again.
+    Ask the service for the outcome; do not request approval again. `response` holds what was received.
 
     Args:
         operation: The call.
-        reasons: Where it is wrong, as paths such as ``approved: expected bool``; never values.
-        outcome: ``refused`` when a 422, or ``approved`` when a 201, is not contradicted by its own body
-            (spec §3: the status alone is final), ``done`` for a 200 of `complete` (spec §4.2: the data are
-            saved), else ``unknown``.
+        reasons: Where the response is wrong, as paths such as ``approved: expected a boolean``; never values.
+        outcome: ``unknown``; ``done`` if `complete` was answered with 200 and the body cannot be read.
         meta: Status, attempts, elapsed seconds and trace id.
+        problems: Messages of the service that could be read, such as validation errors sent with 422.
+        response: Status and body as received; personal, and masked when printed.
 
     Example:
         >>> from loanasync.testing import reply, scripted_client
-        >>> shop = scripted_client(reply(422, b"cut off"))
+        >>> shop = scripted_client(reply(422, b"<html>"))
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except UnexpectedReplyError as error:
-        ...     print(error.outcome, error.status)
-        refused 422
+        ...     print(error.outcome, error.status, error.response.body)
+        unknown 422 b'<html>'
     """
 
     operation: str
     reasons: tuple[str, ...]
-    outcome: ReplyOutcome
+    outcome: Unclassified
     meta: Meta
+    problems: tuple[Problem, ...] = ()
+    response: RawResponse | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.entry = self.meta.entry
 
     @property
     def status(self) -> int:
-        """HTTP status of the answer."""
+        """HTTP status of the response."""
         return self.meta.status
 
     def __str__(self) -> str:
-        known = {
-            "approved": "by its status it is an approval: do not ask again, ask the service for the details",
-            "refused": "by its status it is a refusal, which is final",
-            "done": "the data are saved; the response could not be read",
-            "unknown": "the outcome is not known; settle it with the service before repeating the call",
+        reasons = "; ".join((*self.reasons, *map(str, self.problems)))
+        advice = {
+            "unknown": "the outcome is unknown: ask the service for it before repeating the call",
+            "done": "the service has carried out the call, and its response could not be read",
         }[self.outcome]
-        reasons = "; ".join(self.reasons)
-        return (
-            f"{self.operation} was answered with {self.status} outside the specification ({reasons}): {known}"
-        )
+        what = f"{self.operation} was answered with {self.status} outside the specification"
+        return f"{what} ({reasons}): {advice}"

@@ -1,4 +1,4 @@
-"""What is raised when no answer came: a branch of the tree in `errors`."""
+"""The errors of calls without a response: a branch of the tree in `errors`."""
 
 from typing import Literal
 
@@ -8,26 +8,26 @@ from loanasync.errors._advice import NO_TLS
 from loanasync.errors._failure import LoanError
 
 __all__ = ["ConnectError", "ConnectionLostError", "DeadlineExceededError", "PoolTimeoutError"]
-__all__ += ["ReadTimeoutError", "RequestSent", "TransportError"]
+__all__ += ["ReadTimeoutError", "Sent", "TransportError"]
 
-RequestSent = Literal["no", "maybe"]
+Sent = Literal["not_sent", "unknown"]
 
 
 @define(slots=False, repr=False)
 class TransportError(LoanError):
-    """No answer came.
+    """No response arrived.
 
-    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
+    Send the call again only if `repeatable` is True. Otherwise ask the service for the outcome first.
 
     Args:
         operation: The call.
         cause_type: Name of the underlying error's class, with its errno or the certificate's flaw where
             it has one.
-        request_sent: ``no`` when the service provably got nothing of this call, so that it may be
-            repeated; else ``maybe``, also when an earlier attempt of the call was answered with a 500.
-        attempts: How many attempts were begun.
-        trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None: where to
-            look for what became of it.
+        outcome: ``not_sent`` if no byte of this call reached the service; otherwise ``unknown``, also when an
+            earlier attempt of the call was answered with 500.
+        attempts: Number of attempts.
+        trace_id: The trace's 32 hex digits if a trace was recorded or propagated, else None.
+        entry: Key of the call's entry in the ledger, None without a ledger.
 
     Example:
         >>> from loanasync.testing import connection_lost, scripted_client
@@ -35,33 +35,37 @@ class TransportError(LoanError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except TransportError as error:
-        ...     print(type(error).__name__, error.request_sent, error.attempts)
-        ConnectionLostError maybe 1
+        ...     print(type(error).__name__, error.outcome, error.attempts)
+        ConnectionLostError unknown 1
     """
 
     operation: str
     cause_type: str
-    request_sent: RequestSent
+    outcome: Sent
     attempts: int
     trace_id: str | None = None
+    entry: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.repeatable = self.outcome == "not_sent"
 
     def _says(self, what: str) -> str:
         advice = (
-            "nothing was sent, the call may be repeated"
-            if self.request_sent == "no"
-            else "the request may have reached the service; settle its outcome before repeating it"
+            "request not sent; the call may be repeated"
+            if self.outcome == "not_sent"
+            else "the service may have received the request; ask it for the outcome before repeating the call"
         )
         return f"{self.operation}: {what} ({self.cause_type}): {advice}"
 
     def __str__(self) -> str:
-        return self._says("no answer came")
+        return self._says("no response")
 
 
 class ConnectError(TransportError):
     """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
 
     Or the connection that was kept open turned out unusable before the request was written to it.
-    Check `base_url` and the network; repeat the call when `request_sent` is ``no``.
+    Check `base_url` and the network; repeat the call if `repeatable` is True.
 
     Example:
         >>> from loanasync.testing import not_connected, scripted_client
@@ -69,8 +73,8 @@ class ConnectError(TransportError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except ConnectError as error:
-        ...     print(error.request_sent)
-        no
+        ...     print(error.outcome)
+        not_sent
     """
 
     def __str__(self) -> str:
@@ -79,18 +83,18 @@ class ConnectError(TransportError):
 
 
 class PoolTimeoutError(TransportError):
-    """No free place among ``max_concurrency`` calls before the deadline.
+    """No free slot among ``max_concurrency`` calls before the deadline.
 
     With a session of yours also: no free connection of its pool within ``Timeout.connect`` seconds. Raise
-    the limit, or call less at once; repeat the call when `request_sent` is ``no``.
+    the limit, or call less at once; repeat the call if `repeatable` is True.
 
     Example:
-        >>> print(PoolTimeoutError("approve", "TimeoutError", "no", 0))
-        approve: no free place among the concurrent calls in time (TimeoutError): nothing was sent, the cal...
+        >>> print(PoolTimeoutError("approve", "TimeoutError", "not_sent", 0))
+        approve: no free slot in time (TimeoutError): request not sent; the call may be repeated
     """
 
     def __str__(self) -> str:
-        return self._says("no free place among the concurrent calls in time")
+        return self._says("no free slot in time")
 
 
 class ReadTimeoutError(TransportError):
@@ -104,8 +108,8 @@ class ReadTimeoutError(TransportError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except ReadTimeoutError as error:
-        ...     print(error.request_sent)
-        maybe
+        ...     print(error.outcome)
+        unknown
     """
 
     def __str__(self) -> str:
@@ -123,8 +127,8 @@ class ConnectionLostError(TransportError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except ConnectionLostError as error:
-        ...     print(error.request_sent)
-        maybe
+        ...     print(error.outcome)
+        unknown
     """
 
     def __str__(self) -> str:
@@ -134,7 +138,7 @@ class ConnectionLostError(TransportError):
 class DeadlineExceededError(TransportError):
     """``Timeout.total`` seconds ran out before an answer came.
 
-    Repeat the call only when `request_sent` is ``no``; else settle its outcome with the service first.
+    Repeat the call only when `repeatable` is True; otherwise ask the service for the outcome first.
 
     Example:
         >>> import attrs
@@ -143,8 +147,8 @@ class DeadlineExceededError(TransportError):
         >>> try:
         ...     run(client.approve(fiscal_code, slow, timeout=soon))
         ... except DeadlineExceededError as error:
-        ...     print(error.request_sent)
-        maybe
+        ...     print(error.outcome)
+        unknown
     """
 
     def __str__(self) -> str:

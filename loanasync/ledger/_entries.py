@@ -180,7 +180,7 @@ class Entry:
 
     @property
     def is_correctable(self) -> bool:
-        """True if a person, and not the service, decided or released the entry: then it may be corrected."""
+        """True if a person, not the service, decided or released the entry, so that it may be corrected."""
         return (self.state.is_decided or self.state is State.RELEASED) and self.source not in ("", SERVICE)
 
     def is_claimed_by(self, token: str) -> bool:

@@ -1,4 +1,4 @@
-"""The way of one call past its ledger: claim, ask, settle, and what to do when one of them fails."""
+"""One call with a ledger: look up, claim, send, settle, and what follows if one of these fails."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._calls import Call, Outcome
-from loanasync._decisions import Approved, Refused
+from loanasync._decisions import Approved, Decision, Refused
 from loanasync._events import LOGGER
 from loanasync._meta import Meta
 from loanasync._pipeline import Claim
@@ -25,7 +25,7 @@ from loanasync.ledger._keys import Digests
 from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
 from loanasync.ledger._settling import kept, replayed, state_of
-from loanasync.ledger._spool import Orphan, spool
+from loanasync.ledger._spool import Orphan, has_more, spool
 
 if TYPE_CHECKING:
     from loanasync.errors._ledger import Unsettled
@@ -48,6 +48,7 @@ class LedgerGuard:
         call: The approval.
         digests: Its key in the ledger, and what stands there for what it asks.
         within: Seconds that the call may take.
+        repeats_unknown: Send the request although the outcome of an earlier one is unknown.
     """
 
     def __init__(
@@ -57,13 +58,17 @@ class LedgerGuard:
         call: Call,
         digests: Digests,
         within: float,
+        *,
+        repeats_unknown: bool,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._call = call
         self._key = digests.key
         self._payload = digests.payload
+        self._subject = digests.subject
         self._within = within
+        self._repeats_unknown = repeats_unknown
         self._token = ""
         self._over: str | None = None
         self._found: Entry | None = None
@@ -114,6 +119,8 @@ class LedgerGuard:
         self._record.guarded("blocked")
         operation = self._call.endpoint.operation
         if entry.payload != self._payload:
+            if entry.state.is_decided:
+                LOGGER.warning(_SCOPE, self._key[:12], entry.state.value)
             return PayloadMismatchError(operation, self._key, entry.state.value)
         match entry.state:
             case State.INFLIGHT:
@@ -126,8 +133,9 @@ class LedgerGuard:
                 return self._replayed(entry)
 
     def _is_to_be_probed(self, entry: Entry) -> bool:
-        may_be = self._policy.unknown == "probe" and entry.state is State.UNKNOWN
-        return may_be and not entry.takeovers and entry.payload == self._payload
+        if entry.state is not State.UNKNOWN or entry.payload != self._payload:
+            return False
+        return self._repeats_unknown or (self._policy.unknown == "probe" and not entry.takeovers)
 
     def _replayed(self, entry: Entry) -> Ended:
         meta = Meta(0, 0, time.monotonic() - self._began, self._record.trace_id)
@@ -144,29 +152,36 @@ class LedgerGuard:
     async def _asked(self, ask: Ask, over: Entry | None) -> Ended:
         self._token = token_hex(16)
         self._over = None if over is None else over.token
+        self._call.after_unknown = over is not None and over.state is State.UNKNOWN
         self._found = self._claimed = None
         try:
             ended = await ask(self._take)
         except (Exception, asyncio.CancelledError) as error:  # what became of it is not known
             if self._claimed is not None:
-                await self._noted(Settlement(state=State.UNKNOWN, note=type(error).__name__))
+                state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
+                await self._noted(Settlement(state=state, note=type(error).__name__))
             raise
-        return ended if self._claimed is None else await self._settled(ended, self._claimed)
+        return ended if self._claimed is None else await self._settled(ended)
 
     async def _take(self) -> LoanError | None:
         """Claim the entry, just before the first byte; an error if it is another's, or there is no ledger."""
         lease = self._within + _GRACE * self._policy.patience
         claim = self._ledger.claim(
-            self._key, token=self._token, payload=self._payload, lease=lease, over=self._over
+            self._key,
+            token=self._token,
+            payload=self._payload,
+            lease=lease,
+            over=self._over,
+            subject=self._subject,
         )
         try:
             entry = await self._reached(claim)
         except asyncio.CancelledError:
-            await self._noted(_NOT_SENT)
+            await self._withdraw()
             raise
         if isinstance(entry, LoanError):
             self._record.guarded("unavailable")
-            await self._noted(_NOT_SENT)  # it may have been written all the same
+            await self._withdraw()  # it may have been written all the same
             return entry
         if not entry.is_claimed_by(self._token):
             self._found = entry
@@ -175,13 +190,26 @@ class LedgerGuard:
         self._record.guarded(CLAIMED)
         return None
 
-    async def _settled(self, ended: Ended, claimed: Entry) -> Ended:
-        """The call's end, once it is written down; or the decision, if the ledger has one meanwhile."""
-        state = state_of(ended, is_takeover=claimed.takeovers > 0)
-        if state.is_decided:
-            return await self._committed(ended, state)
-        entry = await self._noted(Settlement(state=state, note=type(ended).__name__))
+    async def _settled(self, ended: Ended) -> Ended:
+        """Write the call's end to the ledger; return it, or the decision that the ledger has by now."""
+        if isinstance(ended, Approved | Refused):
+            return await self._committed(ended)
+        state = state_of(ended)
+        try:
+            settlement = kept(ended, state, self._policy)
+        except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
+            LOGGER.warning("a response was not kept in the ledger (%s)", type(error).__name__)
+            settlement = Settlement(state=state, note=type(ended).__name__)
+        entry = await self._noted(settlement)
+        is_written = entry is not None and entry.token == self._token
+        if settlement.body is not None and not is_written:  # another claim may own the entry by now
+            await self._spooled(settlement)
         return self._replayed(entry) if entry is not None and entry.state.is_decided else ended
+
+    async def _withdraw(self) -> None:
+        """Take back a claim before anything was sent; an earlier unknown outcome stays unknown."""
+        state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
+        await self._noted(Settlement(state=state, note="not sent"))
 
     def _settling(self, settlement: Settlement) -> Awaitable[Entry]:
         return self._ledger.settle(self._key, token=self._token, payload=self._payload, settlement=settlement)
@@ -194,32 +222,48 @@ class LedgerGuard:
             return None
         return entry
 
-    async def _committed(self, ended: Ended, state: State) -> Ended:
-        """The decision, once it is written down, or an error that has it."""
+    async def _committed(self, decision: Decision) -> Ended:
+        """Return the decision once it is written to the ledger, or an error that has it."""
+        state = State.APPROVED if decision.approved else State.REFUSED
         try:
-            settlement = kept(ended, state, self._policy)
+            settlement = kept(decision, state, self._policy)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
-            return self._not_recorded(ended, state, None, type(error).__name__)
+            return self._not_recorded(decision, None, type(error).__name__)
         try:
             entry = await self._reached(self._settling(settlement))
         except asyncio.CancelledError:  # the loop ends, and whether it is written is not known
             await self._spooled(settlement)
             raise
         if not isinstance(entry, LoanError):
-            return ended
+            if entry.state is not state:
+                LOGGER.warning(
+                    "entry %s stays %s: the service decided otherwise", self._key[:12], entry.state
+                )
+            # A person may have decided first, and the caller may have gone: the response must not be lost.
+            if entry.state is not state or has_more(settlement, entry):
+                await self._spooled(settlement)
+            return decision
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
-        return self._not_recorded(ended, state, await self._spooled(settlement), cause)
+        return self._not_recorded(decision, await self._spooled(settlement), cause)
 
     async def _spooled(self, settlement: Settlement) -> str | None:
-        orphan = Orphan(key=self._key, token=self._token, payload=self._payload, settlement=settlement)
+        orphan = Orphan(
+            key=self._key,
+            token=self._token,
+            payload=self._payload,
+            subject=self._subject,
+            settlement=settlement,
+        )
         file = await asyncio.to_thread(lambda: spool(self._policy.spools, orphan))
         return None if file is None else str(file)
 
-    def _not_recorded(self, ended: Ended, state: State, file: str | None, cause_type: str) -> LoanError:
-        decision = ended if isinstance(ended, Approved | Refused) else None
-        outcome: Literal["approved", "refused"] = "approved" if state is State.APPROVED else "refused"
+    def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
+        outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
         operation = self._call.endpoint.operation
         return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
 
 
-_NOT_SENT = Settlement(state=State.RELEASED, note="not sent")
+_SCOPE = (
+    "entry %s is %s, and the same customer is requested with other data: if the service evaluates each order "
+    "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
+)

@@ -1,4 +1,4 @@
-"""What stands in a ledger for a person and for what was asked: digests, which need a secret."""
+"""Digests that stand for a customer and a payload in a ledger, made with a secret (HMAC)."""
 
 import hmac
 import json
@@ -8,6 +8,7 @@ from attrs import frozen
 from loanasync._calls import Call
 from loanasync._configuration import Shop
 from loanasync._json import decode
+from loanasync.ledger._entries import Subject
 from loanasync.ledger._policy import LedgerPolicy
 
 __all__ = ["Digests", "digests_of", "key_of"]
@@ -17,32 +18,43 @@ _FOR = b"loanasync ledger"
 
 @frozen
 class Digests:
-    """Which approval, and what is asked."""
+    """The key of an approval's entry, the digest of its payload, and what it is about."""
 
     key: str
     payload: str
+    subject: Subject
 
 
 def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> Digests:
-    """The digests of an approval: of one customer of one shop in one environment, and what the shop adds."""
+    """Return the digests of an approval: one customer of one shop in one environment, within a scope."""
     # The secret is made and used here, and stands in no frame that a traceback could show.
     secret = _secret(call.shop, policy)
-    key = _digest(secret, *_names(call.shop, call.fiscal_code, policy, scope))
+    names = _names(call.shop, call.fiscal_code, policy)
+    order = "" if call.order_token is None else _digest(secret, "order", *names[1:4], call.order_token)
+    key = _digest(secret, *names, *_scope(policy, scope, call.order_token))
     members = json.dumps(decode(call.body), sort_keys=True)  # in whatever order they are sent
-    return Digests(key, _digest(secret, "payload", key, members))
+    subject = Subject(customer=_digest(secret, "customer", *names[1:]), order=order, scope=scope)
+    return Digests(key, _digest(secret, "payload", key, members), subject)
 
 
-def key_of(shop: Shop, fiscal_code: str, policy: LedgerPolicy, scope: str = "") -> str:
-    """The key alone, for who looks for an approval and does not know what was asked."""
-    return _digest(_secret(shop, policy), *_names(shop, fiscal_code, policy, scope))
+def key_of(
+    shop: Shop, fiscal_code: str, policy: LedgerPolicy, scope: str = "", order_token: str | None = None
+) -> str:
+    """Return the key alone, for an approval whose payload is not known."""
+    names = _names(shop, fiscal_code, policy)
+    return _digest(_secret(shop, policy), *names, *_scope(policy, scope, order_token))
 
 
 def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:
     return policy.key or hmac.digest(shop.headers["X-Auth-Token"].encode(), _FOR, "sha256")
 
 
-def _names(shop: Shop, fiscal_code: str | None, policy: LedgerPolicy, scope: str) -> tuple[str | None, ...]:
-    return "key", policy.environment, shop.base_url, shop.shop_id, fiscal_code, scope
+def _names(shop: Shop, fiscal_code: str | None, policy: LedgerPolicy) -> tuple[str | None, ...]:
+    return "key", policy.environment, shop.base_url, shop.shop_id, fiscal_code
+
+
+def _scope(policy: LedgerPolicy, scope: str, order_token: str | None) -> tuple[str | None, ...]:
+    return (scope, order_token) if policy.scope == "order_token" else (scope,)
 
 
 def _digest(secret: bytes, *parts: str | None) -> str:

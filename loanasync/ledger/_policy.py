@@ -68,6 +68,10 @@ class LedgerPolicy:
             another secret, what was decided before is not found: give one of its own to a ledger that is
             to outlive the token.
         environment: Tells ledgers' entries apart where the address does not, such as ``staging``.
+        scope: ``order_token`` makes the order's token part of the entry's key, for services that evaluate a
+            customer once for each order; each approval then needs one. The specification does not say
+            whether a service does (spec §3); by default a customer has one entry for each `scope` of
+            `LoanClient.approve`.
         keep: What is kept of an answer: the ``decision`` itself (amounts, instalments, the redirect), without
             what it repeats of the person and without members that this version does not know; or its
             whole ``body``.
@@ -83,12 +87,13 @@ class LedgerPolicy:
     Example:
         >>> from loanasync.ledger import LedgerPolicy
         >>> LedgerPolicy(key=b"0123456789abcdef")
-        LedgerPolicy(unknown='hold', key=***, environment='', keep='decision', encrypt=None, ...)
+        LedgerPolicy(unknown='hold', key=***, environment='', scope='', keep='decision', encrypt=None, ...)
     """
 
     unknown: Literal["hold", "probe"] = "hold"
     key: bytes | None = field(default=None, repr=mask)
     environment: str = ""
+    scope: Literal["", "order_token"] = ""
     keep: Literal["decision", "body"] = "decision"
     encrypt: Cipher | None = field(default=None, repr=mask)
     spool: Path | None = field(default=None, converter=optional(Path))
@@ -97,6 +102,8 @@ class LedgerPolicy:
     def __attrs_post_init__(self) -> None:
         if self.unknown not in ("hold", "probe"):
             raise ConfigurationError("ledger_policy.unknown", "must be 'hold' or 'probe'")
+        if self.scope not in ("", "order_token"):
+            raise ConfigurationError("ledger_policy.scope", "must be '' or 'order_token'")
         if self.keep not in ("decision", "body"):
             raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
         if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _LEAST_KEY):

@@ -1,4 +1,4 @@
-"""From what a call came to, to what the ledger keeps of it; and back, from what it keeps to a decision."""
+"""Conversion of a call's end to what the ledger keeps of it, and of what it keeps to a decision."""
 
 from collections.abc import Mapping
 
@@ -8,52 +8,77 @@ from loanasync._calls import Call, Outcome, Reply
 from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display import JSON, mask
-from loanasync._json import decode, encode
-from loanasync._meta import Meta
-from loanasync._outcome import outcome_of
+from loanasync._json import Malformed, decode, encode
+from loanasync._meta import Meta, RawResponse
 from loanasync.errors import (
     AlreadyEvaluatedError,
     LoanError,
     UnexpectedReplyError,
 )
-from loanasync.ledger._entries import Entry, Settlement, State
+from loanasync.ledger._entries import SERVICE, Entry, Settlement, State
 from loanasync.ledger._policy import LedgerPolicy
 
-__all__ = ["NOT_KEPT", "kept", "replayed", "state_of"]
+__all__ = ["kept", "replayed", "state_of"]
 
 
-def state_of(outcome: Outcome | LoanError, *, is_takeover: bool) -> State:
-    """Where an approval stands after a call that came to an outcome.
-
-    Args:
-        outcome: The decision, or the error.
-        is_takeover: Whether it was asked before with an outcome that is not known: then only the service's
-            own word on a decision ends that.
-    """
-    match outcome:
-        case Approved() | UnexpectedReplyError(outcome="approved"):
+def state_of(ended: Outcome | LoanError) -> State:
+    """Return the state of an approval after a call that ended with a decision or an error."""
+    match ended:
+        case Approved():
             return State.APPROVED
-        case Refused() | UnexpectedReplyError(outcome="refused"):  # a truncated 422 is a refusal all the same
+        case Refused():
             return State.REFUSED
         case AlreadyEvaluatedError():
             return State.LOST
-        case LoanError() if not is_takeover and outcome_of(outcome, 1) != "unknown":
+        case LoanError(outcome="not_sent" | "not_evaluated"):
             return State.RELEASED
         case _:
             return State.UNKNOWN
 
 
 def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
-    """What the ledger keeps of a decision: its own members, and by default nothing of the person's.
+    """Return what the ledger keeps: of a decision, and of a response that could not be classified.
 
-    Of an answer that was not whole it keeps the status, which decides.
+    By default these are members of the decision alone, and nothing of the person's.
     """
-    if not isinstance(ended, Approved | Refused):
-        return Settlement(state=state, note=type(ended).__name__, status=_STATUS[state], fault=_NOT_WHOLE)
+    if isinstance(ended, Approved | Refused):
+        status = ended.meta.status
+        if not ended.raw:
+            return Settlement(state=state, status=status, fault=_NOT_WHOLE)
+        return Settlement(state=state, status=status, body=_encrypted(_members(ended.raw, policy), policy))
+    note = type(ended).__name__
+    response: RawResponse | None = getattr(ended, "response", None)
+    if response is None or not response.body:
+        return Settlement(state=state, note=note)
+    reasons = ended.reasons if isinstance(ended, UnexpectedReplyError) else ()
+    return Settlement(
+        state=state,
+        note=note,
+        status=response.status,
+        body=_encrypted(_own_part(response.body, policy), policy),
+        fault="; ".join(reasons) or None,
+    )
+
+
+def _own_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
+    """Return what may be kept of a body that could not be classified."""
+    if policy.keep == "body":
+        return body
+    try:
+        members = decode(body)
+    except Malformed:
+        return None
+    own = {name: value for name, value in members.items() if name in _OWN}
+    return _encoded(own) if own else None
+
+
+def _members(raw: Mapping[str, JSON], policy: LedgerPolicy) -> bytes:
     is_whole = policy.keep == "body"
-    body = _encoded({name: value for name, value in ended.raw.items() if is_whole or name in _OWN})
-    encrypted = body if policy.encrypt is None else policy.encrypt.encrypt(body)
-    return Settlement(state=state, status=_STATUS[state], body=encrypted)
+    return _encoded({name: value for name, value in raw.items() if is_whole or name in _OWN})
+
+
+def _encrypted(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
+    return body if body is None or policy.encrypt is None else policy.encrypt.encrypt(body)
 
 
 def _encoded(members: Mapping[str, JSON]) -> bytes:
@@ -72,19 +97,28 @@ def _can_be_written(value: JSON) -> bool:
 
 
 def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcome | LoanError:
-    """A decision from what was kept of it, and the echo of what is asked now: the same that was asked then.
+    """Return an entry's decision, with the echo of the current request, whose payload is the same.
 
-    Without a body, as where a person settled the entry, the status still says which decision it is.
+    Without a body, as where a person settled the entry, it has neither echo nor redirect.
     """
-    status = _STATUS[entry.state]
+    meta = evolve(meta, status=entry.status or _STATUS[entry.state], entry=entry.key)
+    kind = Approved if entry.state is State.APPROVED else Refused
+    known = kind(meta=evolve(meta, unread=("body",)))
     if entry.body is None:
-        reply = Reply(status=status, headers={}, body=b"", fault=entry.fault or NOT_KEPT)
-    else:
-        body = entry.body if policy.encrypt is None else policy.encrypt.decrypt(entry.body)
-        echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED}
-        members = {"fiscalCode": call.fiscal_code, **echo, **decode(body)}
-        reply = Reply(status=status, headers={}, body=encode(members))
-    return call.read(reply, evolve(meta, status=status))
+        return known
+    body = entry.body if policy.encrypt is None else policy.encrypt.decrypt(entry.body)
+    echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED}
+    try:
+        kept_members = decode(body)
+    except Malformed:
+        if entry.source == SERVICE:
+            raise
+        return known  # a person accepted an encrypted response that cannot be read
+    # The entry is this customer's, also if a person accepted a response that echoed another fiscal code.
+    members = {**echo, **kept_members, "fiscalCode": call.fiscal_code}
+    read = call.read(Reply(status=meta.status, headers={}, body=encode(members)), meta)
+    # A person may have decided otherwise than the kept response, or accepted one that cannot be read.
+    return read if isinstance(read, kind) or entry.source == SERVICE else known
 
 
 def _wire_names(*names: str) -> frozenset[str]:
@@ -93,7 +127,6 @@ def _wire_names(*names: str) -> frozenset[str]:
 
 
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
-NOT_KEPT = "not kept"  # as where a person settled the entry
 _NOT_WHOLE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
 _OWN = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {"approved"}

@@ -18,7 +18,7 @@ from loanasync.ledger._formats import FORMAT
 from loanasync.ledger._policy import default_spools
 from loanasync.ledger._protocol import DecisionLedger
 
-__all__ = ["Orphan", "import_orphans", "spool"]
+__all__ = ["Orphan", "has_more", "import_orphans", "spool"]
 
 _LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
 
@@ -149,7 +149,7 @@ async def _brought(ledger: DecisionLedger, file: Path) -> bool:
     if entry.state is not orphan.settlement.state:
         LOGGER.warning("%s contradicts the ledger: left where it is", file.name)
         return False
-    if _has_more(orphan.settlement, entry):
+    if has_more(orphan.settlement, entry):
         LOGGER.warning(
             "%s not deleted: a person decided first, and the ledger does not have this response; "
             "resolve the entry as unknown, then import again",
@@ -160,6 +160,6 @@ async def _brought(ledger: DecisionLedger, file: Path) -> bool:
     return True
 
 
-def _has_more(settlement: Settlement, entry: Entry) -> bool:
+def has_more(settlement: Settlement, entry: Entry) -> bool:
     """Return True if only the file has the response, since a person decided the same without it."""
     return entry.source != SERVICE and entry.body is None and settlement.body is not None

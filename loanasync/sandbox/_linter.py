@@ -65,11 +65,13 @@ class Finding:
         >>> import attrs
         >>> again = attrs.evolve(request, email="anna+refused@example.com")
         >>> refused = run(client.approve(fiscal_code, again))
+        >>> forgetful = sandbox.client(remember=False)
         >>> try:
-        ...     run(client.approve(fiscal_code, again))
+        ...     run(forgetful.approve(fiscal_code, again))
         ... except AlreadyEvaluatedError:
         ...     print(sandbox.findings[0].rule, sandbox.findings[0].call)
         post-after-422 3
+        >>> run(forgetful.aclose())
     """
 
     rule: str

@@ -191,11 +191,11 @@ def system_error(retry_after: int | None = None) -> Step:
 
     Example:
         >>> from loanasync.testing import ScriptedTransport, approved, system_error
-        >>> script = ScriptedTransport(system_error(retry_after=7), approved())
+        >>> script = ScriptedTransport(system_error(retry_after=3), approved())
         >>> run(script.client().approve(fiscal_code, request)).meta.attempts
         2
         >>> script.clock.slept
-        [7.0]
+        [3.0]
     """
     if retry_after is not None and retry_after < 0:
         raise ValueError("retry_after must be seconds, 0 or more")
@@ -212,10 +212,10 @@ def not_connected() -> Step:
         >>> try:
         ...     run(scripted_client(not_connected()).approve(fiscal_code, request))
         ... except ConnectError as error:
-        ...     print(error.request_sent)
-        no
+        ...     print(error.outcome)
+        not_sent
     """
-    return NoAnswer(error=ConnectError, cause_type="ClientConnectorError", request_sent="no")
+    return NoAnswer(error=ConnectError, cause_type="ClientConnectorError", is_sent=False)
 
 
 def connection_lost() -> Step:
@@ -227,10 +227,10 @@ def connection_lost() -> Step:
         >>> try:
         ...     run(scripted_client(connection_lost()).approve(fiscal_code, request))
         ... except ConnectionLostError as error:
-        ...     print(error.request_sent)
-        maybe
+        ...     print(error.outcome)
+        unknown
     """
-    return NoAnswer(error=ConnectionLostError, cause_type="ServerDisconnectedError", request_sent="maybe")
+    return NoAnswer(error=ConnectionLostError, cause_type="ServerDisconnectedError", is_sent=True)
 
 
 def timed_out() -> Step:
@@ -245,7 +245,7 @@ def timed_out() -> Step:
         >>> try:
         ...     run(scripted_client(timed_out()).approve(fiscal_code, request))
         ... except ReadTimeoutError as error:
-        ...     print(error.request_sent)
-        maybe
+        ...     print(error.outcome)
+        unknown
     """
-    return NoAnswer(error=ReadTimeoutError, cause_type="TimeoutError", request_sent="maybe")
+    return NoAnswer(error=ReadTimeoutError, cause_type="TimeoutError", is_sent=True)

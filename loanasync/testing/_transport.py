@@ -139,7 +139,17 @@ class ScriptedTransport:
         if not self._steps:
             raise AssertionError(self._too_short(sent))
         step = self._steps.popleft()
-        await asyncio.sleep(0)  # as any answer, it lets others run
+        playing = asyncio.ensure_future(self._play(step, sent))
+        try:
+            return await asyncio.shield(playing)
+        except asyncio.CancelledError:
+            if request.outlives_caller:
+                request.late = playing
+            else:
+                playing.cancel()
+            raise
+
+    async def _play(self, step: Step, sent: Sent) -> Reply | NoAnswer:
         answer = await play(step, sent)
         self._after_fault = is_system_fault(answer)
         return answer

@@ -30,9 +30,9 @@ def register(
     """Give a broker the task that asks for an approval; client and ledger are closed with the worker.
 
     The task takes what `message` makes and has the result of `answer`. A message is acknowledged once its
-    result is saved, or could not be: the ledger is the record, and who asks again has the same decision.
-    One for which provably nothing was sent, or which another worker is asking, is put in the queue again
-    after a growing delay, at most `tries` times.
+    result is saved, or could not be: the ledger is the record, and a later call returns the same decision.
+    If the error is repeatable, or another worker is requesting the approval, the message is put in the queue
+    again after a growing delay, at most `tries` times.
 
     Args:
         broker: Of taskiq's, one that delivers again what was not acknowledged.
@@ -40,7 +40,7 @@ def register(
         name: The task's, if a broker has those of several shops.
         redelivery: Seconds after which the broker delivers again what was not acknowledged; None: as it is
             set for the brokers of taskiq-redis and taskiq-nats.
-        tries: How often a message is tried at most; then its result is an ``error`` that may be repeated.
+        tries: How often a message is tried at most; then its result is that of the last error.
         base: Seconds of the first delay; each is twice the one before.
         cap: Seconds of any delay at most.
 

@@ -3,20 +3,16 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loanasync._decisions import Approved, Decision, Refused
-from loanasync._rules import normalize_fiscal_code
 from loanasync.bulk._rows import Row, result_of
 from loanasync.errors import (
     ClientClosedError,
     DecisionNotRecordedError,
     InFlightError,
-    LedgerError,
-    LedgerUnavailableError,
     LoanError,
     ServiceError,
-    TransportError,
     UnexpectedReplyError,
 )
-from loanasync.worker._message import Question, question_of
+from loanasync.worker._message import question_of
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
@@ -29,19 +25,21 @@ _TOLD = ("amount", "net_amount", "instalments", "zero_interest_rate", "payment_d
 
 
 async def answer(client: "LoanClient", message: object) -> Answer:
-    """Ask what a message asks. What this returns is final; what it raises may be delivered again.
+    """Request the approval that a message describes. A result is final; an error may be delivered again.
 
-    It returns an object of plain JSON, which has nothing of the person but the redirect:
+    The result is an object of plain JSON, which holds nothing of the person but the redirect:
 
     ==============  =====================================================================================
-    ``status``      ``approved``, ``refused``, ``rejected``, ``unknown`` or ``error``, as of `RowResult`
-    ``again``       whether the question may be put once more, mended where need be
+    ``status``      ``approved``, ``refused``, ``rejected``, ``unknown`` or ``error``, as in `RowResult`
+    ``outcome``     ``not_sent``, ``not_evaluated``, ``unknown``, ``approved`` or ``refused``
+    ``repeatable``  True if the same message may be put in the queue again, unchanged
     ``decision``    ``approved``, ``amount``, ``net_amount``, ``instalments``, ``zero_interest_rate``,
                     ``payment_day_of_month`` and ``redirect_url``; None without a decision
-    ``error``       ``type``, ``message`` and ``problems``; with a ledger's error, and with an unknown
-                    outcome, ``entry``, its key in the ledger; None without an error. A decision that could
-                    not be recorded comes with an error, whose ``file`` says where it was spooled
-    ``meta``        ``status``, ``attempts``, ``elapsed`` and ``trace_id``, as far as there was an answer
+    ``error``       ``type``, ``message`` and ``problems``; with a ledger also ``entry``, the key of the
+                    ledger entry; None without an error. A decision that could not be written to the ledger
+                    comes with an error, whose ``file`` is the path of the orphan file
+    ``meta``        ``status``, ``attempts``, ``elapsed``, ``trace_id`` and ``entry`` of the last response;
+                    None without a response
     ==============  =====================================================================================
 
     Args:
@@ -49,8 +47,8 @@ async def answer(client: "LoanClient", message: object) -> Answer:
         message: What `message` made.
 
     Raises:
-        LoanError: Provably nothing was sent, or another worker is asking (`InFlightError`,
-            `LedgerUnavailableError`, `ClientClosedError`, a `TransportError` of ``request_sent`` "no").
+        LoanError: The message may be delivered again: the error is `repeatable`, another worker is requesting
+            this approval (`InFlightError`), or the client is closed (`ClientClosedError`).
 
     Example:
         >>> from loanasync.worker import answer, message
@@ -58,24 +56,20 @@ async def answer(client: "LoanClient", message: object) -> Answer:
         >>> told["status"], told["decision"]["amount"], told["error"]
         ('approved', 45000, None)
     """
-    ended, entry = await _asked(client, message)
+    ended = await _asked(client, message)
     del message  # personal: must not stand in a traceback
-    if isinstance(ended, Exception) and _may_be_delivered_again(ended):
+    if isinstance(ended, LoanError) and _may_be_delivered_again(ended):
         try:
             raise ended
         finally:
             del ended  # or error, traceback and frame would hold each other
-    told = told_of(ended)
-    if told["status"] == "unknown":
-        told["error"] |= entry
-    return told
+    return told_of(ended)
 
 
-async def _asked(client: "LoanClient", message: object) -> tuple[Decision | Exception, dict[str, str]]:
-    question = None
+async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
     try:
         question = question_of(message)
-        decision = await client.approve(
+        return await client.approve(
             question.fiscal_code,
             question.request,
             additional_data_needed=question.additional_data_needed,
@@ -83,36 +77,20 @@ async def _asked(client: "LoanClient", message: object) -> tuple[Decision | Exce
         )
     except Exception as error:  # noqa: BLE001  (each has its answer)
         error.__traceback__ = error.__context__ = None  # its frames know the customer
-        return error, _entry_of(client, question)
-    return decision, {}
+        return error
 
 
-def _entry_of(client: "LoanClient", question: Question | None) -> dict[str, str]:
-    recorder = client._recorder  # noqa: SLF001  (of this package)
-    if question is None or recorder is None or not isinstance(question.fiscal_code, str):
-        return {}
-    from loanasync.ledger._keys import key_of  # noqa: PLC0415  (it brings SQLite, which who has a ledger has)
-
-    shop, code = client._options.shop, normalize_fiscal_code(question.fiscal_code)  # noqa: SLF001  (of this package)
-    return {"entry": key_of(shop, code, recorder.policy, question.scope)}
-
-
-def _may_be_delivered_again(error: Exception) -> bool:
-    match error:
-        case InFlightError() | LedgerUnavailableError() | ClientClosedError():
-            return True
-        case TransportError():
-            return error.request_sent == "no"
-        case _:
-            return False
+def _may_be_delivered_again(error: LoanError) -> bool:
+    return error.repeatable or isinstance(error, InFlightError | ClientClosedError)
 
 
 def told_of(ended: Decision | Exception) -> Answer:
-    """An outcome as plain JSON."""
+    """Return a decision or an error as plain JSON."""
     result = result_of(0, _NO_ROW, ended)
     return {
         "status": result.status,
-        "again": result.may_be_repeated,
+        "outcome": result.outcome,
+        "repeatable": result.repeatable,
         "decision": None if result.decision is None else _decision(result.decision),
         "error": None if result.error is None else _error(result.error),
         "meta": _meta(result.decision if result.decision is not None else result.error),
@@ -132,8 +110,8 @@ def _error(error: Exception) -> dict[str, Any]:
     told["problems"] = [
         {"field": each.field, "wire_name": each.wire_name, "message": each.message} for each in problems
     ]
-    if isinstance(error, LedgerError):
-        told["entry"] = error.key
+    if isinstance(error, LoanError) and error.entry is not None:
+        told["entry"] = error.entry
     if isinstance(error, DecisionNotRecordedError):
         told["file"] = error.file
     return told
@@ -152,6 +130,7 @@ def _meta(ended: object) -> dict[str, Any] | None:
         "attempts": meta.attempts,
         "elapsed": round(meta.elapsed, 6),
         "trace_id": meta.trace_id,
+        "entry": meta.entry,
     }
 
 

@@ -201,8 +201,8 @@ async def test_aborting_makes_what_is_under_way_unknown() -> None:
     assert sorted((result.index, result.status) for result in results) == [
         *((number, "unknown") for number in range(3))
     ]
-    said = "the request may have reached the service; settle its outcome before repeating it"
-    assert {str(result.error) for result in results} == {f"approve: no answer came (CancelledError): {said}"}
+    said = "the service may have received the request; ask it for the outcome before repeating the call"
+    assert {str(result.error) for result in results} == {f"approve: no response (CancelledError): {said}"}
     assert desk.asked == 3
 
 

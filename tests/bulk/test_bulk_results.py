@@ -1,11 +1,13 @@
 """What becomes of each kind of row, and what is said of it."""
 
+import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import attrs
+import pytest
 from builders import FISCAL_CODE, approval_request
 from bulking import bulk, tags
 
@@ -13,18 +15,25 @@ from loanasync import (
     AlreadyEvaluatedError,
     Approved,
     CannotCompleteError,
+    ClientClosedError,
     ConnectError,
     DecisionNotRecordedError,
+    DomainError,
+    InFlightError,
     InvalidRequestError,
+    LedgerUnavailableError,
     LoanClient,
     Meta,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
+    RejectedError,
     RetryPolicy,
     UnexpectedReplyError,
+    UserNotFoundError,
 )
-from loanasync.bulk import Row, RowResult
+from loanasync.bulk import Row
+from loanasync.bulk._rows import result_of
 from loanasync.ledger import LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import (
@@ -43,17 +52,22 @@ WORDS = {
     "approved": "approved",
     "refused": "refused",
     "invalid.city": "rejected",
-    "nouser": "rejected",
-    "already": "rejected",
+    "nouser": "error",
+    "already": "unknown",
     "500": "unknown",
     "500after": "unknown",
     "resetafter": "unknown",
-    "truncafter": "unknown",  # an approval without where to send the customer
+    "truncafter": "approved",  # without the redirect
     "refused.truncafter": "refused",
     "html502": "unknown",
     "forbidden": "error",
-    "conflict": "error",
+    "conflict": "unknown",
 }
+NOT_EVALUATED = {"invalid.city", "nouser", "forbidden"}
+
+
+def answered(status: int, attempts: int = 1) -> Meta:
+    return Meta(status, attempts, 0.1)
 
 
 async def created(sandbox: Sandbox, rows: list[Row]) -> list[Row]:
@@ -68,23 +82,23 @@ async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, c
     async with client.approve_many(rows, retry=ONCE) as results:
         read = {result.id: result async for result in results}
     assert {word: result.status for word, result in read.items()} == WORDS
-    for word, result in read.items():
-        kind = {"approved": Approved, "refused": Refused}.get(str(word), type(None))
-        assert type(result.decision) is kind
-        assert (result.error is None) == result.is_decided or word == "refused.truncafter"
+    kinds = {"approved": Approved, "refused": Refused}
+    for result in read.values():
+        assert type(result.decision) is kinds.get(result.status, type(None))
+        assert (result.error is None) == result.is_decided
+        assert not result.repeatable, "each of these was answered"
     assert isinstance(read["already"].error, AlreadyEvaluatedError)
-    assert {word for word, result in read.items() if result.may_be_repeated} == {
-        *("invalid.city", "nouser", "forbidden")
-    }
+    assert {word for word, result in read.items() if result.outcome == "not_evaluated"} == NOT_EVALUATED
+    assert all(read[word].outcome == read[word].status for word in WORDS.keys() - NOT_EVALUATED)
     summary = results.summary
     assert (summary.approved, summary.refused, summary.rejected, summary.unknown, summary.error) == (
-        *(1, 2, 3, 5, 2),
+        *(2, 2, 1, 6, 2),
     )
     assert summary.rows == len(WORDS)
     assert (summary.amount_approved, summary.amount_refused, summary.amount_unknown) == (
-        45_000,
         90_000,
-        225_000,
+        90_000,
+        270_000,
     )
     assert summary.net_amount == 43_650
     assert 0 < summary.latency_50 <= summary.latency_99 <= summary.latency_max < summary.elapsed * 1.1
@@ -107,6 +121,11 @@ async def test_no_row_makes_the_iteration_raise_and_broken_ones_are_not_sent(
     results = [result async for result in client.approve_many(broken, ordered=True)]
     assert [result.index for result in results] == [*range(len(broken))]
     assert {(result.status, type(result.error)) for result in results} == {("rejected", InvalidRequestError)}
+    assert {(result.outcome, result.repeatable) for result in results} == {("not_sent", False)}
+    for result in results[:6]:
+        shown: list[Any] = [result.fiscal_code, result.request, result.id]
+        assert shown == ["", None, None]
+    assert results[9].fiscal_code == FISCAL_CODE
     assert "must be a Row or a pair (fiscal_code, ApprovalRequest), not NoneType" in str(results[0].error)
     assert sandbox.journal.calls() == []
 
@@ -118,6 +137,7 @@ async def test_a_call_of_the_shops_own_that_breaks_is_unknown() -> None:
     row = (FISCAL_CODE, approval_request(amount="?"))
     [result] = [result async for result in bulk(approve, [row])]
     assert (result.status, type(result.error)) == ("unknown", LookupError)
+    assert (result.outcome, result.repeatable) == ("unknown", False)
 
 
 async def test_results_are_masked_and_cross_process_boundaries() -> None:
@@ -126,6 +146,8 @@ async def test_results_are_masked_and_cross_process_boundaries() -> None:
         rows[3] = attrs.evolve(rows[3], fiscal_code="RSSMRA")
         results = [result async for result in client.approve_many(rows, concurrency=1)]
     assert [result.status for result in results] == ["approved", "unknown", "error", "rejected"]
+    assert [result.outcome for result in results] == ["approved", "unknown", "not_sent", "not_sent"]
+    assert [result.repeatable for result in results] == [False, False, True, False]
     for result in results:
         again = pickle.loads(pickle.dumps(result))  # noqa: S301  (our own)
         assert again == result
@@ -139,16 +161,35 @@ async def test_results_are_masked_and_cross_process_boundaries() -> None:
     assert isinstance(results[2].error, ConnectError)
 
 
-def test_a_broken_refusal_is_final_and_a_broken_approval_needs_a_person() -> None:
-    def error(outcome: Any) -> UnexpectedReplyError:
-        return UnexpectedReplyError("approve", (), outcome, Meta(status=0, attempts=1, elapsed=0))
-
-    row = Row(FISCAL_CODE, approval_request())
-    result = RowResult(0, row, "unknown", None, error("approved"))
-    assert not result.may_be_repeated
-    assert not RowResult(
-        0, row, "error", None, CannotCompleteError("approve", (), Meta(409, 1, 0))
-    ).may_be_repeated
+@pytest.mark.parametrize(
+    ("error", "status", "outcome", "repeatable"),
+    [
+        (ConnectError("approve", "ClientConnectorError", "not_sent", 1), "error", "not_sent", True),
+        (ConnectError("approve", "ClientConnectorError", "unknown", 2), "unknown", "unknown", False),
+        (ClientClosedError(), "error", "not_sent", False),
+        (InvalidRequestError(()), "rejected", "not_sent", False),
+        (RejectedError("approve", (), answered(400)), "rejected", "not_evaluated", False),
+        (RejectedError("approve", (), answered(400, 2)), "unknown", "unknown", False),
+        (UserNotFoundError("approve", (), answered(400)), "error", "not_evaluated", False),
+        (DomainError("approve", (), answered(400)), "unknown", "unknown", False),
+        (AlreadyEvaluatedError("approve", (), answered(400)), "unknown", "unknown", False),
+        (CannotCompleteError("approve", (), answered(409)), "unknown", "unknown", False),
+        (UnexpectedReplyError("approve", (), "unknown", answered(422)), "unknown", "unknown", False),
+        (InFlightError("approve", "c0ffee"), "unknown", "unknown", False),
+        (LedgerUnavailableError("approve", "c0ffee", "OSError"), "error", "not_sent", True),
+        (PayloadMismatchError("approve", "c0ffee", "inflight"), "unknown", "unknown", False),
+        (PayloadMismatchError("approve", "c0ffee", "refused"), "error", "refused", False),
+        (LookupError(), "unknown", "unknown", False),
+        (asyncio.CancelledError(), "unknown", "unknown", False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_result_of_an_error_has_its_outcome_and_a_status(
+    error: BaseException, status: str, outcome: str, *, repeatable: bool
+) -> None:
+    result = result_of(0, Row(FISCAL_CODE, approval_request()), error)
+    assert (result.status, result.outcome, result.repeatable) == (status, outcome, repeatable)
+    assert not result.is_decided
 
 
 async def test_a_pair_and_a_row_are_the_same(client: LoanClient, sandbox: Sandbox) -> None:
@@ -192,7 +233,7 @@ async def test_rows_may_come_over_time(client: LoanClient, sandbox: Sandbox) -> 
 async def test_after_the_client_was_closed_each_row_says_so(client: LoanClient) -> None:
     await client.aclose()
     results = [result async for result in client.approve_many(tags("approved", "refused"))]
-    assert [(result.status, result.may_be_repeated) for result in results] == [("error", True)] * 2
+    assert [(result.status, result.outcome) for result in results] == [("error", "not_sent")] * 2
 
 
 class Unwritable(MemoryLedger):
@@ -212,7 +253,9 @@ async def test_a_decision_that_the_ledger_could_not_keep_is_in_the_result(tmp_pa
         ("approved", Approved),
         ("refused", Refused),
     ]
+    assert [result.outcome for result in read] == ["approved", "refused"]
     assert all(isinstance(result.error, DecisionNotRecordedError) for result in read)
+    assert not any(result.repeatable for result in read)
 
 
 async def test_what_a_ledger_does_not_know_of_a_call_before_is_unknown_and_not_asked_again() -> None:
@@ -221,7 +264,7 @@ async def test_what_a_ledger_does_not_know_of_a_call_before_is_unknown_and_not_a
     for _ in range(2):  # the second time the script has no step left
         async with client.approve_many([row]) as results:
             [result] = [result async for result in results]
-        assert (result.status, result.may_be_repeated) == ("unknown", False)
+        assert (result.status, result.repeatable) == ("unknown", False)
     assert isinstance(result.error, OutcomeUnknownError)
 
 
@@ -231,4 +274,4 @@ async def test_another_request_of_the_same_customer_is_not_to_be_given_again() -
     async with client.approve_many(rows, concurrency=1) as results:
         _, second = [result async for result in results]
     assert isinstance(second.error, PayloadMismatchError)
-    assert (second.status, second.may_be_repeated) == ("error", False)
+    assert (second.status, second.outcome, second.repeatable) == ("error", "approved", False)

@@ -110,6 +110,55 @@ def test_a_csv_of_another_kind_is_not_gone_on_with(tmp_path: Path, served: Sandb
     assert (done.returncode, "line 1, is no result of this command" in done.stderr) == (2, True)
 
 
+LINES_0_1 = [
+    {"status": "approved", "again": False},
+    {"status": "unknown", "again": False, "error": "ReadTimeoutError"},
+    {"status": "error", "again": True, "error": "ConnectError", "attempts": 1},
+    {"status": "error", "again": True, "error": "AccessDeniedError", "status_code": 403},
+    {"status": "error", "again": True, "error": "UnexpectedStatusError", "status_code": 404},
+    {"status": "error", "again": True, "error": "UnexpectedStatusError", "status_code": 303},
+    {"status": "rejected", "again": True, "error": "DomainError", "status_code": 400},
+    {"status": "rejected", "again": False, "error": "AlreadyEvaluatedError", "status_code": 400},
+]
+COLUMNS_0_1 = (
+    *("line", "id", "fiscal_code", "entry", "status", "at", "asked", "again", "amount", "net_amount"),
+    *("instalments", "redirect_url", "error", "message", "problems", "status_code", "attempts"),
+    *("elapsed", "trace_id"),
+)
+
+
+def results_0_1(file: Path, lines: list[dict[str, Any]]) -> None:
+    """Write results as version 0.1 wrote them."""
+    if file.suffix == ".jsonl":
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        return
+    with file.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.DictWriter(text, COLUMNS_0_1, delimiter=";", lineterminator="\n")
+        writer.writeheader()
+        for line in lines:
+            writer.writerow(
+                {name: str(it).lower() if isinstance(it, bool) else it for name, it in line.items()}
+            )
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_results_of_version_0_1_are_resumed(tmp_path: Path, served: Sandbox, name: str) -> None:
+    """Only a customer who was certainly not evaluated is requested again."""
+    rows = [member("approved") for _ in LINES_0_1]
+    codes = [row["fiscal_code"] for row in rows]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / name
+    both = zip(LINES_0_1, codes, strict=True)
+    results_0_1(out, [{"asked": True, **line, "fiscal_code": code} for line, code in both])
+    service = json.dumps({"service": repr(served.client())})
+    (tmp_path / f"{name}.asked").write_text("\n".join((service, *codes, "")), encoding="utf-8")
+    for _ in range(2):
+        done = run(served, "approve-many", file, "-o", out)
+        assert (done.returncode, asked(served)) == (3, 3), done.stderr
+    approved = {line["fiscal_code"] for line in read(out, ";") if line["status"] == "approved"}
+    assert approved == {codes[number] for number in (0, 2, 3, 4)}
+
+
 def test_dead_letters_may_be_compressed_too(tmp_path: Path, served: Sandbox) -> None:
     rows = [member("forbidden"), member("approved")]
     create(served, rows)
@@ -123,13 +172,18 @@ def test_dead_letters_may_be_compressed_too(tmp_path: Path, served: Sandbox) -> 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.csv.gz"])
 def test_a_record_is_one_line_whatever_is_in_it_and_reads_as_it_was(tmp_path: Path, name: str) -> None:
     form = format_of(name, ";")
-    record = {"fiscal_code": "X", "status": "unknown", "asked": True, "again": False, "id": 'a;b"c\nd\re'}
+    record: dict[str, object] = {
+        "repeatable": False,
+        "fiscal_code": "X",
+        "status": "unknown",
+        "outcome": "unknown",
+        "id": 'a;b"c\nd\re',
+    }
     line = form.line(record)
     assert (line.count("\n"), line[-1]) == (1, "\n")
     read_again = form.record(line.rstrip("\n"))
-    assert {each: read_again[each] for each in ("fiscal_code", "status", "asked", "again")} == {
-        each: record[each] for each in ("fiscal_code", "status", "asked", "again")
-    }
+    names = ("fiscal_code", "status", "outcome", "repeatable")
+    assert [read_again[name] for name in names] == [record[name] for name in names]
     with pytest.raises(ValueError, match=r"."):
         form.record("5")
     file = tmp_path / name

@@ -144,7 +144,10 @@ def test_what_a_person_settles_is_in_the_next_runs_results(
     assert last["status"] == status
     if word in ("approved", "refused"):
         assert [word, "1", "450.00"] in cells(told), "in the summary, too"
-        assert (last["amount"], last["message"].startswith("settled by a person")) == (45_000, True)
+        assert (last["outcome"], last["amount"]) == (word, 45_000)
+        assert ("ask the service where to send the customer" in last.get("message", "")) == (
+            word == "approved"
+        )
     lines = len(read(bulk.out))
     assert bulk.run()[0] == code
     assert len(read(bulk.out)) == lines
@@ -214,7 +217,7 @@ def test_two_files_and_one_customer_are_one_question(tmp_path: Path, served: San
     write(bulk.file, [{**row, "amount": 90_000}])
     code, _ = bulk.run(out=tmp_path / "other.jsonl")
     (line,) = read(tmp_path / "other.jsonl")
-    assert (code, line["error"], line["again"]) == (1, "PayloadMismatchError", False)
+    assert (code, line["error"], line["outcome"]) == (1, "PayloadMismatchError", "approved")
     assert asked(served) == 1
 
 
@@ -227,7 +230,7 @@ def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, 
     other = run(served, *bulk.command(ledger=tmp_path / "other.db"))
     assert (other.returncode, told in other.stderr) == (2, True)
     plain = tmp_path / "plain.jsonl"
-    assert run(served, "approve-many", bulk.file, "-o", plain).returncode == 1, "already evaluated"
+    assert run(served, "approve-many", bulk.file, "-o", plain).returncode == 3, "already evaluated"
     assert bulk.run(out=plain)[0] == 2
     same = run(served, *bulk.command(ledger=f"sqlite:///{bulk.ledger}"))
     assert same.returncode == 0
@@ -329,12 +332,11 @@ def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, serv
     )
 
 
-def test_an_approval_that_was_cut_off_waits_for_a_person_in_every_run(
-    tmp_path: Path, served: Sandbox
-) -> None:
+def test_approval_that_was_cut_off_is_decided_without_redirect(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, [member("truncafter")])
     for _ in range(2):
-        assert bulk.run()[0] == 3
+        assert bulk.run()[0] == 0
         (line,) = read(bulk.out)
-        assert (line["status"], line["error"]) == ("unknown", "UnexpectedReplyError")
+        assert (line["status"], line["amount"], "redirect_url" in line) == ("approved", 45_000, False)
+        assert line["message"] == "approved without a redirect: ask the service where to send the customer"
     assert (asked(served), bulk.states()) == (1, {line["fiscal_code"]: "approved"})

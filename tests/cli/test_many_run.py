@@ -20,7 +20,8 @@ def asked(sandbox: Sandbox) -> int:
     [
         (("approved", "refused"), 0),
         (("approved", "invalid.city"), 1),
-        (("approved", "conflict"), 1),
+        (("approved", "forbidden"), 1),
+        (("approved", "conflict"), 3),
         (("invalid.city", "resetafter"), 3),
         (("500after",), 3),
     ],
@@ -36,7 +37,7 @@ def test_the_exit_code_tells_the_worst(
     calls = asked(served)
     again = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "report.json")
     assert again.returncode == code
-    repeatable = sum(word == "invalid.city" for word in words)
+    repeatable = sum(word in ("invalid.city", "forbidden") for word in words)
     assert asked(served) == calls + repeatable, "only who may be asked again is"
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == code

@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
             [
                 "us_person: must be true or false",
                 "document_cty: is no field; members that this version does not know go into extra",
-                "fiscal_code: must be 16 letters and digits, or 11 digits",
+                "fiscal_code: must be 16 letters and digits",
             ],
         ),
     )
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
     ("word", "code", "status"),
     [
         *(("approved", 0, "approved"), ("refused", 0, "refused")),
-        *(("invalid.city", 1, "rejected"), ("conflict", 1, "error"), ("500after", 3, "unknown")),
+        *(("invalid.city", 1, "rejected"), ("conflict", 3, "unknown"), ("500after", 3, "unknown")),
     ],
 )
 def test_one_approval_is_printed_as_json_and_its_exit_code_says_what_it_is(
@@ -74,6 +74,8 @@ def test_one_approval_is_printed_as_json_and_its_exit_code_says_what_it_is(
     done = run(served, "approve", pretty(tmp_path, row))
     told = json.loads(done.stdout)
     assert (done.returncode, told["status"], told["id"], done.stderr) == (code, status, "order 7", "")
+    assert told["outcome"] == ("not_evaluated" if status == "rejected" else status)
+    assert told["repeatable"] is False
     assert "line" not in told
 
 
@@ -100,7 +102,8 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
     row = member("approved")
     data = {"fiscal_code": row["fiscal_code"], **DATA}
     create(served, [row])
-    assert run(served, "complete", pretty(tmp_path, data)).returncode == 1
+    done = run(served, "complete", pretty(tmp_path, data))
+    assert (done.returncode, json.loads(done.stdout)["outcome"]) == (1, "not_evaluated")
     assert run(served, "approve", pretty(tmp_path, row)).returncode == 0
 
     async def upload() -> None:
@@ -109,15 +112,17 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
 
     asyncio.run(upload())
     done = run(served, "complete", pretty(tmp_path, data))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "the data are saved\n")
+    assert (done.returncode, done.stderr) == (0, "the data are saved\n")
+    assert json.loads(done.stdout) == {"outcome": "done", "repeatable": False}
     assert run(served, "complete", pretty(tmp_path, {**data, "us_person": 5})).returncode == 2
     assert run(served, "complete", pretty(tmp_path, {**data, "unread": ["iban"]})).returncode == 2
     served.on("complete").respond("trunc", phase="after")
     done = run(served, "complete", pretty(tmp_path, data))
-    assert done.returncode == 0
-    assert done.stderr.endswith("the data are saved; the response could not be read\n")
+    assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "done")
+    assert done.stderr.endswith("has carried out the call, and its response could not be read\n")
     served.on("complete").respond("reset", phase="after")
-    assert run(served, "complete", pretty(tmp_path, data)).returncode == 3
+    done = run(served, "complete", pretty(tmp_path, data))
+    assert (done.returncode, json.loads(done.stdout)["outcome"]) == (3, "unknown")
 
 
 @pytest.mark.parametrize(

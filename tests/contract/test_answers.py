@@ -19,6 +19,7 @@ from loanasync import (
     LoanClient,
     LoanError,
     RejectedError,
+    ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
     UserNotFoundError,
@@ -38,9 +39,9 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rules, check, nothing)
 
 
-async def rejected(client: LoanClient, **changes: Any) -> RejectedError:
+async def rejected(client: LoanClient, **changes: Any) -> ServiceError:
     await client.create_request({"fiscalCode": FISCAL_CODE})
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(ServiceError) as caught:
         await client.approve(FISCAL_CODE, approval_request(**changes))
     return caught.value
 
@@ -113,6 +114,7 @@ async def test_each_domain_error_has_its_class(
 ) -> None:
     caught = await rejected(client, email=f"a+{tag}@example.com")
     assert type(caught) is error
+    assert caught.outcome == ("unknown" if error is AlreadyEvaluatedError else "not_evaluated")
     assert [each.message for each in caught.problems] == [message]
 
 

@@ -12,6 +12,7 @@ from loanasync import (
     Dialect,
     InvalidRequestError,
     LoanClient,
+    OutcomeUnknownError,
     Refused,
     RejectedError,
     UserNotFoundError,
@@ -84,13 +85,37 @@ async def test_an_amount_above_ten_thousand_euro_is_refused_by_the_sandbox(clien
 
 
 @pytest.mark.parametrize("tag", ["approved", "refused"])
-async def test_a_second_approval_is_answered_with_already_evaluated(client: LoanClient, tag: str) -> None:
+async def test_a_second_approval_is_answered_with_already_evaluated(
+    sandbox: Sandbox, client: LoanClient, tag: str
+) -> None:
     await create(client)
     request = approval_request(email=f"a+{tag}@example.com")
     await client.approve(FISCAL_CODE, request)
-    with pytest.raises(AlreadyEvaluatedError) as caught:
-        await client.approve(FISCAL_CODE, request)
+    async with sandbox.client() as another:
+        with pytest.raises(AlreadyEvaluatedError) as caught:
+            await another.approve(FISCAL_CODE, request)
     assert not caught.value.after_retry
+    assert caught.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize("tag", ["approved", "refused"])
+async def test_approve_again_on_one_client_returns_its_decision(
+    sandbox: Sandbox, client: LoanClient, tag: str
+) -> None:
+    await create(client)
+    request = approval_request(email=f"a+{tag}@example.com")
+    decision = await client.approve(FISCAL_CODE, request)
+    assert await client.approve(FISCAL_CODE, request) == decision
+    assert sum(entry.operation == "approve" for entry in sandbox.journal) == 1
+
+
+async def test_approve_after_already_evaluated_is_blocked(client: LoanClient) -> None:
+    await create(client)
+    with pytest.raises(AlreadyEvaluatedError):
+        await client.approve(FISCAL_CODE, approval_request(email="a+already@example.com"))
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(email="a+already@example.com"))
+    assert caught.value.state == "lost"
 
 
 async def test_an_evaluation_behind_a_500_is_reported_as_such(sandbox: Sandbox, client: LoanClient) -> None:

@@ -124,10 +124,10 @@ async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
     ):
         with pytest.raises(ConnectError) as caught:
             await make(server.base_url, session=session).approve(FISCAL_CODE, approval_request())
-    assert (caught.value.cause_type, caught.value.request_sent) == ("ServerFingerprintMismatch", "no")
+    assert (caught.value.cause_type, caught.value.outcome) == ("ServerFingerprintMismatch", "not_sent")
 
 
 def test_a_flaw_without_a_word_of_ours_is_still_one() -> None:
     assert flaw(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
-    error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "no", 1)
+    error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "not_sent", 1)
     assert "the server's certificate is not accepted" in str(error)

@@ -24,6 +24,7 @@ from loanasync import (
     TransportError,
 )
 from loanasync._transport import _Body
+from loanasync.ledger import MemoryLedger
 
 PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once
 REFUSAL = http("422 Unprocessable", b'{"approved": false}')
@@ -42,7 +43,7 @@ async def test_a_large_upload_that_is_cut_off_was_maybe_sent(end: Play) -> None:
         async with LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
             with pytest.raises(ConnectionLostError) as caught:
                 await client.upload_documents(FISCAL_CODE, PICTURES)
-        assert (caught.value.request_sent, server.requests) == ("maybe", [])
+        assert (caught.value.outcome, server.requests) == ("unknown", [])
 
 
 async def test_an_answer_before_the_end_of_a_large_upload_is_read() -> None:
@@ -121,7 +122,7 @@ async def test_a_deadline_that_ends_while_connecting_sent_nothing() -> None:
     ):
         with pytest.raises(DeadlineExceededError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
-    assert (caught.value.request_sent, caught.value.attempts) == ("no", 1)
+    assert (caught.value.outcome, caught.value.attempts) == ("not_sent", 1)
 
 
 async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
@@ -131,29 +132,31 @@ async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
         running(held) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
     ):
-        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, timeout=timeout)
+        client = LoanClient(
+            server.base_url, shop_id="s", auth_token="t", session=session, timeout=timeout, remember=False
+        )
         first, second = await asyncio.gather(
             *(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)), return_exceptions=True
         )
         assert isinstance(first, TransportError)
         assert isinstance(second, TransportError)
-        assert (first.request_sent, second.request_sent) == ("maybe", "no")
+        assert (first.outcome, second.outcome) == ("unknown", "not_sent")
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
 
 
 async def test_who_waits_for_a_pool_that_is_closed_was_not_cancelled_and_sent_nothing() -> None:
     async with running(RawServer((Play.READ, Play.SILENCE))) as server:
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
-        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session)
+        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
         first = asyncio.create_task(approve(client))
         await until(lambda: len(server.requests) == 1)
         second = asyncio.create_task(approve(client))
         await until(lambda: bool(cast("Any", session.connector)._waiters))
         await session.close()
-        for task, sent in ((first, "maybe"), (second, "no")):
+        for task, sent in ((first, "unknown"), (second, "not_sent")):
             with pytest.raises(TransportError) as caught:
                 await task
-            assert caught.value.request_sent == sent
+            assert caught.value.outcome == sent
 
 
 async def test_a_client_that_is_closed_while_a_name_is_looked_up_cancels_no_one(
@@ -173,7 +176,7 @@ async def test_a_client_that_is_closed_while_a_name_is_looked_up_cancels_no_one(
     closing = asyncio.create_task(client.aclose())
     await asyncio.sleep(0)
     closing.cancel()  # which closes at once
-    with pytest.raises(ConnectError, match="nothing was sent"):
+    with pytest.raises(ConnectError, match="request not sent"):
         await task
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -225,3 +228,36 @@ async def test_a_repeated_request_leaves_each_time_anew() -> None:
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
         first, second = server.requests
         assert first.partition(b"\r\n\r\n")[2] == second.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("turns", range(1, 10))
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("ledger", [None, MemoryLedger], ids=["memory", "ledger"])
+async def test_approve_cancelled_at_any_turn_sends_one_request(
+    ledger: type[MemoryLedger] | None,
+    turns: int,
+    *,
+    is_warm: bool,
+) -> None:
+    created, refused = (Play.READ, http("200 OK", b"{}")), (Play.READ, REFUSAL)
+    server = RawServer(*[created] * is_warm, refused, refused)
+    async with running(server), aiohttp.ClientSession() as session:
+        client = LoanClient(
+            server.base_url,
+            shop_id="s",
+            auth_token="t",
+            session=session,
+            ledger=None if ledger is None else ledger(),
+        )
+        if is_warm:
+            await client.create_request({"fiscalCode": FISCAL_CODE})
+        task = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        decision = await client.approve(FISCAL_CODE, approval_request())
+        await client.aclose()
+        assert isinstance(decision, Refused)
+        assert len(server.requests) == 1 + is_warm

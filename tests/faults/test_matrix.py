@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from rawserver import Certificate, RawServer, certificate, until
 
-from loanasync import ServiceError, TransportError, UnexpectedReplyError, UserData
+from loanasync import Refused, ServiceError, TransportError, UnexpectedReplyError, UserData
 
 
 async def only_servers_are_busy(*servers: RawServer) -> None:
@@ -28,20 +28,24 @@ def expected(row: Row, scheme: str, operation: str, session: str, result: object
         comes = comes.through_aiohttp
     if comes.or_else is not None and isinstance(result, comes.or_else.error or ()):
         comes = comes.or_else
-    if operation == "complete" and comes.error is UnexpectedReplyError:
-        return evolve(comes, status=200, outcome="done")  # spec §4.2: 200 is success
+    if operation == "complete" and (comes.in_part or comes.error is UnexpectedReplyError):
+        # spec §4.2: 200 is success
+        return evolve(comes, error=UnexpectedReplyError, in_part=False, status=200, outcome="done")
     return comes
 
 
 def assert_comes(result: Any, comes: Comes, row: Row) -> None:
     if comes.error is None:
         assert went_well(result)
+        assert isinstance(result, Refused) == row.refused
+        if not isinstance(result, UserData):
+            assert result.meta.unread == (("body",) if comes.in_part else ())
         return
     assert type(result) is comes.error
     assert row.says in str(result)
     assert FISCAL_CODE not in repr(result) + str(result)
     if isinstance(result, TransportError):
-        assert (result.request_sent, result.attempts) == (comes.sent, row.attempts)
+        assert (result.outcome, result.attempts) == (comes.outcome, row.attempts)
     elif isinstance(result, UnexpectedReplyError):
         assert (result.status, result.outcome) == (comes.status, comes.outcome)
     else:

@@ -87,7 +87,7 @@ async def test_what_a_proxy_turns_away_was_never_sent(answer: str) -> None:
     ):
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
-        assert caught.value.request_sent == "no"
+        assert caught.value.outcome == "not_sent"
     assert server.requests == []
 
 
@@ -97,4 +97,4 @@ async def test_a_proxy_that_is_not_there_is_no_connection() -> None:
     async with shop("https://loans.example.com", gone) as client:
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
-    assert caught.value.request_sent == "no"
+    assert caught.value.outcome == "not_sent"

@@ -115,7 +115,7 @@ def a_moment_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def of(server: HangsUp, **options: Any) -> LoanClient:
     if server.base_url.startswith("https") and "session" not in options:
         options["ssl"] = trust()
-    return LoanClient(server.base_url, shop_id="s", auth_token="t", **options)
+    return LoanClient(server.base_url, shop_id="s", auth_token="t", remember=False, **options)
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
@@ -194,7 +194,7 @@ def test_calls_whose_time_is_up_meanwhile_are_not_sent(
         short = Timeout(total=0.05, attempt=0.05, connect=0.04)
         for error in cells.run(asked_meanwhile(client, wait, timeout=short)):
             assert isinstance(error, TransportError)
-            assert error.request_sent == "no"
+            assert error.outcome == "not_sent"
         assert server.requests == 2
         cells.run(client.aclose())
 
@@ -248,9 +248,9 @@ def test_a_call_through_a_session_of_the_users_is_known_not_to_have_left(scheme:
         client = of(server, session=session)
         assert isinstance(cells.run(approve(client)), Refused)
         server.hang_up()
-        with pytest.raises(ConnectError, match="nothing was sent") as caught:
+        with pytest.raises(ConnectError, match="request not sent") as caught:
             cells.run(approve(client))
-        assert (caught.value.request_sent, server.requests) == ("no", 1)
+        assert (caught.value.outcome, server.requests) == ("not_sent", 1)
         assert isinstance(cells.run(approve(client)), Refused)
         server.hang_up()
         cells.run(client.aclose())

@@ -170,7 +170,7 @@ async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch
         monkeypatch.setattr(Wire, "ask", asked_and_ended)  # the connection that waits, and then a new one
         with pytest.raises(ConnectError) as caught:
             await approve(client)
-        assert caught.value.request_sent == "no"
+        assert caught.value.outcome == "not_sent"
         assert (server.requests, server.most_open) == (3, 2)
 
 
@@ -181,7 +181,7 @@ async def test_one_that_cannot_be_sent_hinders_no_other() -> None:
         broken = mock.patch.object(wire._transport, "write", side_effect=RuntimeError("broken"))
         with broken, pytest.raises(ConnectionLostError, match="RuntimeError") as caught:
             await bad
-        assert caught.value.request_sent == "maybe"
+        assert caught.value.outcome == "unknown"
         assert isinstance(await good, Refused)
         assert server.requests == 4
 

@@ -22,11 +22,13 @@ from loanasync.ledger import State
 from loanasync.testing import (
     Step,
     approved,
+    conflict,
     connection_lost,
     denied,
     domain_error,
     not_connected,
     refused,
+    rejected,
     reply,
     system_error,
     timed_out,
@@ -45,29 +47,34 @@ async def comes_to(shop: Shop, **asked: Any) -> dict[str, Any]:
     return plain
 
 
-FINAL: list[tuple[Step, str, bool, str | None]] = [
-    (approved(), "approved", False, None),
-    (refused(), "refused", False, None),
-    (reply(422, b'{"appro'), "refused", False, "UnexpectedReplyError"),
-    (reply(201, b'{"appro'), "unknown", False, "UnexpectedReplyError"),
-    (denied(), "error", True, "AccessDeniedError"),
-    (domain_error("User not found"), "rejected", True, "UserNotFoundError"),
-    (timed_out(), "unknown", False, "ReadTimeoutError"),
-    (connection_lost(), "unknown", False, "ConnectionLostError"),
-    (system_error(), "unknown", False, "SystemFaultError"),
+FINAL: list[tuple[Step, str, str, str | None]] = [
+    (approved(), "approved", "approved", None),
+    (refused(), "refused", "refused", None),
+    (reply(422, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
+    (reply(201, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
+    (denied(), "error", "not_evaluated", "AccessDeniedError"),
+    (rejected({"city": ["This value should not be blank."]}), "rejected", "not_evaluated", "RejectedError"),
+    (domain_error("User not found"), "error", "not_evaluated", "UserNotFoundError"),
+    (domain_error("The campaign has ended"), "unknown", "unknown", "DomainError"),
+    (conflict(), "unknown", "unknown", "CannotCompleteError"),
+    (timed_out(), "unknown", "unknown", "ReadTimeoutError"),
+    (connection_lost(), "unknown", "unknown", "ConnectionLostError"),
+    (system_error(), "unknown", "unknown", "SystemFaultError"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("step", "status", "again", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
+    ("step", "status", "outcome", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
 )
 async def test_what_may_have_been_asked_is_final(
-    step: Step, status: str, again: Any, error: str | None
+    step: Step, status: str, outcome: str, error: str | None
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
     ended = await comes_to(shop)
-    assert (ended["status"], ended["again"]) == (status, again)
+    assert (ended["status"], ended["outcome"], ended["repeatable"]) == (status, outcome, False)
     assert (ended["error"] and ended["error"]["type"]) == error
+    entry = (await shop.entry()).key
+    assert {each["entry"] for each in (ended["error"], ended["meta"]) if each} == {entry}
     assert FISCAL_CODE not in json.dumps(ended)
     assert "anna@example.com" not in json.dumps(ended)
     assert len(shop.script.sent) == 1
@@ -96,7 +103,7 @@ async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> 
     shop = Shop()
     entry = await shop.put(state)
     ended = await comes_to(shop)
-    assert (ended["status"], ended["again"]) == ("unknown", False)
+    assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("unknown", "unknown", False)
     assert (ended["error"]["type"], ended["error"]["entry"]) == ("OutcomeUnknownError", entry.key)
     assert not shop.script.sent
 
@@ -114,14 +121,14 @@ async def test_another_question_under_the_same_key_is_final() -> None:
     shop = Shop(approved())
     await comes_to(shop)
     ended = await comes_to(shop, amount=46_000)
-    assert (ended["status"], ended["again"]) == ("error", False)
+    assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("error", "approved", False)
     assert ended["error"]["type"] == "PayloadMismatchError"
 
 
 async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file(tmp_path: Path) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
     ended = await comes_to(shop)
-    assert (ended["status"], ended["again"]) == ("approved", False)
+    assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
     assert ended["decision"]["redirect_url"]
     assert ended["error"]["type"] == "DecisionNotRecordedError"
     assert Path(ended["error"]["file"]).parent == tmp_path
@@ -159,4 +166,5 @@ async def test_the_text_of_an_error_that_is_not_ours_is_not_told() -> None:
     shop.client.approve = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
     ended = await comes_to(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "KeyError")
+    assert (ended["outcome"], ended["repeatable"]) == ("unknown", False)
     assert FISCAL_CODE not in json.dumps(ended)

@@ -74,7 +74,7 @@ async def test_a_message_is_given_up_after_so_many_tries() -> None:
     async with running(shop, tries=3) as put:
         result = await put()
     assert (result.is_err, shop.script.left) == (False, 1)
-    assert (result.return_value["status"], result.return_value["again"]) == ("error", True)
+    assert (result.return_value["outcome"], result.return_value["repeatable"]) == ("not_sent", True)
     assert result.return_value["error"]["type"] == "ConnectError"
 
 

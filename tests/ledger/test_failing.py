@@ -23,8 +23,9 @@ from loanasync import (
     ReadTimeoutError,
     Refused,
 )
+from loanasync._calls import Reply
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
-from loanasync.testing import approved, refused, reply, timed_out
+from loanasync.testing import approved, refused, timed_out
 
 
 def broken() -> NoReturn:
@@ -38,7 +39,7 @@ async def hanging() -> None:
 @pytest.mark.parametrize("fault", [broken, hanging])
 async def test_nothing_is_sent_when_the_ledger_cannot_be_claimed(fault: Any) -> None:
     shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
-    with pytest.raises(LedgerUnavailableError, match="nothing was sent") as caught:
+    with pytest.raises(LedgerUnavailableError, match="request not sent") as caught:
         await shop.approve()
     assert caught.value.cause_type == ("OSError" if fault is broken else "TimeoutError")
     assert caught.value.__cause__ is caught.value.__context__ is None
@@ -135,10 +136,14 @@ async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_pa
 
 async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
-    shop = Shop(reply(422, b"<html>"), ledger=ledger, spool=tmp_path)
+    shop = Shop(
+        Reply(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
+        ledger=ledger,
+        spool=tmp_path,
+    )
     error = await shop.comes_to()
     assert isinstance(error, DecisionNotRecordedError)
-    assert (error.decision, error.outcome) == (None, "refused")
+    assert (type(error.decision), error.outcome) == (Refused, "refused")
     del ledger.faults["settle"]
     await import_orphans(ledger, tmp_path)
     assert (await shop.entry()).state is State.REFUSED
@@ -245,10 +250,12 @@ async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tm
     asking = asyncio.create_task(shop.approve())
     while "settle" not in ledger.moves:
         await asyncio.wait({asking}, timeout=0.005)
-    assert shop.client._recorder is not None
-    (flight,) = shop.client._recorder._flights.values()
+    assert shop.client._memory is not None
+    (flight,) = shop.client._memory._flights.values()
+    assert flight.task is not None
     flight.task.cancel()  # as the end of the loop does
     await asyncio.wait({flight.task, asking})
+    assert isinstance(asking.exception(), OutcomeUnknownError)
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
     assert (await shop.entry()).state is State.APPROVED
@@ -268,10 +275,12 @@ async def test_a_loop_that_ends_within_the_claim_takes_it_back() -> None:
     shop = Shop(approved(), ledger=ledger)
     asking = asyncio.create_task(shop.approve())
     await ledger.claimed.wait()
-    assert shop.client._recorder is not None
-    (flight,) = shop.client._recorder._flights.values()
+    assert shop.client._memory is not None
+    (flight,) = shop.client._memory._flights.values()
+    assert flight.task is not None
     flight.task.cancel()
     await asyncio.wait({flight.task, asking})
+    assert asking.cancelled()
     assert (await shop.entry()).state is State.RELEASED
     assert shop.script.left == 1
 

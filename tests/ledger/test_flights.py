@@ -18,7 +18,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import SqliteLedger, State
-from loanasync.testing import approval_request, approved, refused, timed_out
+from loanasync.testing import ScriptedTransport, approval_request, approved, refused, system_error, timed_out
 
 
 async def test_all_who_ask_at_once_share_one_call() -> None:
@@ -165,8 +165,8 @@ async def test_a_flight_that_ended_leaves_nothing_behind() -> None:
     await shop.approve()
     await shop.comes_to(code="TSTXYZ00A00A000B")
     await asyncio.sleep(0)
-    assert shop.client._recorder is not None
-    assert not shop.client._recorder._flights
+    assert shop.client._memory is not None
+    assert not shop.client._memory._flights
     gc.collect()
     gc.disable()
     try:
@@ -177,3 +177,27 @@ async def test_a_flight_that_ended_leaves_nothing_behind() -> None:
         assert unknown_outcomes() <= before
     finally:
         gc.enable()
+
+
+async def test_memory_call_closed_after_a_shared_500_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ScriptedTransport(system_error(), approved())
+    waits, forever = asyncio.Event(), asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waits.set()
+        await forever.wait()
+
+    monkeypatch.setattr(script.clock, "sleep", sleep)
+    client = script.client()
+    request = approval_request()
+    first = asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
+    await waits.wait()
+    second = asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
+    await asyncio.sleep(0)
+    first.cancel()
+    closing = asyncio.create_task(client.aclose())
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await second
+    await closing
+    assert (caught.value.note, caught.value.repeatable) == ("ClientClosedError", False)
+    assert len(script.sent) == 1

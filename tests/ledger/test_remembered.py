@@ -19,6 +19,7 @@ from loanasync import (
     Refused,
     Timeout,
     UnexpectedReplyError,
+    UnexpectedStatusError,
 )
 from loanasync._calls import Reply
 from loanasync.ledger import MemoryLedger, Settlement, State
@@ -38,6 +39,12 @@ from loanasync.testing import (
 )
 
 EVALUATED = "User already evaluated for approval"
+# HTTP says of these that the request was not processed (readings, R4).
+NOT_PROCESSED = (301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431)
+
+
+def cut_off(status: int, body: bytes) -> Step:
+    return Reply(status=status, headers={}, body=body, fault="truncated")
 
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
@@ -90,18 +97,21 @@ async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
         ([rejected({"email": "is taken"})], State.RELEASED),
         ([domain_error("User not found")], State.RELEASED),
         ([denied()], State.RELEASED),
-        ([conflict()], State.RELEASED),
-        ([reply(429)], State.RELEASED),
-        ([reply(302)], State.RELEASED),
+        ([domain_error("This sales point cannot apply for a loan")], State.RELEASED),
+        ([domain_error("  invalid  FISCALCODE ")], State.RELEASED),
+        *[([reply(status)], State.RELEASED) for status in NOT_PROCESSED],
         # decided
         ([approved()], State.APPROVED),
         ([refused()], State.REFUSED),
         ([system_error(), refused()], State.REFUSED),
-        ([Reply(status=422, headers={}, body=b"", fault="truncated")], State.REFUSED),
-        ([reply(422, b"<html>")], State.REFUSED),
-        ([reply(201, {"redirectUrl": "x"})], State.APPROVED),
+        ([reply(422, b"")], State.REFUSED),
+        ([cut_off(422, b'{"approved": false, "am')], State.REFUSED),
+        ([cut_off(201, b'{"approved": true, "am')], State.APPROVED),
+        ([reply(201, {"approved": False})], State.REFUSED),
         # decided, and the decision is not here
         ([domain_error(EVALUATED)], State.LOST),
+        ([domain_error("The user was already evaluated.")], State.LOST),
+        ([reply(409, {"error": EVALUATED})], State.LOST),
         ([system_error(), domain_error(EVALUATED)], State.LOST),
         # nobody knows
         ([timed_out()], State.UNKNOWN),
@@ -112,9 +122,23 @@ async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
         ([system_error(), denied()], State.UNKNOWN),
         ([system_error(), conflict()], State.UNKNOWN),
         ([system_error(), reply(429)], State.UNKNOWN),
-        ([reply(502)], State.UNKNOWN),
-        ([reply(202)], State.UNKNOWN),
-        ([reply(201, {"approved": False})], State.UNKNOWN),
+        ([system_error(), domain_error("User not found")], State.UNKNOWN),
+        ([conflict()], State.UNKNOWN),
+        ([domain_error("Something new")], State.UNKNOWN),
+        ([reply(400, {"errors": {"email": ["is taken"], "domain": ["User not found"]}})], State.UNKNOWN),
+        ([reply(400, {"errors": {"no field": ["is taken"]}})], State.UNKNOWN),
+        ([reply(400, {"message": "bad request"})], State.UNKNOWN),
+        ([reply(400, b"<html>")], State.UNKNOWN),
+        *[([reply(status)], State.UNKNOWN) for status in (202, 204, 302, 303, 408, 418, 502, 503, 504)],
+        ([cut_off(422, b"")], State.UNKNOWN),
+        ([cut_off(422, b'{"approved": true')], State.UNKNOWN),
+        ([reply(422, b"<html>")], State.UNKNOWN),
+        ([reply(422, {"errors": {"email": ["is taken"]}})], State.UNKNOWN),
+        ([reply(422, {"approved": True})], State.UNKNOWN),
+        ([cut_off(201, b"")], State.UNKNOWN),
+        ([reply(201, b"")], State.UNKNOWN),
+        ([reply(201, {"redirectUrl": "x"})], State.UNKNOWN),
+        ([reply(201, {"approved": "true"})], State.UNKNOWN),
         ([reply(201, {"approved": True, "fiscalCode": "TSTXYZ00A00A000Z"})], State.UNKNOWN),
     ],
     ids=lambda value: str(value) if isinstance(value, State) else None,
@@ -125,7 +149,11 @@ async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: Sta
     entry = await shop.entry()
     assert entry.state is state
     assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else "")
-    assert (entry.body is None) == isinstance(ended, LoanError)
+    if entry.status is not None:
+        assert isinstance(ended, Approved | Refused | UnexpectedReplyError | UnexpectedStatusError)
+        assert entry.status == ended.meta.status
+    if not isinstance(ended, LoanError):
+        assert (entry.body is None) == (ended.meta.unread == ("body",))
 
     shop.script.add(approved())
     again = await shop.comes_to(shop.another())
@@ -137,15 +165,16 @@ async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: Sta
     if state in {State.UNKNOWN, State.LOST}:
         assert isinstance(again, OutcomeUnknownError)
         assert (again.state, again.note, again.key) == (state.value, entry.note, entry.key)
-    elif state.is_decided and isinstance(ended, UnexpectedReplyError):
-        assert isinstance(again, UnexpectedReplyError)
-        assert (again.outcome, again.status) == (ended.outcome, ended.status)
+    elif state.is_decided:
+        assert not isinstance(ended, LoanError)
+        assert not isinstance(again, LoanError)
+        assert (type(again), again.meta.unread) == (type(ended), ended.meta.unread)
 
 
 async def test_what_a_person_holds_is_not_asked() -> None:
     shop = Shop(approved())
     await shop.put(State.HELD)
-    with pytest.raises(OutcomeUnknownError, match="a person holds it") as caught:
+    with pytest.raises(OutcomeUnknownError, match="a person blocked this entry") as caught:
         await shop.approve()
     assert caught.value.state == "held"
     assert shop.script.left == 1
@@ -156,9 +185,9 @@ async def test_what_a_person_settled_without_the_answer_is_known_by_its_status()
     entry = await shop.put(State.UNKNOWN)
     told = Settlement(state=State.REFUSED, note="by telephone")
     await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=told)
-    with pytest.raises(UnexpectedReplyError, match="a refusal, which is final") as caught:
-        await shop.approve()
-    assert caught.value.outcome == "refused"
+    decision = await shop.approve()
+    assert isinstance(decision, Refused)
+    assert (decision.meta.status, decision.meta.unread, decision.amount) == (422, ("body",), None)
 
 
 async def test_the_ledger_is_claimed_just_before_the_first_byte() -> None:

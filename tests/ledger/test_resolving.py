@@ -5,7 +5,7 @@ import json
 import pytest
 from remembering import Shop
 
-from loanasync import OutcomeUnknownError, Refused, UnexpectedReplyError
+from loanasync import OutcomeUnknownError, Refused
 from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
 from loanasync.testing import refused
 
@@ -23,7 +23,7 @@ async def test_a_person_settles_what_is_unsettled(before: State, after: State) -
     await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
     assert await shop.entry() == settled
     ended = await shop.comes_to()
-    kinds = {State.RELEASED: Refused, State.REFUSED: UnexpectedReplyError}
+    kinds = {State.RELEASED: Refused, State.REFUSED: Refused}
     assert isinstance(ended, kinds.get(after, OutcomeUnknownError))
 
 

@@ -72,9 +72,9 @@ async def test_a_span_says_why_nothing_was_asked() -> None:
     await shop.comes_to()
     assert told(recorder) == [
         ("claimed", "unknown"),
-        ("blocked", None),
-        ("blocked", None),
-        ("unavailable", None),
+        ("blocked", "unknown"),
+        ("blocked", "unknown"),
+        ("unavailable", "not_sent"),
     ]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "unknown"}).sum == 1
 

@@ -161,7 +161,7 @@ def test_an_error_that_is_not_ours_is_shown_by_its_class_alone() -> None:
 
 
 def test_a_row_of_unknown_outcome_says_so() -> None:
-    error = ConnectionLostError("approve", "ServerDisconnectedError", "maybe", 1)
+    error = ConnectionLostError("approve", "ServerDisconnectedError", "unknown", 1)
     page = Page(shown(RowResult(0, (SECRET, approval_request()), "unknown", None, error)))
     assert page.text == f"Row 0: unknownConnectionLostError{error}"
 

@@ -83,7 +83,7 @@ def domain(text: str) -> Callable[[str], bytes]:
 
 
 ANSWERED: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
-    RejectedError: (400, lambda quote: json.dumps({"errors": {quote: [quote], "lastname": quote}}).encode()),
+    RejectedError: (400, problems(lastname=["HERE"], city="HERE")),
     DomainError: (400, domain("No.")),
     UserNotFoundError: (400, domain("User not found")),
     AlreadyEvaluatedError: (400, domain("User already evaluated for approval")),
@@ -93,7 +93,14 @@ ANSWERED: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
     CannotCompleteError: (409, lambda quote: json.dumps({"errors": quote}).encode()),
     SystemFaultError: (500, problems(system="HERE")),
     UnexpectedStatusError: (418, problems(teapot=["HERE"])),
-    UnexpectedReplyError: (201, lambda quote: f"<html>{quote}".encode()),
+    UnexpectedReplyError: (
+        400,
+        lambda quote: json.dumps({"errors": {quote: [quote], "city": quote}}).encode(),
+    ),
+}
+EXPECTED: dict[type[LoanError], set[type[LoanError]]] = {
+    UnexpectedReplyError: set(),
+    **{kind: {DomainError} for kind in (UserNotFoundError, ShopNotAllowedError, InvalidFiscalCodeError)},
 }
 OPERATIONS = ("create_request", "approve", "upload_documents", "complete")
 
@@ -118,7 +125,7 @@ async def test_what_the_service_says_of_a_person_is_taken_out(kind: type[LoanErr
     came = set()
     with watching() as seen:
         async with serving(b"") as server:
-            settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE}
+            settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE, "remember": False}
             async with server.client(**settings, **seen.providers) as client:
                 for quote in quotes(operation):
                     reply = answer(status, body(quote), "Content-Type: application/json")
@@ -127,7 +134,8 @@ async def test_what_the_service_says_of_a_person_is_taken_out(kind: type[LoanErr
                     came.add(type(result))
                     seen.add(result)
     if operation == "approve":
-        assert came == {kind}
+        # A message that is too long to be read whole proves nothing, nor does a domain text beside another.
+        assert came - {UnexpectedReplyError} == EXPECTED.get(kind, {kind})
     assert leaks(seen) == []
 
 
@@ -140,7 +148,10 @@ def mistyped() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("status", [201, 422])
 async def test_an_answer_of_wrong_types_tells_names_and_no_values(status: int) -> None:
     with watching() as seen:
-        async with serving(b"") as server, server.client(auth_token=TOKEN, limits=LIMITS) as client:
+        async with (
+            serving(b"") as server,
+            server.client(auth_token=TOKEN, limits=LIMITS, remember=False) as client,
+        ):
             for name, wrong in mistyped():
                 body = json.dumps({**ECHO, "approved": status == 201, name: wrong}).encode()
                 twice = body[:-1] + b', "approved": "%s"}' % CODE.encode()
@@ -164,7 +175,8 @@ async def test_time_and_places_that_run_out_show_no_one() -> None:
                     assert isinstance(seen.errors[-1], kind)
             held = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **seen.providers)
             lane = held._pipeline._lanes.here()
-            assert await lane.take_place(1, has_to_wait=False)
+            assert lane._slots is not None
+            await lane._slots.acquire()
             seen.add(await call(held, "approve", timeout=Timeout(total=0.05)))
             assert isinstance(seen.errors[-1], PoolTimeoutError)
             await held.aclose()

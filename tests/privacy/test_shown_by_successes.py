@@ -54,7 +54,7 @@ async def test_a_script_and_what_it_recorded_show_no_one() -> None:
     ]
     with watching() as seen:
         script = ScriptedTransport(*steps)
-        async with script.client(auth_token=TOKEN, limits=LIMITS, **seen.providers) as client:
+        async with script.client(auth_token=TOKEN, limits=LIMITS, remember=False, **seen.providers) as client:
             approved = await client.approve(CODE, planted(ApprovalRequest))
             refused = await client.approve(CODE, planted(ApprovalRequest))
             saved = await client.complete(CODE, planted(UserData))

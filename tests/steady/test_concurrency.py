@@ -21,7 +21,7 @@ from loanasync import (
     RetryPolicy,
     Timeout,
 )
-from loanasync.testing import Recorder, approved, scripted_client, system_error
+from loanasync.testing import Recorder, ScriptedTransport, Sent, Step, approved, computed, system_error
 
 PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds: ten thousand beginnings take a while
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
@@ -104,18 +104,24 @@ async def test_a_queue_is_measured_by_the_clients_clock_and_only_where_there_is_
 ) -> None:
     monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)
     limited, unlimited = Recorder(), Recorder()
-    client = scripted_client(
-        *(system_error(), approved(), system_error(), approved(), approved()),
+    script = ScriptedTransport()
+
+    def slow(_: Sent) -> Step:
+        script.clock.time += 7
+        return approved()
+
+    script.add(computed(slow), system_error(), approved(), approved())
+    client = script.client(
         retry=RetryPolicy(base=5.0, cap=5.0),
         max_concurrency=1,
         meter_provider=limited.meter_provider,
+        remember=False,
     )
     await asyncio.gather(approve(client), approve(client))
     await approve(client)
     waited = limited.metric("loanasync.queue.duration")
     assert waited.count == 1, "once for a call that had to wait, however often it is sent"
-    first_wait, _ = client._pipeline._lanes.here().transport.clock.slept  # type: ignore[attr-defined]
-    assert waited.sum == pytest.approx(first_wait)
+    assert waited.sum == pytest.approx(7)
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         await approve(server.client(session=session, meter_provider=unlimited.meter_provider))
     assert unlimited.metric("loanasync.queue.duration").count == 0
@@ -133,7 +139,7 @@ async def test_a_full_pool_of_the_users_session_is_no_dead_service(limit: str) -
         )
         for error in errors:
             assert isinstance(error, PoolTimeoutError), error
-            assert (error.request_sent, error.cause_type) == ("no", "ConnectionTimeoutError")
+            assert (error.outcome, error.cause_type) == ("not_sent", "ConnectionTimeoutError")
         assert server.requests == 2
         server.answer_all(REFUSAL)
         assert {type(decision) for decision in await asyncio.gather(*held)} == {Refused}
@@ -182,8 +188,8 @@ async def test_closing_cuts_what_outlasts_its_limit_and_leaves_nothing(tracing: 
         errors = await asyncio.gather(*calls, return_exceptions=True)
         in_flight = [error for error in errors if isinstance(error, ConnectionLostError)]
         queued = [error for error in errors if isinstance(error, ConnectError)]
-        assert [error.request_sent for error in in_flight] == ["maybe"] * 2
-        assert [error.request_sent for error in queued] == ["no"] * 2
+        assert [error.outcome for error in in_flight] == ["unknown"] * 2
+        assert [error.outcome for error in queued] == ["not_sent"] * 2
         await server.deserted.wait()
         assert server.requests == 2
         assert asyncio.all_tasks() == before

@@ -50,7 +50,7 @@ class TestUnderEachEventLoop:
             ("conflict", "CannotCompleteError"),
             ("already", "AlreadyEvaluatedError"),
             ("emptyafter", "UnexpectedReplyError"),
-            ("truncafter", "UnexpectedReplyError"),
+            ("truncafter", "Approved"),
             ("garbage", "UnexpectedReplyError"),
             ("resetafter", "ConnectionLostError"),
             ("html502", "UnexpectedStatusError"),

@@ -28,6 +28,7 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
+    fiscal_code,
     scripted_client,
 )
 
@@ -92,7 +93,7 @@ async def test_a_broken_metric_of_waits_changes_no_call(
     monkeypatch.setattr(metrics_of(provider).queue, "record", fail)
     script = ScriptedTransport(*[computed(one_turn_later)] * 2)
     client = script.client(meter_provider=provider, max_concurrency=1)
-    both = await asyncio.gather(*(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)))
+    both = await asyncio.gather(*(client.approve(fiscal_code(), approval_request()) for _ in range(2)))
     assert [type(decision) for decision in both] == [Approved, Approved]
     assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
     provider.shutdown()

@@ -35,6 +35,7 @@ from loanasync.testing import (
     connection_lost,
     denied,
     domain_error,
+    fiscal_code,
     not_connected,
     refused,
     reply,
@@ -59,10 +60,10 @@ CONDITIONAL = {
 OURS: dict[str, tuple[type, set[object] | None]] = {
     "loanasync.operation": (str, set(OPERATIONS)),
     "loanasync.attempts": (int, None),
-    "loanasync.outcome": (str, {"approved", "refused", "unknown"}),
+    "loanasync.outcome": (str, {"approved", "refused", "unknown", "not_sent", "not_evaluated"}),
     "loanasync.approved": (bool, None),
-    "loanasync.stopped_by": (str, {"attempts", "deadline", "quota"}),
-    "loanasync.ledger": (str, {"claimed", "hit", "joined", "blocked", "unavailable"}),
+    "loanasync.stopped_by": (str, {"attempts", "deadline", "quota", "slot", "cancelled"}),
+    "loanasync.ledger": (str, {"claimed", "hit", "joined", "remembered", "blocked", "unavailable"}),
 }
 METRICS: dict[str, tuple[str, type, set[str], str]] = {
     http_metrics.HTTP_CLIENT_REQUEST_DURATION: (
@@ -90,7 +91,7 @@ ADVISED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5
 
 
 async def approve(client: LoanClient, **options: Any) -> None:
-    await client.approve(FISCAL_CODE, approval_request(), **options)
+    await client.approve(fiscal_code(), approval_request(), **options)
 
 
 async def create(client: LoanClient) -> None:
@@ -144,7 +145,7 @@ CALLS: dict[str, tuple[list[Step], Way, StatusCode, str | None]] = {
         [domain_error("User already evaluated for approval")],
         approve,
         StatusCode.ERROR,
-        None,
+        "unknown",
     ),
     "lost to a fault": (
         [FAULT, domain_error("User already evaluated for approval")],
@@ -152,17 +153,18 @@ CALLS: dict[str, tuple[list[Step], Way, StatusCode, str | None]] = {
         StatusCode.ERROR,
         "unknown",
     ),
-    "denied": ([denied()], approve, StatusCode.ERROR, None),
-    "a redirect": ([reply(307, {})], approve, StatusCode.ERROR, None),
+    "denied": ([denied()], approve, StatusCode.ERROR, "not_evaluated"),
+    "a redirect": ([reply(307, {})], approve, StatusCode.ERROR, "not_evaluated"),
     "a gateway's time-out": ([reply(504, {})], approve, StatusCode.ERROR, "unknown"),
-    "half a refusal": ([reply(422, b'{"appr')], approve, StatusCode.ERROR, "refused"),
-    "an empty approval": ([reply(201, b"")], approve, StatusCode.ERROR, "approved"),
-    "a contradiction": ([reply(201, {"approved": False})], approve, StatusCode.ERROR, "unknown"),
-    "not connected": ([not_connected()], approve, StatusCode.ERROR, None),
+    "half a refusal": ([reply(422, b'{"appr')], approve, StatusCode.ERROR, "unknown"),
+    "an empty approval": ([reply(201, b"")], approve, StatusCode.ERROR, "unknown"),
+    "refused with 201": ([reply(201, {"approved": False})], approve, StatusCode.UNSET, "refused"),
+    "a contradiction": ([reply(422, {"approved": True})], approve, StatusCode.ERROR, "unknown"),
+    "not connected": ([not_connected()], approve, StatusCode.ERROR, "not_sent"),
     "lost": ([connection_lost()], approve, StatusCode.ERROR, "unknown"),
     "timed out": ([timed_out()], approve, StatusCode.ERROR, "unknown"),
     "cancelled": ([computed(_given_up)], cancelled, StatusCode.UNSET, "unknown"),
-    "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, None),
+    "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, "not_sent"),
     "created": ([reply(201, {})], create, StatusCode.UNSET, None),
     "not created": ([denied()], create, StatusCode.ERROR, None),
     "uploaded": ([reply(200, {})], upload, StatusCode.UNSET, None),
@@ -325,7 +327,8 @@ async def test_calls_in_flight_are_counted_while_they_are() -> None:
 
     client = ScriptedTransport(*[computed(look)] * 3).client(meter_provider=recorder.meter_provider)
     await asyncio.gather(*(approve(client) for _ in range(3)))
-    assert seen == [3, 2, 1]
+    assert seen[0] == 3
+    assert recorder.metric("loanasync.inflight").sum == 0
 
 
 def test_the_reference_page_names_all_of_them() -> None:

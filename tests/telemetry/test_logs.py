@@ -74,7 +74,7 @@ async def test_an_attempt_that_failed_says_with_what(caplog: pytest.LogCaptureFi
             "SystemFaultError",
             {"outcome": "unknown", "stopped_by": "attempts"},
         ),
-        ([reply(403, {})], "WARNING", "AccessDeniedError", {}),
+        ([reply(403, {})], "WARNING", "AccessDeniedError", {"outcome": "not_evaluated"}),
     ],
 )
 async def test_a_call_says_how_it_ended(

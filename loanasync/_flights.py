@@ -1,0 +1,191 @@
+"""Approvals in progress, and the guards of calls that join one or find its outcome remembered."""
+
+import asyncio
+import os
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+from attrs import frozen
+
+from loanasync._calls import Call, Outcome
+from loanasync._decisions import Approved, Decision, Refused
+from loanasync._meta import RawResponse
+from loanasync._pipeline import Claim
+from loanasync._telemetry import CallRecord
+from loanasync.errors import (
+    AlreadyEvaluatedError,
+    InFlightError,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
+
+__all__ = [
+    "AbandonedError",
+    "Flight",
+    "JoinedGuard",
+    "KnownGuard",
+    "Unknown",
+    "Waiter",
+    "anew",
+    "unknown_after",
+]
+__all__ += ["unknown_outcome", "wake"]
+
+Ended: TypeAlias = Outcome | LoanError
+Waiter: TypeAlias = "asyncio.Future[None]"
+
+
+class Flight:
+    """A request in progress, and the futures of those who wait for its outcome.
+
+    With a ledger a separate task runs it, else the task of the first caller.
+    """
+
+    __slots__ = ("_process", "call", "ended", "key", "left", "loop", "task", "waiters")
+
+    def __init__(self, call: Call, key: bytes, loop: AbstractEventLoop) -> None:
+        self.call = call
+        self.key = key
+        self.loop = loop
+        self.task: asyncio.Task[None] | None = None
+        self.ended: Outcome | Exception | None = None
+        self.left: Unknown | None = None  # what was remembered when the first caller left
+        self.waiters: list[Waiter] = []
+        self._process = os.getpid()
+
+    def has_died(self) -> bool:
+        """Return True if it cannot end any more.
+
+        Its event loop was closed or belongs to the parent of this process, or its task never began.
+        """
+        has_ended = self.task is not None and self.task.done()
+        return has_ended or self.loop.is_closed() or self._process != os.getpid()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove a caller that waits no longer."""
+        with suppress(ValueError):  # it has just ended
+            self.waiters.remove(waiter)
+        if not self.waiters:
+            with suppress(RuntimeError):  # the loop was closed
+                self.loop.call_soon_threadsafe(self._abandon)
+
+    def _abandon(self) -> None:
+        """Send nothing more; the response to what was sent is still read, and remembered."""
+        if not self.waiters and self.task is not None:
+            self.call.is_abandoned = True
+            if self.call.is_waiting:
+                if self.call.sending is not None:  # or it may be written before the task hears of it
+                    self.call.sending.is_withdrawn = True
+                self.task.cancel()
+
+
+def wake(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class AbandonedError(LoanError):
+    """The first caller was cancelled before its request was sent, or while it waited for a retry."""
+
+
+class Unknown(NamedTuple):
+    """An approval whose outcome is not known."""
+
+    state: Literal["unknown", "lost"]
+    note: str
+    response: RawResponse | None = None
+
+
+def unknown_after(ended: object, call: Call) -> Unknown | None:
+    match ended:
+        case AbandonedError():  # if nobody goes on, the request may have been evaluated
+            return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
+        case AlreadyEvaluatedError():
+            return Unknown("lost", type(ended).__name__)
+        case OutcomeUnknownError():
+            return Unknown("unknown", ended.note)
+        case LoanError(outcome="unknown"):
+            return Unknown("unknown", type(ended).__name__, getattr(ended, "response", None))
+        case LoanError():
+            return None
+        case _:
+            return Unknown("unknown", type(ended).__name__) if call.may_be_evaluated else None
+
+
+def unknown_outcome(call: Call, note: str) -> LoanError:
+    return OutcomeUnknownError("approve", call.entry or "", "unknown", note)
+
+
+def anew(error: Exception) -> Exception:
+    """Return a copy for each caller: one exception cannot be raised in several places."""
+    return type(error)(*error.args) if isinstance(error, LoanError) else error
+
+
+@frozen
+class KnownGuard:
+    """Answers a call from the memory (a `Guard` of the pipeline)."""
+
+    call: Call
+    known: Decision | Unknown
+
+    async def __call__(
+        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Ended]], *, is_busy: bool
+    ) -> Ended:
+        del ask, is_busy
+        if isinstance(self.known, Unknown):
+            record.guarded("blocked")
+            return OutcomeUnknownError("approve", self.call.entry or "", *self.known)
+        record.guarded("remembered")
+        record.decided(approved=self.known.approved)
+        return self.known
+
+
+@frozen
+class JoinedGuard:
+    """Waits for a request in progress, instead of sending another (a `Guard` of the pipeline)."""
+
+    call: Call
+    key: bytes
+    flight: Flight
+    within: float
+
+    @property
+    def _entry(self) -> str:
+        return self.call.entry or ""
+
+    async def __call__(
+        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Ended]], *, is_busy: bool
+    ) -> Ended:
+        del ask, is_busy
+        record.guarded("joined")
+        flight = self.flight
+        if flight.key != self.key:
+            return PayloadMismatchError("approve", self._entry, "inflight")
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        flight.waiters.append(waiter)
+        if flight.ended is not None:  # in another thread, at the same time
+            wake(waiter)
+        try:
+            async with asyncio.timeout(self.within):
+                await waiter
+        except TimeoutError:
+            flight.leave(waiter)
+            return InFlightError("approve", self._entry)
+        except CancelledError:
+            flight.leave(waiter)
+            raise
+        ended = flight.ended
+        if isinstance(ended, AbandonedError):
+            return cast("Outcome", None)  # no outcome yet
+        if isinstance(ended, Exception):
+            again = anew(ended)
+            if isinstance(again, LoanError):
+                return again
+            raise again
+        assert ended is not None  # noqa: S101  (it is set before anybody is woken)
+        if isinstance(ended, Approved | Refused):
+            record.decided(approved=ended.approved)
+        return ended

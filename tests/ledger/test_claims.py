@@ -1,0 +1,277 @@
+"""Claims of a client's ledger: their keys, cancelled calls, and what a takeover never does."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders import approval_request
+from canned import APPROVAL, serving
+from recalling import cancelled, request
+from remembering import FailingLedger, Shop, held
+
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    InvalidRequestError,
+    LoanClient,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    Refused,
+)
+from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.testing import (
+    Step,
+    approved,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    system_error,
+    timed_out,
+)
+
+
+class TestScopeOfOrders:
+    """With ``scope="order_token"`` a customer has one entry for each order."""
+
+    async def test_order_tokens_have_entries_of_their_own(self) -> None:
+        shop = Shop(approved(), refused(), scope="order_token")
+        first, second = (approval_request(order_token=token) for token in ("1", "2"))
+        assert isinstance(await shop.approve(request=first), Approved)
+        assert isinstance(await shop.approve(request=second), Refused)
+        assert isinstance(await shop.approve(request=first), Approved)
+        entries = await shop.entries()
+        assert len({entry.key for entry in entries}) == len({entry.order for entry in entries}) == 2
+        assert len({entry.customer for entry in entries}) == 1
+        assert len(shop.script.sent) == 2
+
+    async def test_orders_of_one_customer_are_requested_at_the_same_time(self) -> None:
+        steps = [held(approved()), held(refused())]
+        shop = Shop(*(step for step, _, _ in steps), scope="order_token")
+        calls = [
+            asyncio.create_task(shop.approve(request=approval_request(order_token=token)))
+            for token in ("1", "2")
+        ]
+        for _, arrived, go in steps:
+            await arrived.wait()
+            go.set()
+        assert [type(each) for each in await asyncio.gather(*calls)] == [Approved, Refused]
+
+    async def test_order_token_missing_sends_nothing(self) -> None:
+        ledger = FailingLedger()
+        shop = Shop(approved(), ledger=ledger, scope="order_token")
+        error = await shop.comes_to()
+        assert isinstance(error, InvalidRequestError)
+        [problem] = error.problems
+        assert (problem.field, error.outcome, error.repeatable) == ("order_token", "not_sent", False)
+        assert (shop.script.left, ledger.moves) == (1, [])
+
+    async def test_order_token_with_other_data_is_a_mismatch(self) -> None:
+        shop = Shop(approved(), scope="order_token")
+        await shop.approve(request=approval_request(order_token="1"))
+        error = await shop.comes_to(request=approval_request(order_token="1", amount=99_000))
+        assert isinstance(error, PayloadMismatchError)
+
+    async def test_order_token_and_scope_are_both_part_of_the_key(self) -> None:
+        shop = Shop(approved(), refused(), scope="order_token")
+        order = approval_request(order_token="1")
+        assert isinstance(await shop.approve(request=order, scope="a"), Approved)
+        assert isinstance(await shop.approve(request=order, scope="b"), Refused)
+
+
+def test_policy_with_another_scope_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="scope"):
+        LedgerPolicy(scope="customer")  # type: ignore[arg-type]
+
+
+async def test_decided_key_with_another_payload_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(approved())
+    await shop.approve()
+    assert isinstance(await shop.comes_to(request=approval_request(amount=99_000)), PayloadMismatchError)
+    assert "LedgerPolicy(scope='order_token')" in caplog.text
+    assert "TSTXYZ" not in caplog.text
+
+
+async def test_unknown_key_with_another_payload_logs_no_such_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop = Shop(timed_out())
+    await shop.comes_to()
+    assert isinstance(await shop.comes_to(request=approval_request(amount=99_000)), PayloadMismatchError)
+    assert "order_token" not in caplog.text
+
+
+class TestCancelledCalls:
+    """The entry of a call whose callers were all cancelled."""
+
+    async def test_call_cancelled_before_sending_is_released(self) -> None:
+        claimed, go = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            claimed.set()
+            await go.wait()
+
+        shop = Shop(approved(), ledger=FailingLedger(claim=slow))
+        call = asyncio.create_task(shop.approve())
+        await claimed.wait()
+        await cancelled(call)
+        assert isinstance(shop.ledger, FailingLedger)
+        shop.ledger.faults.clear()
+        assert shop.client._memory is not None
+        await shop.client._memory.aclose()
+        assert shop.script.left == 1
+        assert (await shop.entry()).state is State.RELEASED
+        assert isinstance(await shop.approve(), Approved)
+
+    async def test_call_cancelled_while_connecting_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked, found = asyncio.Event(), asyncio.Event()
+        look_up = asyncio.get_running_loop().getaddrinfo
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            asked.set()
+            await found.wait()
+            return await look_up(*arguments, **options)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
+        ledger = MemoryLedger()
+        async with serving(APPROVAL) as server:
+            address = server.base_url.replace("127.0.0.1", "localhost")
+            async with LoanClient(address, shop_id="s", auth_token="t", ledger=ledger) as client:
+                call = asyncio.create_task(request(client))
+                await asked.wait()
+                [entry] = [each async for each in ledger.scan()]
+                assert entry.state is State.INFLIGHT
+                await cancelled(call)
+                assert client._memory is not None
+                await client._memory.aclose()
+                [entry] = [each async for each in ledger.scan()]
+                assert (entry.state, server.requests) == (State.RELEASED, 0)
+                found.set()
+                assert isinstance(await request(client), Approved)
+                assert server.requests == 1
+
+    async def test_call_cancelled_in_the_queue_makes_no_entry(self) -> None:
+        step, arrived, go = held(approved())
+        shop = Shop(step, refused(), options={"max_concurrency": 1})
+        first = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        queued = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
+        await asyncio.sleep(0)
+        await cancelled(queued)
+        go.set()
+        await first
+        assert [entry.state for entry in await shop.entries()] == [State.APPROVED]
+        assert isinstance(await shop.approve(code="TSTXYZ00A00A000B"), Refused)
+
+    async def test_call_cancelled_in_a_retry_wait_is_unknown(self) -> None:
+        began, go = asyncio.Event(), asyncio.Event()
+
+        async def sleep(_: float) -> None:
+            began.set()
+            await go.wait()
+
+        shop = Shop(system_error(), approved())
+        shop.client._pipeline._sleep = sleep
+        call = asyncio.create_task(shop.approve())
+        await began.wait()
+        await cancelled(call)
+        assert shop.client._memory is not None
+        await shop.client._memory.aclose()
+        entry = await shop.entry()
+        assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
+        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert shop.script.left == 1
+
+    async def test_call_cancelled_after_sending_is_not_retried(self) -> None:
+        step, arrived, go = held(system_error())
+        shop = Shop(step, approved())
+        call = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        await cancelled(call)
+        await asyncio.sleep(0)
+        go.set()
+        await shop.client.aclose()
+        entry = await shop.entry()
+        assert (entry.state, entry.note) == (State.UNKNOWN, "SystemFaultError")
+        assert shop.script.left == 1
+
+    async def test_call_cancelled_after_sending_settles_its_decision(self) -> None:
+        step, arrived, go = held(approved(redirect_url="https://pay.example.com/#t"))
+        shop = Shop(step)
+        call = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        await cancelled(call)
+        go.set()
+        decision = await shop.approve()
+        assert isinstance(decision, Approved)
+        assert decision.redirect_url == "https://pay.example.com/#t"
+        assert len(shop.script.sent) == 1
+
+
+NOTHING_DONE = [
+    not_connected(),
+    denied(),
+    rejected({"email": "is taken"}),
+    domain_error("User not found"),
+    reply(429),
+]
+
+
+class TestTakeovers:
+    """A request that is sent again after an unknown outcome proves nothing about the first one."""
+
+    @pytest.mark.parametrize("step", NOTHING_DONE)
+    @pytest.mark.parametrize("how", ["probe", "repeat_unknown"])
+    async def test_takeover_never_releases(self, step: Step, how: str) -> None:
+        shop = Shop(timed_out(), step, approved(), unknown="probe" if how == "probe" else "hold")
+        await shop.comes_to()
+        options: dict[str, Any] = {} if how == "probe" else {"repeat_unknown": True}
+        assert isinstance(await shop.comes_to(**options), LoanError)
+        entry = await shop.entry()
+        assert (entry.state, entry.takeovers) == (State.UNKNOWN, 1)
+        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert shop.script.left == 1
+
+    async def test_takeover_cancelled_before_sending_stays_unknown(self) -> None:
+        claimed = asyncio.Event()
+        ledger = FailingLedger()
+        shop = Shop(timed_out(), approved(), ledger=ledger)
+        await shop.comes_to()
+
+        async def slow() -> None:
+            claimed.set()
+            await asyncio.Event().wait()
+
+        ledger.faults["claim"] = slow
+        call = asyncio.create_task(shop.approve(repeat_unknown=True))
+        await claimed.wait()
+        await cancelled(call)
+        assert shop.client._memory is not None
+        await shop.client._memory.aclose()
+        assert (await shop.entry()).state is State.UNKNOWN
+        assert shop.script.left == 1
+
+    async def test_repeat_unknown_is_needed_for_each_repeat(self) -> None:
+        shop = Shop(timed_out(), timed_out(), approved())
+        await shop.comes_to()
+        await shop.comes_to(repeat_unknown=True)
+        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert isinstance(await shop.comes_to(repeat_unknown=True), Approved)
+        assert (await shop.entry()).takeovers == 2
+
+    async def test_repeat_unknown_with_other_data_is_a_mismatch(self) -> None:
+        shop = Shop(timed_out(), approved())
+        await shop.comes_to()
+        other = approval_request(amount=99_000)
+        assert isinstance(await shop.comes_to(request=other, repeat_unknown=True), PayloadMismatchError)
+        assert shop.script.left == 1
+
+    @pytest.mark.parametrize("state", [State.LOST, State.HELD])
+    async def test_repeat_unknown_repeats_no_other_state(self, state: State) -> None:
+        shop = Shop(approved())
+        await shop.put(state)
+        assert isinstance(await shop.comes_to(repeat_unknown=True), OutcomeUnknownError)
+        assert shop.script.left == 1

@@ -1,0 +1,198 @@
+"""A response that could not be classified is kept, by the ledger or in a file, until a person decides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE
+from cryptography.fernet import Fernet
+from remembering import FailingLedger, Shop
+
+from loanasync import (
+    Approved,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+)
+from loanasync._calls import Reply
+from loanasync.ledger import (
+    DecisionLedger,
+    MemoryLedger,
+    Settlement,
+    SqliteLedger,
+    State,
+    import_orphans,
+    resolve,
+)
+from loanasync.testing import Step, approved, refused, reply
+
+ANOTHER = "TSTXYZ00A00A000Z"
+REDIRECT = "https://pay.example.com/#t"
+
+
+def about_another(*, is_approved: bool = True) -> Step:
+    """A decision that echoes the fiscal code of another customer."""
+    body = {
+        "approved": is_approved,
+        "fiscalCode": ANOTHER,
+        "redirectUrl": REDIRECT,
+        "firstName": "Berta",
+    }
+    return reply(201 if is_approved else 422, json.dumps(body).encode())
+
+
+def broken() -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> DecisionLedger:
+    return MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "decisions.db")
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": "body"}, {"encrypt": Fernet(Fernet.generate_key())}])
+async def test_kept_response_of_another_customer_becomes_the_decision(
+    ledger: DecisionLedger, options: dict[str, Any]
+) -> None:
+    shop = Shop(about_another(), ledger=ledger, **options)
+    error = await shop.comes_to()
+    assert isinstance(error, UnexpectedReplyError)
+    assert (error.outcome, error.reasons) == ("unknown", ("fiscalCode: of another customer",))
+    assert error.response is not None
+    assert json.loads(error.response.body)["redirectUrl"] == REDIRECT
+    assert ANOTHER not in str(error) + repr(error) + repr(error.response)
+
+    entry = await shop.entry()
+    assert (entry.state, entry.status, entry.fault) == (
+        State.UNKNOWN,
+        201,
+        "fiscalCode: of another customer",
+    )
+    assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+    await resolve(ledger, entry, State.APPROVED, "ticket 17")
+
+    decision = await shop.approve()
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.fiscal_code) == (REDIRECT, FISCAL_CODE)
+    assert (decision.meta.status, decision.meta.attempts) == (201, 0)
+    assert len(shop.script.sent) == 1
+    await ledger.aclose()
+
+
+async def test_kept_response_has_nothing_of_the_other_customer_by_default() -> None:
+    shop = Shop(about_another())
+    await shop.comes_to()
+    body = (await shop.entry()).body
+    assert body is not None
+    assert json.loads(body) == {"approved": True, "redirectUrl": REDIRECT}
+
+
+async def test_kept_response_of_a_refusal_becomes_the_refusal() -> None:
+    shop = Shop(about_another(is_approved=False))
+    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
+    decision = await shop.approve()
+    assert isinstance(decision, Refused)
+    assert decision.meta.status == 422
+
+
+async def test_kept_response_that_says_otherwise_is_no_part_of_the_decision() -> None:
+    shop = Shop(about_another())
+    await shop.comes_to()
+    await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
+    decision = await shop.approve()
+    assert isinstance(decision, Refused)
+    assert decision.meta.unread == ("body",)
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "status"),
+    [
+        (reply(422, {"errors": {"email": ["is taken"]}}), UnexpectedReplyError, 422),
+        (reply(400, {"message": "bad request"}), UnexpectedReplyError, 400),
+        (reply(202, {"approved": True}), UnexpectedStatusError, 202),
+        (reply(201, b"<html>"), UnexpectedReplyError, 201),
+        (Reply(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedReplyError, 201),
+    ],
+    ids=["422", "400", "202", "201 of another form", "201 that was cut off"],
+)
+async def test_kept_response_has_the_whole_body_if_the_policy_says_so(
+    step: Step, kind: type[LoanError], status: int
+) -> None:
+    shop = Shop(step, keep="body")
+    error = await shop.comes_to()
+    assert isinstance(error, UnexpectedReplyError | UnexpectedStatusError)
+    assert type(error) is kind
+    entry = await shop.entry()
+    assert error.response is not None
+    assert (entry.state, entry.status, entry.body) == (State.UNKNOWN, status, error.response.body)
+
+
+async def test_kept_response_without_a_ledger_lies_in_a_file(tmp_path: Path) -> None:
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(about_another(), ledger=ledger, spool=tmp_path)
+    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    [file] = tmp_path.iterdir()
+    assert FISCAL_CODE not in file.read_text()
+    assert ANOTHER not in file.read_text()
+
+    ledger.faults.clear()
+    assert await import_orphans(ledger, tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+    entry = await shop.entry()
+    assert (entry.state, entry.status) == (State.UNKNOWN, 201)
+    await resolve(ledger, entry, State.APPROVED, "ticket 17")
+    decision = await shop.approve()
+    assert isinstance(decision, Approved)
+    assert decision.redirect_url == REDIRECT
+
+
+async def test_orphan_file_names_the_subject_of_its_approval(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path, key=b"0123456789abcdef")
+    await shop.comes_to(scope="spring")
+    subject = (await shop.entry()).customer
+    empty = MemoryLedger()
+    assert await import_orphans(empty, tmp_path) == 1
+    [entry] = await empty.find(customer=subject)
+    assert (entry.scope, entry.state) == ("spring", State.APPROVED)
+
+
+async def test_kept_response_that_cannot_be_encrypted_is_not_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cipher = Fernet(Fernet.generate_key())
+    shop = Shop(about_another(), encrypt=cipher)
+    cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment, return-value]
+    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    entry = await shop.entry()
+    assert (entry.state, entry.body) == (State.UNKNOWN, None)
+    assert "was not kept" in caplog.text
+
+
+@pytest.mark.parametrize(("state", "kind"), [(State.APPROVED, Approved), (State.REFUSED, Refused)])
+async def test_entry_without_a_body_is_a_decision_without_redirect(
+    state: State, kind: type[Approved | Refused]
+) -> None:
+    shop = Shop()
+    entry = await shop.put(State.UNKNOWN)
+    told = Settlement(state=state, note="by telephone", source="person")
+    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=told)
+    decision = await shop.approve()
+    assert isinstance(decision, kind)
+    assert (decision.raw, decision.amount, decision.meta.unread) == ({}, None, ("body",))
+    assert decision.meta.entry == entry.key
+    if isinstance(decision, Approved):
+        assert decision.redirect_url is None
+
+
+async def test_entry_of_a_cut_off_refusal_is_replayed_as_the_refusal() -> None:
+    cut_off = Reply(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated")
+    shop = Shop(cut_off, refused())
+    first, again = await shop.approve(), await shop.approve()
+    assert isinstance(first, Refused)
+    assert isinstance(again, Refused)
+    assert first.meta.unread == again.meta.unread == ("body",)
+    assert shop.script.left == 1

@@ -1,0 +1,352 @@
+"""Callers that are cancelled: a request is sent once, and its response is read after they left."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from canned import APPROVAL, FAULT, REFUSAL, serving
+from rawserver import until
+from recalling import SESSIONS, Shop, cancelled, held_server, request
+from remembering import held
+from stepwise import Moment, Stepwise, cancelled_at
+
+from loanasync import (
+    Approved,
+    LoanClient,
+    OutcomeUnknownError,
+    PoolTimeoutError,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+)
+from loanasync.testing import Step, approved, computed, refused, system_error
+
+OTHER = "TSTXYZ00A00A000B"
+AT_ONCE = RetryPolicy(base=0.001, cap=0.001)
+each_session = pytest.mark.parametrize("session", SESSIONS)
+
+
+class Pause:
+    """A client's wait for a retry that lasts until it is let go."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.began, self.go = asyncio.Event(), asyncio.Event()
+        shop.client._pipeline._sleep = self._sleep
+
+    async def _sleep(self, _: float) -> None:
+        self.began.set()
+        await self.go.wait()
+
+
+@pytest.mark.parametrize("leaver", [0, 1], ids=["first", "second"])
+async def test_memory_one_of_two_callers_cancelled_leaves_the_other_its_decision(leaver: int) -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
+    await arrived.wait()
+    await cancelled(calls[leaver])
+    go.set()
+    assert isinstance(await calls[1 - leaver], Approved)
+    assert isinstance(await shop.approve(), Approved)
+    assert shop.sent == 1
+
+
+@pytest.mark.parametrize("answer", [APPROVAL, REFUSAL], ids=["approved", "refused"])
+@each_session
+async def test_memory_response_after_the_last_caller_left_is_remembered(session: str, answer: bytes) -> None:
+    async with held_server(session) as (server, client):
+        for _ in range(2):
+            call = asyncio.create_task(request(client))
+            await server.asked_times(1)
+            await cancelled(call)
+        joined = asyncio.create_task(request(client))
+        await asyncio.sleep(0)
+        server.answer_all(answer)
+        kind = Approved if answer is APPROVAL else Refused
+        assert isinstance(await joined, kind)
+        assert isinstance(await request(client), kind)
+        assert server.requests == 1
+
+
+@each_session
+async def test_memory_response_that_nobody_waits_for_is_remembered(session: str) -> None:
+    async with held_server(session) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        server.answer_all(APPROVAL)
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        assert isinstance(await request(client), Approved)
+        assert server.requests == 1
+
+
+async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None:
+    """A response that arrives between the cancellation and the caller's last step is not dropped."""
+    async with held_server("own") as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        lane: Any = client._pipeline._lanes.here()
+        [wire] = lane.transport._watch.wires
+        call.cancel()
+        wire.data_received(APPROVAL)
+        await asyncio.wait({call})
+        assert call.cancelled()
+        async with asyncio.timeout(20):
+            assert isinstance(await request(client), Approved)
+        assert server.requests == 1
+
+
+@each_session
+async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str) -> None:
+    async with held_server(session, retry=AT_ONCE) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        server.script = lambda _: APPROVAL
+        server.answer_all(FAULT)
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        assert isinstance(await request(client), OutcomeUnknownError)
+        assert server.requests == 1
+        assert isinstance(await request(client, repeat_unknown=True), Approved)
+
+
+@each_session
+async def test_memory_late_500_is_retried_by_a_caller_that_waits(session: str) -> None:
+    async with held_server(session, retry=AT_ONCE) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        waiting = asyncio.create_task(request(client))
+        await asyncio.sleep(0)
+        await cancelled(call)
+        server.script = lambda _: APPROVAL
+        server.answer_all(FAULT)
+        decision = await waiting
+        assert isinstance(decision, Approved)
+        assert (decision.meta.attempts, server.requests) == (2, 2)
+
+
+@each_session
+async def test_memory_late_response_that_never_comes_is_unknown(session: str) -> None:
+    quick = Timeout(total=60, attempt=0.3, connect=0.2)
+    async with held_server(session, timeout=quick) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        await until(lambda: not server.open)
+        again = await request(client)
+        assert isinstance(again, OutcomeUnknownError)
+        assert (again.note, server.requests) == ("ReadTimeoutError", 1)
+
+
+@each_session
+async def test_memory_call_cancelled_while_connecting_sends_nothing(
+    session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, found = asyncio.Event(), asyncio.Event()
+    look_up = asyncio.get_running_loop().getaddrinfo
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        asked.set()
+        await found.wait()
+        return await look_up(*arguments, **options)
+
+    async with held_server(session, APPROVAL) as (server, client):
+        address = server.base_url.replace("127.0.0.1", "localhost")
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
+        named = LoanClient(address, shop_id="s", auth_token="t")
+        if session == "users":
+            named._pipeline = client._pipeline
+        call = asyncio.create_task(request(named))
+        await asked.wait()
+        await cancelled(call)
+        found.set()
+        assert named._memory is not None
+        assert not named._memory._flights
+        assert not named._memory._outcomes
+        assert server.requests == 0
+        assert isinstance(await request(named), Approved)
+        assert server.requests == 1
+        await named.aclose()
+
+
+async def test_memory_call_cancelled_while_connecting_is_sent_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, found = asyncio.Event(), asyncio.Event()
+    look_up = asyncio.get_running_loop().getaddrinfo
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        asked.set()
+        await found.wait()
+        return await look_up(*arguments, **options)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
+    async with serving(APPROVAL) as server:
+        address = server.base_url.replace("127.0.0.1", "localhost")
+        async with LoanClient(address, shop_id="s", auth_token="t") as client:
+            first = asyncio.create_task(request(client))
+            await asked.wait()
+            others = [asyncio.create_task(request(client)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await cancelled(first)
+            found.set()
+            assert {type(each) for each in await asyncio.gather(*others)} == {Approved}
+            assert server.requests == 1
+
+
+async def test_memory_call_cancelled_in_the_queue_sends_nothing() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, refused(), max_concurrency=1)
+    first = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    queued = asyncio.create_task(shop.approve(OTHER))
+    await asyncio.sleep(0)
+    await cancelled(queued)
+    go.set()
+    assert isinstance(await first, Approved)
+    assert shop.sent == 1
+    assert isinstance(await shop.approve(OTHER), Refused)
+
+
+async def test_memory_late_response_keeps_its_slot_until_it_comes() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, refused(), max_concurrency=1)
+    first = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await cancelled(first)
+    other = asyncio.create_task(shop.approve(OTHER))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (shop.sent, other.done()) == (1, False)
+    go.set()
+    assert isinstance(await other, Refused)
+    assert isinstance(await shop.approve(), Approved)
+
+
+async def test_memory_call_cancelled_in_a_retry_wait_is_unknown() -> None:
+    shop = Shop(system_error(), approved())
+    pause = Pause(shop)
+    call = asyncio.create_task(shop.approve())
+    await pause.began.wait()
+    await cancelled(call)
+    pause.go.set()
+    again = await shop.approve()
+    assert isinstance(again, OutcomeUnknownError)
+    assert (again.note, shop.sent) == ("CancelledError", 1)
+    assert isinstance(await shop.approve(repeat_unknown=True), Approved)
+
+
+async def test_memory_retry_wait_of_a_cancelled_caller_goes_on_with_the_next() -> None:
+    shop = Shop(system_error(), approved())
+    pause = Pause(shop)
+    first = asyncio.create_task(shop.approve())
+    await pause.began.wait()
+    others = [asyncio.create_task(shop.approve()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await cancelled(first)
+    pause.go.set()
+    decisions = await asyncio.gather(*others)
+    assert {type(each) for each in decisions} == {Approved}
+    assert shop.sent == 2
+
+
+async def test_memory_all_callers_cancelled_in_a_retry_wait_leave_it_unknown() -> None:
+    """The first caller leaves the retry to the second, which was cancelled in the same turn."""
+    shop = Shop(system_error(), approved())
+    pause = Pause(shop)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(3)]
+    await pause.began.wait()
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    assert all(call.cancelled() for call in calls)
+    pause.go.set()
+    assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert shop.sent == 1
+
+
+async def test_memory_retry_that_gets_no_slot_from_the_first_caller_is_unknown() -> None:
+    holding, arrived, go = held(refused())
+    shop = Shop(system_error(), holding, approved(), max_concurrency=1)
+    pause = Pause(shop)
+    first = asyncio.create_task(shop.approve())
+    await pause.began.wait()
+    second = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
+    other = asyncio.create_task(shop.approve(OTHER))  # takes the slot
+    await arrived.wait()
+    await cancelled(first)
+    error = await second
+    assert isinstance(error, PoolTimeoutError | SystemFaultError)
+    assert (error.outcome, error.repeatable) == ("unknown", False)
+    go.set()
+    assert isinstance(await other, Refused)
+    assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert shop.sent == 2
+
+
+@pytest.mark.parametrize("moment", ["waiting", "waking"])
+@pytest.mark.parametrize("session", ["own", "own, through aiohttp"])
+async def test_memory_call_cancelled_at_any_await_is_evaluated_once(session: str, moment: Moment) -> None:
+    async with held_server(session, APPROVAL) as (server, client):
+        server.parts = 3
+        steps = Stepwise(client.approve(FISCAL_CODE, approval_request()))
+        assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
+    for at in range(1, steps.awaits + 1):
+        async with held_server(session, APPROVAL) as (server, client):
+            server.parts = 3
+            task, _ = await cancelled_at(client.approve(FISCAL_CODE, approval_request()), at, moment)
+            assert task.cancelled() or isinstance(task.result(), Approved)
+            assert isinstance(await request(client, payload=approval_request()), Approved), at
+            assert server.requests == 1, at
+
+
+@pytest.mark.parametrize("moment", ["waiting", "waking"])
+async def test_memory_call_with_a_500_cancelled_at_any_await_never_repeats(moment: Moment) -> None:
+    """A request that may have been evaluated is not sent again by the next call."""
+    counted = Shop(system_error(), system_error(), approved())
+    steps = Stepwise(counted.client.approve(FISCAL_CODE, approval_request()))
+    await asyncio.get_running_loop().create_task(steps)
+    assert steps.awaits > 3
+    for at in range(1, steps.awaits + 1):
+        shop = Shop(system_error(), system_error(), approved(), *[approved()] * 3)
+        task, _ = await cancelled_at(shop.client.approve(FISCAL_CODE, approval_request()), at, moment)
+        sent = shop.sent
+        again = await shop.approve(payload=approval_request())
+        if sent == 0:
+            assert isinstance(again, Approved)
+        elif task.cancelled():
+            assert isinstance(again, OutcomeUnknownError | Approved)
+            assert shop.sent == sent, at
+
+
+async def test_memory_time_limit_of_the_caller_is_a_cancellation() -> None:
+    async with held_server("own") as (server, client):
+        call = asyncio.create_task(asyncio.wait_for(request(client), 30))
+        await server.asked_times(1)
+        call.cancel()
+        await asyncio.wait({call})
+        server.answer_all(REFUSAL)
+        assert isinstance(await request(client), Refused)
+        assert server.requests == 1
+
+
+async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
+    def broken(_: object) -> Step:
+        raise LookupError("no such step")
+
+    shop = Shop(computed(broken), approved())
+    with pytest.raises(LookupError):
+        await shop.approve()
+    assert shop.client._memory is not None
+    assert not shop.client._memory._flights
+    assert isinstance(await shop.approve(), OutcomeUnknownError)  # it may have been sent
+    assert shop.sent == 1

@@ -1,0 +1,289 @@
+"""The memory of a client across event loops, threads, forks, and the end of a client or its loop."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from builders import approval_request
+from canned import APPROVAL, REFUSAL
+from rawserver import until
+from recalling import SESSIONS, Shop, cancelled, held_server, request
+from remembering import held
+
+from loanasync import Approved, ClientClosedError, Decision, LoanError, OutcomeUnknownError, Refused
+from loanasync._flights import Unknown
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approved, computed, fiscal_code, refused
+
+each_session = pytest.mark.parametrize("session", SESSIONS)
+
+
+@each_session
+async def test_memory_close_waits_for_a_late_response(session: str) -> None:
+    async with held_server(session) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        closing = asyncio.create_task(client.aclose())
+        done, _ = await asyncio.wait({closing}, timeout=0.05)
+        assert not done
+        server.answer_all(APPROVAL)
+        await closing
+        memory = client._memory
+        assert memory is not None
+        [(decision, _)] = memory._outcomes.values()
+        assert isinstance(decision, Approved)
+        assert not memory._flights
+
+
+async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(3)]
+    await arrived.wait()
+    closing = asyncio.create_task(shop.client.aclose())
+    done, _ = await asyncio.wait({closing}, timeout=0.05)
+    assert not done
+    go.set()
+    assert {type(each) for each in await asyncio.gather(*calls)} == {Approved}
+    await closing
+    assert isinstance(await shop.approve(), ClientClosedError)
+
+
+async def test_memory_close_at_its_limit_makes_a_late_response_unknown() -> None:
+    async with held_server("own") as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        await client._pipeline.aclose(0.05)
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        [(outcome, _)] = memory._outcomes.values()
+        assert outcome == Unknown("unknown", "ConnectionLostError")
+        assert server.requests == 1
+
+
+def test_memory_decision_is_known_in_the_next_event_loop() -> None:
+    shop = Shop(approved())
+    first = asyncio.run(shop.approve())
+    assert asyncio.run(shop.approve()) == first
+    assert shop.sent == 1
+
+
+def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
+    shop = Shop()
+
+    async def leave() -> None:
+        step, arrived, _ = held(approved())
+        shop.script.add(step)
+        call = asyncio.create_task(shop.approve())
+        await arrived.wait()
+        del call
+
+    asyncio.run(leave())
+    again = asyncio.run(shop.approve())
+    assert isinstance(again, OutcomeUnknownError)
+    assert (again.note, shop.sent) == ("CancelledError", 1)
+
+
+def test_memory_event_loop_closed_by_hand_leaves_its_request_unknown() -> None:
+    shop = Shop(approved())
+    loop = asyncio.new_event_loop()
+    arrived = asyncio.Event()
+
+    async def never(_: object) -> Any:
+        arrived.set()
+        await asyncio.Event().wait()
+
+    async def begin() -> list[asyncio.Task[Any]]:
+        calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
+        await arrived.wait()
+        await asyncio.sleep(0)
+        return calls
+
+    shop.script._steps.appendleft(computed(never))
+    calls = loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert isinstance(asyncio.run(shop.approve()), OutcomeUnknownError)
+    assert isinstance(asyncio.run(shop.approve(repeat_unknown=True)), Approved)
+    for task in {*left, *calls}:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()  # as the collector of garbage does, late
+    assert isinstance(asyncio.run(shop.approve()), Approved)
+    assert shop.sent == 2
+
+
+def test_memory_threads_with_a_loop_each_share_one_request(served: Sandbox) -> None:
+    client = served.client()
+    decisions: list[Decision | LoanError] = []
+    for _ in range(10):
+        code, payload = fiscal_code(), approval_request()
+        asyncio.run(client.create_request({"fiscalCode": code}))
+        start = threading.Barrier(8)
+
+        def call(code: str = code, payload: Any = payload, start: threading.Barrier = start) -> None:
+            start.wait()
+            decisions.append(asyncio.run(request(client, code, payload=payload)))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {type(each) for each in decisions} == {Approved}
+    assert len(decisions) == 80
+    assert len(served.journal.calls(operation="approve")) == 10
+
+
+def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
+    shop = Shop()
+    arrived, joined = threading.Event(), threading.Event()
+    got: list[object] = []
+
+    async def first() -> None:
+        step, began, go = held(refused())
+        shop.script.add(step)
+        call = asyncio.create_task(shop.approve())
+        await began.wait()
+        arrived.set()
+        memory = shop.client._memory
+        assert memory is not None
+        [flight] = memory._flights.values()
+        await until(lambda: bool(flight.waiters))
+        await cancelled(call)
+        go.set()
+        await asyncio.to_thread(joined.wait)
+
+    async def second() -> None:
+        got.append(await shop.approve())
+
+    def other() -> None:
+        arrived.wait()
+        asyncio.run(second())
+        joined.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    asyncio.run(first())
+    thread.join()
+    assert isinstance(got[0], Refused)
+    assert shop.sent == 1
+
+
+FORKED = """
+import asyncio, os, sys, warnings
+warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+from loanasync import LoanClient, LoanError
+from loanasync.testing import approval_request
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+request = approval_request()
+async def approve(code):
+    try:
+        return type(await client.approve(code, request)).__name__
+    except LoanError as error:
+        return type(error).__name__
+async def main():
+    await client.create_request({"fiscalCode": "TSTXYZ00A00A000A"})
+    await client.create_request({"fiscalCode": "TSTXYZ00A00A000B"})
+    await approve("TSTXYZ00A00A000A")
+    call = asyncio.create_task(approve("TSTXYZ00A00A000B"))
+    memory = client._memory
+    while not any(flight.call.may_be_evaluated for flight in memory._flights.values()):
+        await asyncio.sleep(0)
+    child = os.fork()
+    if child:
+        print("parent", await call)
+        await client.aclose()
+        os.waitpid(child, 0)
+        return
+    asyncio._set_running_loop(None)
+    names = [asyncio.run(approve(f"TSTXYZ00A00A000{letter}")) for letter in "AB"]
+    print("child", *names, flush=True)
+    os._exit(0)
+asyncio.run(main())
+"""
+
+
+def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
+def test_memory_forked_child_does_not_repeat_a_request_of_its_parent(served: Sandbox) -> None:
+    done = run_script(FORKED, served.base_url)
+    assert done.stdout.splitlines() == ["child Approved OutcomeUnknownError", "parent Approved"] or (
+        done.stdout.splitlines() == ["parent Approved", "child Approved OutcomeUnknownError"]
+    ), done.stderr
+    assert len(served.journal.calls(operation="approve")) == 2
+
+
+LEFT = """
+import asyncio, gc, logging, sys
+logging.basicConfig(level=logging.WARNING)
+logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing"))
+logging.getLogger("loanasync").setLevel(logging.CRITICAL)
+from loanasync import LoanClient, LoanError
+from loanasync.testing import approval_request, fiscal_code
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+request = approval_request(tag="hangafter")
+code = fiscal_code()
+async def begin(waiters):
+    await client.create_request({"fiscalCode": code})
+    calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
+    memory = client._memory
+    while not any(flight.call.may_be_evaluated for flight in memory._flights.values()):
+        await asyncio.sleep(0.01)
+    return calls
+async def cancelled():
+    for call in await begin(3):
+        call.cancel()
+    await asyncio.sleep(0.01)
+async def left():
+    await begin(3)
+async def look():
+    try:
+        await client.approve(code, request)
+    except LoanError as error:
+        print(type(error).__name__)
+    await client.aclose()
+asyncio.run({"cancelled": cancelled, "left": left}[sys.argv[2]]())
+gc.collect()
+asyncio.run(look())
+"""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "left"])
+def test_memory_loop_that_ends_amid_a_request_logs_no_warning(served: Sandbox, how: str) -> None:
+    """No "Task was destroyed", no "never awaited", no exception that nobody retrieves."""
+    done = run_script(LEFT, served.base_url, how)
+    assert (done.stderr, done.stdout) == ("", "OutcomeUnknownError\n")
+    assert len(served.journal.calls(operation="approve")) == 1
+
+
+@each_session
+async def test_memory_late_response_leaves_no_task_and_no_connection_behind(session: str) -> None:
+    before = asyncio.all_tasks()
+    async with held_server(session) as (server, client):
+        for number in range(5):
+            call = asyncio.create_task(request(client, scope=str(number)))
+            await server.asked_times(number + 1)
+            await cancelled(call)
+            server.answer_all(REFUSAL)
+            memory = client._memory
+            assert memory is not None
+            await until(lambda memory=memory: not memory._flights)  # type: ignore[misc]
+        assert server.most_open == 1
+        assert client._pipeline._lanes.here()._calls == 0
+    assert asyncio.all_tasks() == before

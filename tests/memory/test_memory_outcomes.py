@@ -1,0 +1,303 @@
+"""A client without a ledger requests an approval once, and remembers its outcome."""
+
+import asyncio
+from typing import Any
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, approval_request
+from recalling import Shop, request
+from remembering import held
+
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    Decision,
+    InFlightError,
+    LoanClient,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    ReadTimeoutError,
+    Refused,
+    Timeout,
+)
+from loanasync._memory import Memory
+from loanasync.testing import (
+    Step,
+    approved,
+    conflict,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    refused,
+    rejected,
+    reply,
+    system_error,
+    timed_out,
+)
+
+EVALUATED = domain_error("User already evaluated for approval")
+OTHER = "TSTXYZ00A00A000B"
+UNKNOWN = {
+    "connection lost": [connection_lost()],
+    "read timeout": [timed_out()],
+    "409": [conflict()],
+    "500 to each attempt": [system_error()] * 3,
+    "500, then no connection": [system_error(), not_connected()],
+    "502": [reply(502)],
+    "201 without a decision": [reply(201, b"")],
+    "another domain message": [domain_error("Something new")],
+}
+NOT_EVALUATED = {
+    "no connection": not_connected(),
+    "403": denied(),
+    "400 of a field": rejected({"email": "is taken"}),
+    "user not found": domain_error("User not found"),
+    "429": reply(429),
+}
+
+
+async def test_memory_overlapping_calls_share_one_request() -> None:
+    step, arrived, go = held(refused())
+    shop = Shop(step)
+    light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
+    calls = [asyncio.create_task(request(client)) for client in [shop.client, light] * 25]
+    await arrived.wait()
+    go.set()
+    decisions = await asyncio.gather(*calls)
+    assert shop.sent == 1
+    assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
+
+
+async def test_memory_overlapping_calls_get_errors_of_their_own() -> None:
+    step, arrived, go = held(timed_out())
+    shop = Shop(step)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(5)]
+    await arrived.wait()
+    go.set()
+    errors = await asyncio.gather(*calls)
+    assert {type(error) for error in errors} == {ReadTimeoutError}
+    assert len({id(error) for error in errors}) == 5
+    assert shop.sent == 1
+
+
+@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
+async def test_memory_decision_is_returned_without_a_request(step: Step, kind: type[Decision]) -> None:
+    shop = Shop(step)
+    first = await shop.approve()
+    again = await shop.approve(repeat_unknown=True)
+    elsewhere = await request(shop.client.with_options(timeout=Timeout(total=30, attempt=20)))
+    assert isinstance(first, kind)
+    assert first == again == elsewhere
+    assert shop.sent == 1
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+async def test_memory_unknown_outcome_blocks_later_calls(name: str) -> None:
+    shop = Shop(*UNKNOWN[name], approved())
+    first = await shop.approve()
+    assert isinstance(first, LoanError)
+    assert (first.outcome, first.repeatable) == ("unknown", False)
+    for _ in range(2):
+        again = await shop.approve()
+        assert isinstance(again, OutcomeUnknownError)
+        assert (again.state, again.note, again.repeatable) == ("unknown", type(first).__name__, False)
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("step", [EVALUATED, reply(409, {"error": "The user was already evaluated"})])
+async def test_memory_lost_decision_blocks_all_later_calls(step: Step) -> None:
+    shop = Shop(step, approved())
+    await shop.approve()
+    for repeat_unknown in (False, True):
+        again = await shop.approve(repeat_unknown=repeat_unknown)
+        assert isinstance(again, OutcomeUnknownError)
+        assert again.state == "lost"
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+async def test_memory_repeat_unknown_sends_the_request_again(name: str) -> None:
+    shop = Shop(*UNKNOWN[name], refused())
+    await shop.approve()
+    assert isinstance(await shop.approve(repeat_unknown=True), Refused)
+    assert isinstance(await shop.approve(), Refused)
+    assert shop.script.left == 0
+
+
+@pytest.mark.parametrize("name", NOT_EVALUATED)
+async def test_memory_unknown_outcome_survives_an_error_of_its_repeat(name: str) -> None:
+    shop = Shop(timed_out(), NOT_EVALUATED[name], approved())
+    await shop.approve()
+    assert isinstance(await shop.approve(repeat_unknown=True), LoanError)
+    assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("name", NOT_EVALUATED)
+async def test_memory_call_that_was_not_evaluated_is_sent_again(name: str) -> None:
+    shop = Shop(NOT_EVALUATED[name], approved())
+    assert isinstance(await shop.approve(), LoanError)
+    assert isinstance(await shop.approve(), Approved)
+
+
+async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, refused())
+    first = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    other = await shop.approve(payload=approval_request(amount=99_000))
+    assert isinstance(other, PayloadMismatchError)
+    assert (other.state, other.outcome, shop.sent) == ("inflight", "unknown", 1)
+    go.set()
+    assert isinstance(await first, Approved)
+    assert isinstance(await shop.approve(payload=approval_request(amount=99_000)), Refused)
+
+
+async def test_memory_order_of_members_makes_no_other_payload() -> None:
+    shop = Shop(approved())
+    await shop.approve(payload=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
+    again = await shop.approve(payload=approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}}))
+    assert (type(again), shop.sent) == (Approved, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"code": OTHER}, {"scope": "2"}, {"payload": approval_request(order_token="2")}],
+    ids=["customer", "scope", "order token"],
+)
+async def test_memory_other_application_is_sent_by_itself(options: dict[str, Any]) -> None:
+    shop = Shop(approved(), refused())
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(**options), Refused)
+
+
+async def test_memory_other_shop_is_sent_by_itself() -> None:
+    steps = [held(approved()), held(refused())]
+    shop = Shop(*(step for step, _, _ in steps))
+    another = shop.client.with_options(shop_id="another", auth_token="another-token")
+    calls = [asyncio.create_task(request(client)) for client in (shop.client, another)]
+    for _, arrived, go in steps:
+        await arrived.wait()
+        go.set()
+    assert [type(each) for each in await asyncio.gather(*calls)] == [Approved, Refused]
+    assert [type(await request(client)) for client in (shop.client, another)] == [Approved, Refused]
+    assert shop.sent == 2
+
+
+async def test_memory_waiter_waits_no_longer_than_its_own_time() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step)
+    first = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    late = await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
+    assert isinstance(late, InFlightError)
+    assert (late.outcome, late.repeatable) == ("unknown", False)
+    go.set()
+    assert isinstance(await first, Approved)
+
+
+async def test_memory_beyond_its_size_forgets_the_oldest() -> None:
+    shop = Shop(*[approved()] * 4)
+    shop.client._memory = Memory(None, most=2)
+    for scope in ("1", "2", "3"):
+        await shop.approve(scope=scope)
+    assert len(shop.client._memory._outcomes) == 2
+    for scope in ("3", "2"):
+        await shop.approve(scope=scope)
+    assert shop.sent == 3
+    await shop.approve(scope="1")
+    assert shop.sent == 4
+
+
+@pytest.mark.parametrize(("age", "sent"), [(3599.0, 1), (3600.0, 2)])
+async def test_memory_outcome_is_forgotten_after_an_hour(
+    age: float, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("loanasync._memory.monotonic", lambda: now)
+    shop = Shop(approved(), approved())
+    await shop.approve()
+    now += age
+    assert isinstance(await shop.approve(), Approved)
+    assert shop.sent == sent
+
+
+async def test_memory_old_outcomes_leave_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("loanasync._memory.monotonic", lambda: now)
+    shop = Shop(*[approved()] * 4)
+    for scope in ("1", "2", "3"):
+        await shop.approve(scope=scope)
+    now += 3601
+    await shop.approve(scope="4")
+    assert shop.client._memory is not None
+    assert len(shop.client._memory._outcomes) == 1
+
+
+async def test_memory_repr_shows_nothing_personal() -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(approved(), timed_out(), step)
+    await shop.approve()
+    await shop.approve(OTHER)
+    waiting = asyncio.create_task(shop.approve("TSTXYZ00A00A000C"))
+    await arrived.wait()
+    memory = shop.client._memory
+    assert memory is not None
+    flights = [getattr(flight, name) for flight in memory._flights.values() for name in flight.__slots__]
+    shown = repr([shop.client, memory, vars(memory), flights])
+    asked = approval_request()
+    persons = ("TSTXYZ", asked.email, asked.mobile_phone, asked.last_name, asked.address, "test-token")
+    assert not [each for each in persons if str(each) in shown]
+    go.set()
+    await waiting
+
+
+async def test_memory_turned_off_sends_each_call() -> None:
+    shop = Shop(approved(), timed_out(), refused(), remember=False)
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(), ReadTimeoutError)
+    assert isinstance(await shop.approve(), Refused)
+
+
+async def test_memory_turned_off_lets_overlapping_calls_be_sent() -> None:
+    steps = [held(approved()), held(refused())]
+    shop = Shop(*(step for step, _, _ in steps), remember=False)
+    calls = [asyncio.create_task(shop.approve()) for _ in steps]
+    for _, arrived, _ in steps:
+        await arrived.wait()
+    for _, _, go in steps:
+        go.set()
+    assert {type(each) for each in await asyncio.gather(*calls)} == {Approved, Refused}
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "yes"])
+def test_memory_setting_of_a_wrong_type_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LoanClient("https://loans.example.com", shop_id="s", auth_token="t", remember=wrong)
+    assert caught.value.setting == "remember"
+
+
+async def test_memory_keeps_approvals_only() -> None:
+    shop = Shop(*[reply(200, {})] * 2)
+    for _ in range(2):
+        await shop.client.create_request({"fiscalCode": FISCAL_CODE})
+    assert shop.sent == 2
+
+
+async def test_memory_of_another_client_is_another_one() -> None:
+    shop = Shop(approved(), refused())
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await request(shop.script.client()), Refused)
+
+
+async def test_memory_decision_keeps_its_redirect() -> None:
+    shop = Shop(approved(redirect_url="https://pay.example.com/#t"))
+    await shop.approve()
+    again = await shop.approve()
+    assert isinstance(again, Approved)
+    assert again.redirect_url == "https://pay.example.com/#t"
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        again.redirect_url = None  # type: ignore[misc]

@@ -1,0 +1,72 @@
+"""Requests that are sent again although an earlier one has an unknown outcome, with and without a ledger."""
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+
+from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedReplyError
+from loanasync.ledger import LedgerPolicy, MemoryLedger
+from loanasync.testing import (
+    ScriptedTransport,
+    Step,
+    approved,
+    connection_lost,
+    denied,
+    not_connected,
+    rejected,
+    reply,
+)
+
+ERRORS = {
+    "403": denied(),
+    "fields": rejected({"city": ["This value should not be blank."]}),
+    "404": reply(404),
+    "not connected": not_connected(),
+}
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
+@pytest.mark.parametrize("step", ERRORS.values(), ids=ERRORS)
+async def test_repeat_unknown_error_has_an_unknown_outcome(step: Step, *, ledger: bool) -> None:
+    script = ScriptedTransport(connection_lost(), step, approved())
+    async with script.client(ledger=MemoryLedger() if ledger else None) as client:
+        with pytest.raises(LoanError):
+            await client.approve(FISCAL_CODE, approval_request())
+        with pytest.raises(LoanError) as caught:
+            await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
+        assert (caught.value.outcome, caught.value.repeatable) == ("unknown", False)
+        with pytest.raises(OutcomeUnknownError):
+            await client.approve(FISCAL_CODE, approval_request())
+        again = await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
+    assert again.approved
+    assert len(script.sent) == 3
+
+
+async def test_ledger_probe_that_is_denied_has_an_unknown_outcome() -> None:
+    script = ScriptedTransport(connection_lost(), denied())
+    async with script.client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(unknown="probe")) as client:
+        for _ in range(2):
+            with pytest.raises(LoanError) as caught:
+                await client.approve(FISCAL_CODE, approval_request())
+            assert caught.value.outcome == "unknown"
+    assert len(script.sent) == 2
+
+
+async def test_first_call_that_is_not_connected_is_repeatable() -> None:
+    script = ScriptedTransport(not_connected(), approved())
+    async with script.client() as client:
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+        assert (caught.value.outcome, caught.value.repeatable) == ("not_sent", True)
+        assert (await client.approve(FISCAL_CODE, approval_request())).approved
+
+
+async def test_memory_keeps_a_response_that_is_unclassified() -> None:
+    body = b'{"approved": true, "redirectUrl": "https://example.com/#t", "fiscalCode": "TSTXYZ00A00A000B"}'
+    script = ScriptedTransport(reply(201, body))
+    async with script.client() as client:
+        with pytest.raises(UnexpectedReplyError) as first:
+            await client.approve(FISCAL_CODE, approval_request())
+        with pytest.raises(OutcomeUnknownError) as second:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert first.value.response == second.value.response == RawResponse(201, body)
+    assert "example.com" not in repr(first.value) + repr(second.value)

@@ -1,0 +1,39 @@
+"""Calls of each endpoint, and a function that reads a response to one without a loop or a socket."""
+
+import json
+from typing import Any
+
+from builders import FISCAL_CODE, approval_request, user_data
+
+from loanasync import Dialect, Meta
+from loanasync import _calls as calls
+from loanasync._calls import Call, Reply
+from loanasync._configuration import configure
+
+SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
+STREET = Dialect.street_number()
+APPROVE = calls.approve(SHOP, STREET, FISCAL_CODE, approval_request())
+COMPLETE = calls.complete(SHOP, STREET, FISCAL_CODE, user_data())
+CREATE = calls.create_request(SHOP, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = calls.upload_documents(SHOP, FISCAL_CODE, {})
+
+
+def read(
+    call: Call,
+    status: int,
+    body: object,
+    *,
+    attempts: int = 1,
+    fault: str | None = None,
+    after_unknown: bool = False,
+) -> Any:
+    """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reply = Reply(status=status, headers={}, body=content, fault=fault)
+    meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
+    return call.read(reply, meta)
+
+
+def errors(**said: object) -> dict[str, object]:
+    """Return an error body (spec §7)."""
+    return {"errors": said}

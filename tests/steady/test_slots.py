@@ -1,0 +1,134 @@
+"""A slot is free while its call waits for a retry, and how long a Retry-After may keep a call waiting."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from canned import APPROVAL, FAULT, approve, serving
+from recalling import Shop, request
+from remembering import held
+
+from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
+from loanasync.testing import approved, refused, system_error
+
+OTHER = "TSTXYZ00A00A000B"
+
+
+def paused(shop: Shop) -> tuple[asyncio.Event, asyncio.Event]:
+    """Return an event that a wait for a retry sets, and one that ends the wait."""
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        began.set()
+        await go.wait()
+
+    shop.client._pipeline._sleep = sleep
+    return began, go
+
+
+async def test_slot_is_free_while_a_call_waits_for_its_retry() -> None:
+    shop = Shop(system_error(), refused(), approved(), max_concurrency=1)
+    began, go = paused(shop)
+    first = asyncio.create_task(shop.approve())
+    await began.wait()
+    assert isinstance(await shop.approve(OTHER), Refused)
+    assert not first.done()
+    go.set()
+    decision = await first
+    assert isinstance(decision, Approved)
+    assert decision.meta.attempts == 2
+
+
+async def test_slot_taken_meanwhile_is_waited_for() -> None:
+    step, arrived, leave = held(refused())
+    shop = Shop(system_error(), step, approved(), max_concurrency=1)
+    began, go = paused(shop)
+    first = asyncio.create_task(shop.approve())
+    await began.wait()
+    other = asyncio.create_task(shop.approve(OTHER))
+    await arrived.wait()
+    go.set()
+    await asyncio.sleep(0)
+    assert (shop.sent, first.done()) == (2, False)
+    leave.set()
+    assert isinstance(await first, Approved)
+    assert isinstance(await other, Refused)
+
+
+@pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
+async def test_slot_not_to_be_had_again_is_a_system_fault(options: dict[str, Any]) -> None:
+    step, arrived, leave = held(refused())
+    shop = Shop(system_error(), step, approved(), max_concurrency=1, **options)
+    began, go = paused(shop)
+    first = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
+    await began.wait()
+    other = asyncio.create_task(shop.approve(OTHER))
+    await arrived.wait()
+    go.set()
+    error = await first
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.outcome, error.repeatable) == ("slot", "unknown", False)
+    assert (error.attempts, shop.sent) == (1, 2)
+    leave.set()
+    assert isinstance(await other, Refused)
+    if not options:
+        assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert shop.script.left == 1
+
+
+async def test_slots_of_calls_that_retry_serve_a_crowd() -> None:
+    """Each of ten customers is answered with a 500 first, over two slots."""
+    async with serving() as server:
+        server.script = lambda number: FAULT if number < 10 else APPROVAL
+        async with server.client(
+            remember=True, max_concurrency=2, retry=RetryPolicy(base=0.05, cap=0.05)
+        ) as client:
+            codes = [f"TSTXYZ00A00A000{letter}" for letter in "ABCDEFGHIJ"]
+            ended = await asyncio.gather(*(request(client, code) for code in codes))
+        assert all(isinstance(each, Approved | SystemFaultError) for each in ended)
+        assert server.most_open <= 2
+
+
+async def test_slot_of_a_call_cancelled_in_a_retry_wait_is_not_given_back_twice() -> None:
+    shop = Shop(system_error(), *[held(approved())[0]] * 2, max_concurrency=1)
+    began, _ = paused(shop)
+    first = asyncio.create_task(shop.approve())
+    await began.wait()
+    first.cancel()
+    await asyncio.wait({first})
+    calls = [asyncio.create_task(shop.approve(code)) for code in (OTHER, "TSTXYZ00A00A000C")]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert shop.sent == 2  # one after the other
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+
+
+@pytest.mark.parametrize(("jitter", "waited"), [(0.0, 5.0), (1.0, 5.2)])
+async def test_retry_after_of_a_minute_is_clamped(
+    jitter: float, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenacity.wait.random.uniform", lambda least, most: least + (most - least) * jitter)
+    shop = Shop(system_error(retry_after=60), approved())
+    decision = await shop.client.approve(
+        FISCAL_CODE, approval_request(), timeout=Timeout(total=10, attempt=5, connect=1)
+    )
+    assert isinstance(decision, Approved)
+    assert shop.script.clock.slept == pytest.approx([waited])
+
+
+async def test_retry_after_beyond_the_deadline_ends_the_call() -> None:
+    shop = Shop(system_error(retry_after=60), approved())
+    error = await shop.approve(timeout=Timeout(total=4, attempt=3, connect=1))
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, error.outcome, shop.script.left) == ("deadline", "unknown", 1)
+
+
+async def test_retry_after_of_the_last_500_is_told_to_the_caller() -> None:
+    fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\nX-Request-Id: r-17\r\n\r\n", 1)
+    async with serving(fault) as server, server.client(retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(SystemFaultError) as caught:
+            await approve(client)
+    assert (caught.value.meta.retry_after, caught.value.meta.request_id) == ("60", "r-17")

@@ -1,0 +1,128 @@
+"""Spans and metrics of approvals that the client's memory answers, joins or blocks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, approval_request
+from opentelemetry.sdk.trace import ReadableSpan
+
+from loanasync import Approved, LoanClient, OutcomeUnknownError, PayloadMismatchError
+from loanasync.ledger import MemoryLedger
+from loanasync.testing import (
+    Recorder,
+    ScriptedTransport,
+    Sent,
+    Step,
+    approved,
+    computed,
+    connection_lost,
+)
+
+
+def approve(client: LoanClient) -> Awaitable[object]:
+    return client.approve(FISCAL_CODE, approval_request())
+
+
+def calls(recorder: Recorder) -> list[dict[str, Any]]:
+    names = ("loanasync.attempts", "loanasync.outcome", "loanasync.ledger")
+
+    def told(span: ReadableSpan) -> dict[str, Any]:
+        return {name.removeprefix("loanasync."): (span.attributes or {}).get(name) for name in names}
+
+    return [told(span) for span in recorder.spans() if span.name == "loanasync.approve"]
+
+
+def decisions(recorder: Recorder) -> dict[str, float]:
+    return {
+        outcome: recorder.metric("loanasync.decisions", {"loanasync.outcome": outcome}).sum
+        for outcome in ("approved", "refused", "unknown")
+    }
+
+
+def client_of(recorder: Recorder, *steps: Step, **options: Any) -> LoanClient:
+    providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
+    return ScriptedTransport(*steps).client(**providers, **options)
+
+
+def held(answer: Step) -> tuple[Step, asyncio.Event, asyncio.Event]:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: Sent) -> Step:
+        arrived.set()
+        await go.wait()
+        return answer
+
+    return computed(hold), arrived, go
+
+
+async def test_remembered_decision_has_its_own_span_and_no_attempt() -> None:
+    recorder = Recorder()
+    client = client_of(recorder, approved())
+    for _ in range(2):
+        await approve(client)
+    assert calls(recorder) == [
+        {"attempts": 1, "outcome": "approved", "ledger": None},
+        {"attempts": 0, "outcome": "approved", "ledger": "remembered"},
+    ]
+    assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
+
+
+async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
+    recorder = Recorder()
+    client = client_of(recorder, connection_lost())
+    with pytest.raises(Exception, match="the service may have received"):
+        await approve(client)
+    with pytest.raises(OutcomeUnknownError):
+        await approve(client)
+    assert calls(recorder)[1] == {"attempts": 0, "outcome": "unknown", "ledger": "blocked"}
+    assert decisions(recorder) == {"approved": 0, "refused": 0, "unknown": 1}
+
+
+@pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
+async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]]) -> None:
+    recorder, (step, arrived, go) = Recorder(), held(approved())
+    client = client_of(recorder, step, **options())
+    first = asyncio.ensure_future(approve(client))
+    await arrived.wait()
+    second = asyncio.ensure_future(approve(client))
+    with pytest.raises(PayloadMismatchError):
+        await client.approve(FISCAL_CODE, attrs.evolve(approval_request(), amount=46_000))
+    go.set()
+    await asyncio.gather(first, second)
+    ends = sorted(
+        (each["ledger"] or "claimed", each["attempts"], each["outcome"]) for each in calls(recorder)
+    )
+    assert ends == [("claimed", 1, "approved"), ("joined", 0, "approved"), ("joined", 0, "unknown")]
+    assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
+
+
+async def test_cancelled_call_with_ledger_ends_its_span_with_the_outcome() -> None:
+    recorder, (step, arrived, go) = Recorder(), held(approved())
+    client = client_of(recorder, step, ledger=MemoryLedger())
+    caller = asyncio.ensure_future(approve(client))
+    await arrived.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    go.set()
+    await client.aclose()
+    assert calls(recorder) == [{"attempts": 1, "outcome": "approved", "ledger": "claimed"}]
+    assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
+
+
+async def test_cancelled_call_is_unknown_in_its_span_and_remembered() -> None:
+    recorder, (step, arrived, go) = Recorder(), held(approved())
+    client = client_of(recorder, step)
+    caller = asyncio.ensure_future(approve(client))
+    await arrived.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    go.set()
+    assert isinstance(await approve(client), Approved)
+    first, second = calls(recorder)
+    assert first == {"attempts": 1, "outcome": "unknown", "ledger": None}
+    assert (second["attempts"], second["outcome"]) == (0, "approved")

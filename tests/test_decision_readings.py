@@ -1,0 +1,282 @@
+"""Decisions of `approve`, read from the status and from what arrived of the body (spec §3, §4.1, §7)."""
+
+import json
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from reading import APPROVE, errors, read
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    CannotCompleteError,
+    Problem,
+    RawResponse,
+    Refused,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+)
+from loanasync.testing import reply, scripted_client
+
+LARGEST = 1 << 20
+
+
+def unknown(status: int, body: object, fault: str | None = None) -> UnexpectedReplyError:
+    """Read a response that must be unexpected, and check that its error keeps it."""
+    error = read(APPROVE, status, body, fault=fault)
+    assert isinstance(error, UnexpectedReplyError), error
+    assert (error.outcome, error.repeatable, error.status) == ("unknown", False, status)
+    received = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert error.response == RawResponse(status, received)
+    assert error.operation == "approve"
+    return error
+
+
+def test_approve_201_with_approved_true_is_approved() -> None:
+    decision = read(APPROVE, 201, {"approved": True, "redirectUrl": "https://x.example/#t"})
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.unread) == ("https://x.example/#t", ())
+
+
+def test_approve_201_with_approved_false_is_refused() -> None:
+    """One description lists no 422, so in it a refusal can only be a 201 (spec §4.1)."""
+    decision = read(APPROVE, 201, {"approved": False, "amount": 45_000})
+    assert isinstance(decision, Refused)
+    assert (decision.meta.status, decision.amount, decision.meta.unread) == (201, 45_000, ())
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({}, "approved: missing"),
+        ({"redirectUrl": "https://x.example/#t"}, "approved: missing"),
+        ({"approved": "true"}, "approved: expected a boolean"),
+        ({"approved": 1}, "approved: expected a boolean"),
+        ({"approved": None}, "approved: expected a boolean"),
+        (b'{"approved":true,"approved":true}', "approved: given more than once"),
+        (b'{"approved":true,"\\u0061pproved":false}', "approved: given more than once"),
+        (b"", "body: empty"),
+        (b"<html>", "body: not JSON"),
+        (b"[true]", "body: not a JSON object"),
+        (b'"approved"', "body: not a JSON object"),
+    ],
+    ids=str,
+)
+def test_approve_201_without_a_boolean_is_unknown(body: object, reason: str) -> None:
+    assert unknown(201, body).reasons == (reason,)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "timed out"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        b'{"approved":true',
+        b'{"approved" : true , "redirectUrl":"https://x.exa',
+        b'{"amount":45000,"approved":true,"note":"\\"approved\\": false","city":"Ro',
+        b'{"note":"{[","approved":true,"x":[{"y":1}],"net',
+        b'{"x":{"y":[1]},"city":"Forl\\u00ec","approved":true,"net',
+        b'{"fiscalCode":"TSTXYZ00A00A000A","approved":true,',
+        b'{"approved":true,"fiscalCode":"TSTXYZ0',
+        b'\xef\xbb\xbf{"approved":true,',
+    ],
+    ids=str,
+)
+def test_approve_201_cut_off_after_approved_true_is_approved(part: bytes, fault: str) -> None:
+    decision = read(APPROVE, 201, part, fault=fault)
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.unread, decision.meta.status) == (None, ("body",), 201)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"",
+        b"{",
+        b'{"approved"',
+        b'{"approved":',
+        b'{"approved":tru',
+        b'{"approved":"true",',
+        b'{"approved":1,',
+        b'{"approved":false,"amount":4',
+        b'{"approved":true,"approved":true,',
+        b'{"approved":true,"approved":false,',
+        b'{"approved":true,"approved":fal',
+        b'{"data":{"approved":true},"x',
+        b'{"data":{"approved":true',
+        b'{"approved":true,"data":{"approved":false},"x',
+        b'{"list":[{"approved":true}],"x',
+        b'[{"approved":true},',
+        b'"approved":true',
+        b'{"note":"\\"approved\\": true","am',
+        b'{"x":1}{"approved":true,',
+        b'{"approved":true,"\\u0061pproved":false,',
+        b'{"x\\"approved":true,',
+        b"<html>approved",
+    ],
+    ids=str,
+)
+def test_approve_201_cut_off_without_one_true_is_unknown(part: bytes) -> None:
+    assert unknown(201, part, "truncated").reasons == ("body: truncated",)
+
+
+def test_approve_201_cut_off_after_many_trues_is_read_at_once() -> None:
+    """Each value costs a pass over the body, so only a few are looked at."""
+    unknown(201, b"{" + b'"approved":true,' * (LARGEST // 16 - 1), "truncated")
+
+
+def test_approve_201_broken_json_with_approved_true_is_approved() -> None:
+    decision = read(APPROVE, 201, b'{"approved":true,"redirectUrl":https://x.example}')
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.unread) == (None, ("body",))
+
+
+def test_approve_201_too_large_with_approved_true_is_approved() -> None:
+    part = b'{"approved":true,"note":"' + b"x" * LARGEST
+    decision = read(APPROVE, 201, part[:LARGEST], fault="too large")
+    assert isinstance(decision, Approved)
+    assert decision.meta.unread == ("body",)
+
+
+def test_approve_201_too_large_without_approved_is_unknown() -> None:
+    part = b'{"note":"' + b"x" * LARGEST
+    assert unknown(201, part[:LARGEST], "too large").reasons == ("body: too large",)
+
+
+def test_approve_422_with_approved_false_is_refused() -> None:
+    decision = read(APPROVE, 422, {"approved": False, "amount": 45_000})
+    assert isinstance(decision, Refused)
+    assert (decision.meta.status, decision.amount, decision.meta.unread) == (422, 45_000, ())
+
+
+@pytest.mark.parametrize("body", [b"", b" \r\n\t"], ids=str)
+def test_approve_422_with_an_empty_body_is_refused(body: bytes) -> None:
+    decision = read(APPROVE, 422, body)
+    assert isinstance(decision, Refused)
+    assert decision.meta.unread == ("body",)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"approved": True}, "approved: contradicts status 422"),
+        ({}, "approved: missing"),
+        ({"approved": "false"}, "approved: expected a boolean"),
+        ({"approved": 0}, "approved: expected a boolean"),
+        ({"approved": None}, "approved: expected a boolean"),
+        (b'{"approved":false,"approved":false}', "approved: given more than once"),
+        (b"<html>", "body: not JSON"),
+        (b'{"approved":false', "body: not JSON"),
+        (b"[]", "body: not a JSON object"),
+        (b"false", "body: not a JSON object"),
+        (b'{"approved":false,"city":"Forl\xec"}', "body: not UTF-8"),
+    ],
+    ids=str,
+)
+def test_approve_422_without_approved_false_is_unknown(body: object, reason: str) -> None:
+    error = unknown(422, body)
+    assert (error.reasons, error.problems) == ((reason,), ())
+
+
+def test_approve_422_with_validation_errors_keeps_its_problems() -> None:
+    """Many frameworks answer with 422 to a request that breaks their rules."""
+    error = unknown(422, errors(lastname=["This value should not be blank."], email="anna@example.com: no"))
+    assert error.problems == (
+        Problem("last_name", "lastname", "This value should not be blank."),
+        Problem("email", "email", "***: no"),
+    )
+    assert "This value should not be blank." in str(error)
+
+
+def test_approve_422_cut_off_after_approved_false_is_refused() -> None:
+    for fault in ("truncated", "timed out", "too large"):
+        decision = read(APPROVE, 422, b'{"approved":false,"amount":45', fault=fault)
+        assert isinstance(decision, Refused)
+        assert (decision.meta.unread, decision.amount) == (("body",), None)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"",
+        b'{"approved"',
+        b'{"approved":fals',
+        b'{"approved":true,',
+        b'{"approved":0,',
+        b'{"approved":false,"approved":false,',
+        b'{"approved":false,"x":{"approved":false},',
+        b'{"x":{"approved":false},',
+        b'{"errors":{"email":["bl',
+    ],
+    ids=str,
+)
+def test_approve_422_cut_off_without_one_false_is_unknown(part: bytes) -> None:
+    assert unknown(422, part, "truncated").reasons == ("body: truncated",)
+
+
+def test_approve_409_is_unknown_and_says_so() -> None:
+    """Spec §4.1, §7: "request cannot be completed" is no proof that nobody was evaluated."""
+    error = read(APPROVE, 409, {"errors": "The request cannot be completed"})
+    assert type(error) is CannotCompleteError
+    assert (error.outcome, error.repeatable) == ("unknown", False)
+    assert "the service may have evaluated the customer" in str(error)
+
+
+@pytest.mark.parametrize("status", [400, 409])
+@pytest.mark.parametrize(
+    "text",
+    ["User already evaluated for approval", "This customer has already been EVALUATED", "già valutato"],
+)
+def test_approve_already_evaluated_is_unknown(status: int, text: str) -> None:
+    for said in (text, {"domain": [text]}, {"fiscalCode": [text]}):
+        error = read(APPROVE, status, {"errors": said})
+        assert type(error) is AlreadyEvaluatedError
+        assert (error.status, error.outcome, error.repeatable) == (status, "unknown", False)
+
+
+@pytest.mark.parametrize("status", [200, 202, 204, 303])
+def test_approve_other_status_with_approved_is_no_decision(status: int) -> None:
+    error = read(APPROVE, status, {"approved": True})
+    assert type(error) is UnexpectedStatusError
+    assert (error.outcome, error.response) == ("unknown", RawResponse(status, b'{"approved": true}'))
+
+
+@pytest.mark.parametrize("url", ["", " ", "\t\n"], ids=ascii)
+def test_approve_blank_redirect_is_none_and_unread(url: str) -> None:
+    """Spec §1.3: a customer cannot be sent to an empty address."""
+    decision = read(APPROVE, 201, {"approved": True, "redirectUrl": url})
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.unread) == (None, ("redirectUrl",))
+    assert decision.raw["redirectUrl"] == url
+
+
+def test_approve_missing_redirect_is_none_and_not_unread() -> None:
+    for body in ({"approved": True}, {"approved": True, "redirectUrl": None}):
+        decision = read(APPROVE, 201, body)
+        assert (decision.redirect_url, decision.meta.unread) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"approved":true,"redirectUrl":"https://a.example","redirectUrl":"https://b.example"}',
+        b'{"approved":true,"redirectUrl":5}',
+    ],
+)
+def test_approve_unusable_redirect_costs_no_decision(body: bytes) -> None:
+    """Which of two redirects is right is not known, so none is returned."""
+    decision = read(APPROVE, 201, body)
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.unread) == (None, ("redirectUrl",))
+
+
+async def test_approve_unknown_reply_is_raised_with_its_response() -> None:
+    client = scripted_client(reply(201, {"redirectUrl": "https://x.example/#t", "email": "anna@example.com"}))
+    with pytest.raises(UnexpectedReplyError) as caught:
+        await client.approve(FISCAL_CODE, approval_request())
+    error = caught.value
+    assert error.response is not None
+    assert b"https://x.example/#t" in error.response.body
+    for shown in (repr(error), str(error), repr(error.response), repr(error.args)):
+        assert "x.example" not in shown
+        assert "anna" not in shown
+    assert repr(error.response) == "RawResponse(status=201, body=***)"

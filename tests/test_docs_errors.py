@@ -1,0 +1,73 @@
+"""Tests of docs/reference/errors.md: the classes have the values of its table, and it names every class."""
+
+import pytest
+from errorspage import ABSTRACT, GROUPS, PAGE, Row, with_table
+
+from loanasync import Meta, errors
+
+ROWS = [row for rows in GROUPS.values() for row in rows]
+UNREPEATABLE = {"not_evaluated", "unknown", "approved", "refused", "done"}
+
+
+def test_errors_page_has_the_table_of_the_classes() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page) == page, "python tests/errorspage.py --write"
+
+
+def test_errors_page_names_every_error_that_a_call_raises() -> None:
+    shown = {type(row.error) for row in ROWS}
+    assert shown == {getattr(errors, name) for name in errors.__all__} - set(ABSTRACT)
+
+
+def test_errors_page_rows_are_distinct() -> None:
+    cells = [(type(row.error), row.when) for row in ROWS]
+    assert len(set(cells)) == len(cells)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{type(row.error).__name__}: {row.when}")
+def test_error_after_evaluation_is_not_repeatable(row: Row) -> None:
+    for error in row.examples:
+        assert not (error.repeatable and error.outcome in UNREPEATABLE)
+
+
+# The outcomes that users are promised. The table follows the classes, so the test below pins the classes.
+DECIDED = {
+    "not_sent, not repeatable": {"InvalidRequestError", "ConfigurationError", "ClientClosedError"},
+    "not_sent, repeatable": {
+        *("PoolTimeoutError", "ConnectError", "DeadlineExceededError", "ReadTimeoutError"),
+        "LedgerUnavailableError",
+    },
+    "not_evaluated, not repeatable": {
+        *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),
+        *("UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError"),
+    },
+    "unknown, not repeatable": {
+        *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),
+        *("UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError"),
+        *("AlreadyEvaluatedError", "DomainError", "CannotCompleteError", "SystemFaultError"),
+        *("UnexpectedReplyError", "ConnectError", "PoolTimeoutError", "DeadlineExceededError"),
+        *("ReadTimeoutError", "ConnectionLostError"),
+        *("InFlightError", "OutcomeUnknownError", "PayloadMismatchError"),
+    },
+    "approved, not repeatable": {"PayloadMismatchError", "DecisionNotRecordedError"},
+    "refused, not repeatable": {"PayloadMismatchError", "DecisionNotRecordedError"},
+}
+
+
+def test_errors_page_has_the_decided_outcomes() -> None:
+    found: dict[str, set[str]] = {}
+    for error in (each for row in ROWS for each in row.examples):
+        repeatable = "repeatable" if error.repeatable else "not repeatable"
+        found.setdefault(f"{error.outcome}, {repeatable}", set()).add(type(error).__name__)
+    assert found == DECIDED
+
+
+@pytest.mark.parametrize("state", ["unknown", "lost", "held"])
+def test_outcome_unknown_error_is_unknown_in_each_state(state: str) -> None:
+    error = errors.OutcomeUnknownError("approve", "c0ffee", state, "")  # type: ignore[arg-type]
+    assert (error.outcome, error.repeatable, error.entry) == ("unknown", False, "c0ffee")
+
+
+def test_unexpected_reply_of_a_completion_can_be_done() -> None:
+    error = errors.UnexpectedReplyError("complete", (), "done", Meta(200, 1, 0.1))
+    assert (error.outcome, error.repeatable) == ("done", False)

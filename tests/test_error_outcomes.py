@@ -1,0 +1,218 @@
+"""`outcome`, `repeatable` and `entry` of each error: one vocabulary for all of them."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import attrs
+import pytest
+from builders import FISCAL_CODE, approval_request
+from reading import APPROVE, COMPLETE, read
+
+import loanasync
+from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
+from loanasync.errors._failure import Outcome
+from loanasync.ledger import MemoryLedger
+from loanasync.testing import (
+    ScriptedTransport,
+    Step,
+    approved,
+    conflict,
+    connection_lost,
+    denied,
+    domain_error,
+    not_connected,
+    rejected,
+    reply,
+    scripted_client,
+    system_error,
+    timed_out,
+)
+
+PROBLEMS = (Problem("email", "email", "is taken"),)
+ENTRY = ("approve", "0123456789abcdef" * 4)
+REFUSED = loanasync.Refused(meta=Meta(status=422, attempts=1, elapsed=0.1))
+
+
+def service(kind: type[errors.ServiceError], status: int) -> Callable[[int], LoanError]:
+    return lambda attempts: kind("approve", PROBLEMS, Meta(status, attempts, 0.1))
+
+
+def transport(kind: type[errors.TransportError], outcome: Any) -> Callable[[int], LoanError]:
+    return lambda attempts: kind("approve", "TimeoutError", outcome, attempts)
+
+
+def unexpected(outcome: Any) -> Callable[[int], LoanError]:
+    meta = Meta(200, 1, 0.1)
+    return lambda _: errors.UnexpectedReplyError("approve", (), outcome, meta, response=None)
+
+
+def either(error: LoanError) -> Callable[[int], LoanError]:
+    return lambda _: error
+
+
+# An error, its outcome with one attempt, its outcome with two, whether the call may be repeated unchanged.
+TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
+    (either(LoanError()), "not_sent", "not_sent", False),
+    (either(errors.InvalidRequestError(PROBLEMS)), "not_sent", "not_sent", False),
+    (either(errors.ConfigurationError("shop_id", "must be given")), "not_sent", "not_sent", False),
+    (either(errors.ClientClosedError()), "not_sent", "not_sent", False),
+    (service(errors.ServiceError, 400), "unknown", "unknown", False),
+    (service(errors.RejectedError, 400), "not_evaluated", "unknown", False),
+    (service(errors.DomainError, 400), "unknown", "unknown", False),
+    (service(errors.UserNotFoundError, 400), "not_evaluated", "unknown", False),
+    (service(errors.ShopNotAllowedError, 400), "not_evaluated", "unknown", False),
+    (service(errors.InvalidFiscalCodeError, 400), "not_evaluated", "unknown", False),
+    (service(errors.AlreadyEvaluatedError, 400), "unknown", "unknown", False),
+    (service(errors.AccessDeniedError, 403), "not_evaluated", "unknown", False),
+    (service(errors.CannotCompleteError, 409), "unknown", "unknown", False),
+    (service(errors.SystemFaultError, 500), "unknown", "unknown", False),
+    (service(errors.UnexpectedStatusError, 404), "not_evaluated", "unknown", False),
+    (service(errors.UnexpectedStatusError, 429), "not_evaluated", "unknown", False),
+    (service(errors.UnexpectedStatusError, 303), "unknown", "unknown", False),
+    (service(errors.UnexpectedStatusError, 502), "unknown", "unknown", False),
+    (unexpected("unknown"), "unknown", "unknown", False),
+    (unexpected("done"), "done", "done", False),
+    *(
+        row
+        for kind in (
+            errors.TransportError,
+            errors.ConnectError,
+            errors.PoolTimeoutError,
+            errors.ReadTimeoutError,
+            errors.ConnectionLostError,
+            errors.DeadlineExceededError,
+        )
+        for row in (
+            (transport(kind, "not_sent"), "not_sent", "not_sent", True),
+            (transport(kind, "unknown"), "unknown", "unknown", False),
+        )
+    ),
+    (either(errors.LedgerError(*ENTRY)), "not_sent", "not_sent", False),
+    (either(errors.LedgerUnavailableError(*ENTRY, "OSError")), "not_sent", "not_sent", True),
+    (either(errors.InFlightError(*ENTRY)), "unknown", "unknown", False),
+    *(
+        (either(errors.OutcomeUnknownError(*ENTRY, state, "")), "unknown", "unknown", False)
+        for state in ("unknown", "lost", "held")
+    ),
+    (either(errors.PayloadMismatchError(*ENTRY, "approved")), "approved", "approved", False),
+    (either(errors.PayloadMismatchError(*ENTRY, "refused")), "refused", "refused", False),
+    *(
+        (either(errors.PayloadMismatchError(*ENTRY, state)), "unknown", "unknown", False)
+        for state in ("inflight", "unknown", "lost", "held")
+    ),
+    *(
+        (
+            either(errors.DecisionNotRecordedError(*ENTRY, outcome, REFUSED, None, "OSError")),
+            outcome,
+            outcome,
+            False,
+        )
+        for outcome in ("approved", "refused")
+    ),
+]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize(("make", "first", "later", "repeatable"), TABLE)
+def test_error_has_its_outcome_and_repeatable(
+    make: Callable[[int], LoanError], first: str, later: str, attempts: int, *, repeatable: bool
+) -> None:
+    error = make(attempts)
+    assert error.outcome == (first if attempts == 1 else later)
+    assert error.repeatable is repeatable
+    assert error.outcome in get_args(Outcome)
+    if repeatable:
+        assert error.outcome == "not_sent", "only a call of which nothing was sent is repeated by a program"
+
+
+def test_table_has_every_public_error() -> None:
+    assert {type(make(1)).__name__ for make, *_ in TABLE} == set(errors.__all__)
+
+
+def test_error_vocabulary_of_before_is_gone() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        fields = {each.name for each in attrs.fields(kind)} if attrs.has(kind) else set()
+        assert not {"request_sent", "may_be_carried_out", "again"} & {*dir(kind), *fields}, name
+
+
+async def failure(*steps: Step, **options: Any) -> LoanError:
+    client = ScriptedTransport(*steps).client(**options)
+    with pytest.raises(LoanError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(attempts=2))
+    return caught.value
+
+
+BLANK = {"lastname": ["This value should not be blank."]}
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "outcome", "repeatable"),
+    [
+        (not_connected(), errors.ConnectError, "not_sent", True),
+        (rejected(BLANK), errors.RejectedError, "not_evaluated", False),
+        (denied(), errors.AccessDeniedError, "not_evaluated", False),
+        (reply(404), errors.UnexpectedStatusError, "not_evaluated", False),
+        (domain_error("User not found"), errors.UserNotFoundError, "not_evaluated", False),
+        (domain_error("Invalid fiscalCode."), errors.InvalidFiscalCodeError, "not_evaluated", False),
+        (domain_error("Something new"), errors.DomainError, "unknown", False),
+        (domain_error("User already evaluated"), errors.AlreadyEvaluatedError, "unknown", False),
+        (conflict(), errors.CannotCompleteError, "unknown", False),
+        (reply(502), errors.UnexpectedStatusError, "unknown", False),
+        (reply(201, b""), errors.UnexpectedReplyError, "unknown", False),
+        (timed_out(), errors.ReadTimeoutError, "unknown", False),
+        (connection_lost(), errors.ConnectionLostError, "unknown", False),
+    ],
+)
+async def test_approve_outcome_is_unknown_after_a_500(
+    step: Step, kind: type[LoanError], outcome: str, *, repeatable: bool
+) -> None:
+    error = await failure(step)
+    assert (type(error), error.outcome, error.repeatable) == (kind, outcome, repeatable)
+    after = await failure(system_error(), step)
+    assert (type(after), after.outcome, after.repeatable) == (kind, "unknown", False)
+
+
+async def test_approve_500_to_the_last_attempt_is_unknown() -> None:
+    error = await failure(system_error(), system_error())
+    assert (type(error), error.outcome, error.repeatable) == (errors.SystemFaultError, "unknown", False)
+
+
+async def test_approve_error_has_its_entry_with_a_ledger_only() -> None:
+    for step in (reply(502), denied(), reply(201, b""), connection_lost(), not_connected()):
+        assert (await failure(step)).entry is None
+        ledger = MemoryLedger()
+        error = await failure(step, ledger=ledger)
+        assert error.entry is not None
+        found = await ledger.get(error.entry)
+        assert found is not None
+        assert error.entry == found.key
+
+
+async def test_approve_decision_has_its_entry_with_a_ledger_only() -> None:
+    assert (await scripted_client(approved()).approve(FISCAL_CODE, approval_request())).meta.entry is None
+    ledger = MemoryLedger()
+    client = scripted_client(approved(), ledger=ledger)
+    decision = await client.approve(FISCAL_CODE, approval_request())
+    again = await client.approve(FISCAL_CODE, approval_request())
+    assert decision.meta.entry is not None
+    assert await ledger.get(decision.meta.entry) is not None
+    assert again.meta.entry == decision.meta.entry
+
+
+async def test_ledger_errors_name_the_entry() -> None:
+    ledger = MemoryLedger()
+    client = scripted_client(connection_lost(), ledger=ledger)
+    with pytest.raises(errors.ConnectionLostError) as lost:
+        await client.approve(FISCAL_CODE, approval_request())
+    with pytest.raises(errors.OutcomeUnknownError) as unknown:
+        await client.approve(FISCAL_CODE, approval_request())
+    with pytest.raises(errors.PayloadMismatchError) as mismatch:
+        await client.approve(FISCAL_CODE, approval_request(amount=70_000))
+    assert lost.value.entry == unknown.value.entry == mismatch.value.entry == unknown.value.key
+
+
+def test_complete_200_that_is_unreadable_is_done() -> None:
+    error = read(COMPLETE, 200, b"<html>")
+    assert (type(error), error.outcome, error.repeatable) == (errors.UnexpectedReplyError, "done", False)
+    assert read(APPROVE, 201, b"<html>").outcome == "unknown"

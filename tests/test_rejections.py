@@ -1,0 +1,346 @@
+"""Responses to `approve` that are no decision: which prove that nobody was evaluated (spec §7)."""
+
+import json
+from typing import Any
+
+import pytest
+from builders import approval_request
+from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
+
+from loanasync import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    CannotCompleteError,
+    DomainError,
+    InvalidFiscalCodeError,
+    Problem,
+    RawResponse,
+    RejectedError,
+    ServiceError,
+    ShopNotAllowedError,
+    SystemFaultError,
+    UnexpectedReplyError,
+    UnexpectedStatusError,
+    UserNotFoundError,
+)
+from loanasync import _calls as calls
+from loanasync.ledger import State
+from loanasync.ledger._settling import state_of
+
+BLANK = "This value should not be blank."
+RELEASED, UNKNOWN, LOST = State.RELEASED, State.UNKNOWN, State.LOST
+NOT_PROCESSED = [301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431]
+MAYBE_PROCESSED = [
+    *(100, 101, 200, 202, 203, 204, 206, 299, 300, 302, 303, 304, 305, 402, 406, 408, 412, 416, 418),
+    *(423, 424, 425, 451, 499, 501, 502, 503, 504, 507, 511, 520, 599, 999),
+]
+
+
+def state(status: int, body: object, *, attempts: int = 1, fault: str | None = None) -> State:
+    """Return the ledger's state after a response, and check that the error agrees with it."""
+    error = read(APPROVE, status, body, attempts=attempts, fault=fault)
+    found = state_of(error)
+    assert (error.outcome == "not_evaluated") is (found is RELEASED)
+    assert error.outcome in ("not_evaluated", "unknown")
+    assert error.repeatable is False
+    takeover = state_of(read(APPROVE, status, body, attempts=attempts, fault=fault, after_unknown=True))
+    assert takeover is (LOST if found is LOST else UNKNOWN), "an earlier request may have been evaluated"
+    return found
+
+
+@pytest.mark.parametrize("status", NOT_PROCESSED)
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"approved":true}'], ids=str)
+def test_status_not_processed_in_http_releases(status: int, body: bytes) -> None:
+    assert type(read(APPROVE, status, body)) is UnexpectedStatusError
+    assert state(status, body) is RELEASED
+    assert state(status, body, attempts=2) is UNKNOWN
+
+
+@pytest.mark.parametrize("status", MAYBE_PROCESSED)
+def test_status_other_is_unknown(status: int) -> None:
+    error = read(APPROVE, status, b"<html>")
+    assert type(error) is UnexpectedStatusError
+    assert error.response == RawResponse(status, b"<html>")
+    assert "ask it for the outcome before repeating the call" in str(error)
+    assert state(status, b"<html>") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected"),
+    [
+        (403, AccessDeniedError, RELEASED),
+        (409, CannotCompleteError, UNKNOWN),
+        (500, SystemFaultError, UNKNOWN),
+    ],
+)
+def test_status_with_a_class_is_released_or_unknown(
+    status: int, kind: type[ServiceError], expected: State
+) -> None:
+    for body in (b"", b"<html>", b'{"error":"Access denied"}', b'{"errors":"no"}'):
+        assert type(read(APPROVE, status, body)) is kind
+        assert state(status, body) is expected
+        assert state(status, body, fault="truncated") is expected
+        assert state(status, body, attempts=2) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"lastname": [BLANK]},
+        {"lastname": BLANK},
+        {"lastname": [BLANK, BLANK], "streetNumber": [BLANK], "civicNumber": [BLANK]},
+        {"installments": ["too few"]},
+        {"fiscalCode": ["Invalid fiscal code"]},
+        {
+            "actualJobEndingDate": ["Invalid date format"],
+            "privacy": ["This value should be equal to 'true'."],
+        },
+        {"residenceStartDate": [BLANK], "salary": [BLANK]},
+        {"city": ["il dominio non esiste"]},
+    ],
+    ids=str,
+)
+def test_rejection_of_known_fields_is_released(said: dict[str, Any]) -> None:
+    assert type(read(APPROVE, 400, {"errors": said})) is RejectedError
+    assert state(400, {"errors": said}) is RELEASED
+
+
+def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
+    error = read(APPROVE, 400, errors(lastname=[BLANK]), attempts=2)
+    assert type(error) is RejectedError
+    assert "answered with 500 and may have been evaluated" in str(error)
+    assert state(400, errors(lastname=[BLANK]), attempts=2) is UNKNOWN
+
+
+def test_rejection_of_a_field_that_was_sent_as_extra_is_released() -> None:
+    call = calls.approve(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
+    assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
+    assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedReplyError
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        {},
+        {"errors": {}},
+        {"errors": []},
+        {"errors": None},
+        {"errors": 5},
+        {"errors": "The request is wrong"},
+        {"errors": ["The request is wrong"]},
+        {"error": "The request is wrong"},
+        {"error": {"lastname": [BLANK]}},
+        {"lastname": [BLANK]},
+        {"errors": {"newField": [BLANK]}},
+        {"errors": {"lastname": [BLANK], "newField": [BLANK]}},
+        {"errors": {"": [BLANK]}},
+        {"errors": {"customer": ["is not new"]}},
+        {"errors": {"system": ["System error"]}},
+        {"errors": {"documentCity": [BLANK]}},
+        {"errors": {"lastname": []}},
+        {"errors": {"lastname": None}},
+        {"errors": {"lastname": [" "]}},
+        {"errors": {"lastname": [BLANK, 5]}},
+        {"errors": {"lastname": {"blank": BLANK}}},
+        {"errors": {"lastname": [BLANK]}, "domain": ["User not found"]},
+        {"errors": {"lastname": [BLANK]}, "message": "The customer was evaluated"},
+        {"errors": {"domain": ["User not found"]}, "message": "The customer was evaluated"},
+    ],
+    ids=str,
+)
+def test_rejection_of_another_shape_is_unknown(body: object) -> None:
+    error = read(APPROVE, 400, body)
+    assert type(error) is UnexpectedReplyError
+    received = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert error.response == RawResponse(400, received)
+    assert state(400, body) is UNKNOWN
+
+
+def test_rejection_that_is_cut_off_is_unknown() -> None:
+    for fault in ("truncated", "timed out", "too large"):
+        error = read(APPROVE, 400, errors(lastname=[BLANK]), fault=fault)
+        assert (type(error), error.reasons) == (UnexpectedReplyError, (f"body: {fault}",))
+        assert state(400, errors(lastname=[BLANK]), fault=fault) is UNKNOWN
+
+
+def test_rejection_of_another_shape_keeps_its_problems() -> None:
+    error = read(APPROVE, 400, {"errors": {"lastname": [BLANK], "newField": 5}})
+    assert error.problems == (
+        Problem("last_name", "lastname", BLANK),
+        Problem("newField", "newField", "is not accepted"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("User not found", UserNotFoundError),
+        ("This sales point cannot apply for a loan", ShopNotAllowedError),
+        ("Invalid fiscalCode.", InvalidFiscalCodeError),
+    ],
+)
+def test_domain_text_of_the_specification_is_released(text: str, kind: type[DomainError]) -> None:
+    """Case, runs of whitespace and a final full stop make no difference."""
+    bare = text.removesuffix(".")
+    for said in (bare, f"{bare}.", text.upper(), text.lower(), f"  {text.replace(' ', '  ')}\n", f"{bare} "):
+        for messages in ([said], said, [said, said]):
+            error = read(APPROVE, 400, errors(domain=messages))
+            assert type(error) is kind, said
+            assert state(400, errors(domain=messages)) is RELEASED
+            assert state(400, errors(domain=messages), attempts=2) is UNKNOWN
+    assert state(400, {"errors": {"Domain": [text]}}) is RELEASED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Utente non trovato",
+        "User not found!",
+        "User not found..",
+        "User not found: evaluated elsewhere",
+        "The user not found",
+        "Invalid fiscal code",
+        "Codice fiscale non valido",
+        "This sales point can not apply for a loan",
+        "Something new",
+    ],
+)
+def test_domain_text_of_another_wording_is_unknown(text: str) -> None:
+    assert type(read(APPROVE, 400, errors(domain=[text]))) is DomainError
+    assert state(400, errors(domain=[text])) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"domain": ["User not found"], "lastname": [BLANK]},
+        {"domain": ["Something new"], "lastname": [BLANK]},
+        {"domain": [], "lastname": [BLANK]},
+        {"DOMAIN": ["Something new"], "lastname": [BLANK]},
+        {"domain": ["User not found", "Something new"]},
+        {"domain": ["User not found", "Invalid fiscalCode."]},
+        {"domain": ["User not found", 5]},
+        {"domain": {"a": "User not found"}},
+        {"domain": []},
+        {"domain": [""]},
+    ],
+    ids=str,
+)
+def test_domain_beside_anything_else_is_unknown(said: dict[str, Any]) -> None:
+    assert type(read(APPROVE, 400, {"errors": said})) is DomainError
+    assert state(400, {"errors": said}) is UNKNOWN
+
+
+def test_domain_error_is_no_rejection_of_fields() -> None:
+    assert not issubclass(DomainError, RejectedError)
+    assert issubclass(DomainError, ServiceError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "User already evaluated for approval",
+        "User already evaluated for approval.",
+        "USER ALREADY EVALUATED",
+        "The user has already been evaluated",
+        "This customer was evaluated already",
+        "Already  evaluated:\nsee the earlier request",
+        "Evaluation already done",
+        "Utente già valutato",
+        "L'utente è gia' stato valutato",
+        "Utente gia valutato",
+        "Utente gia\u0300 valutato",
+    ],
+)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429, 502])
+def test_already_evaluated_in_any_wording_is_lost(status: int, text: str) -> None:
+    for said in (
+        {"domain": [text]},
+        {"domain": text},
+        {"domain": ["User not found", text]},
+        {"fiscalCode": [text]},
+        {"newField": [BLANK, text]},
+        {"lastname": [BLANK], "domain": [text]},
+        text,
+    ):
+        error = read(APPROVE, status, {"errors": said})
+        assert type(error) is AlreadyEvaluatedError
+        assert [each.message for each in error.problems][-1] == " ".join(text.split("\n"))
+        assert state(status, {"errors": said}) is LOST
+        assert state(status, {"errors": said}, attempts=2) is LOST
+    assert state(status, {"error": text}) is LOST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Utilisateur déjà évalué",
+        "Usuario ya evaluado",
+        "Benutzer bereits bewertet",
+        "Utente gia esaminato",
+        "User previously assessed",
+    ],
+)
+def test_already_evaluated_in_an_unknown_language_is_not_released(text: str) -> None:
+    for status in (400, 409):
+        for said in ({"domain": [text]}, {"customer": [text]}, text):
+            assert state(status, {"errors": said}) is UNKNOWN
+
+
+def test_already_evaluated_beyond_the_messages_shown_is_not_released() -> None:
+    """Only 100 messages of 5000 characters are read, so the others could say anything."""
+    text = "User already evaluated"
+    assert state(400, errors(lastname=[BLANK] * 99 + [text])) is LOST
+    for messages in ([BLANK] * 100 + [text], [f"{BLANK}{' ' * 5000}{text}"]):
+        assert state(400, errors(lastname=messages)) is not RELEASED
+        assert state(400, errors(domain=messages)) is not RELEASED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"errors": {"domain": "Already evaluated"}, "errors": {"lastname": ["x"]}}',
+        b'{"errors": {"domain": "Already evaluated", "domain": "User not found"}}',
+        b'{"errors": {"d\\u006fmain": "Already evaluated", "domain": "User not found"}}',
+        b'{"errors": {"lastname": ["Already evaluated"], "lastname": ["x"]}}',
+    ],
+)
+def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
+    """Only the last value of a repeated name is read, so the others could say anything."""
+    error = read(APPROVE, 400, body)
+    assert isinstance(error, UnexpectedReplyError)
+    assert error.response == RawResponse(400, body)
+    assert state(400, body) is UNKNOWN
+    assert read(COMPLETE, 400, body).outcome == "not_evaluated"
+
+
+@pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
+def test_already_evaluated_says_whether_a_500_came_before(attempts: int, *, after_retry: bool) -> None:
+    for status in (400, 409):
+        error = read(APPROVE, status, errors(domain=["User already evaluated"]), attempts=attempts)
+        assert isinstance(error, AlreadyEvaluatedError)
+        assert error.after_retry is after_retry
+
+
+def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
+    """Spec §7 knows it as a validation error and as a domain error."""
+    validation = read(APPROVE, 400, errors(fiscalCode=["Invalid fiscal code"]))
+    domain = read(APPROVE, 400, errors(domain=["Invalid fiscalCode."]))
+    assert validation.problems == (Problem("fiscal_code", "fiscalCode", "Invalid fiscal code"),)
+    assert domain.problems == (Problem("fiscal_code", "domain", "Invalid fiscalCode."),)
+    for call in (COMPLETE, DOCUMENTS):
+        assert read(call, 400, errors(domain=["Invalid fiscalCode."])).problems[0].field == "fiscal_code"
+    other = read(APPROVE, 400, errors(domain=["User not found"]))
+    assert other.problems[0].field == "domain"
+
+
+def test_other_calls_accept_fields_of_any_name_and_language() -> None:
+    """They evaluate nobody, and messages of a completion may be localized (spec §7)."""
+    for call in (COMPLETE, CREATE, DOCUMENTS):
+        for name in ("documentCity", "newField"):
+            error = read(call, 400, errors(**{name: ["Questo valore non dovrebbe essere vuoto."]}))
+            assert (type(error), error.outcome) == (RejectedError, "not_evaluated")
+        assert read(call, 400, errors(domain=["Something new"])).outcome == "unknown"
