@@ -171,6 +171,13 @@ def fleet(session: nox.Session) -> None:
 
 
 @nox.session(python=ONE_PYTHON)
+def readings(session: nox.Session) -> None:
+    """Run the SDK against every reading of the specification, in memory; takes some minutes."""
+    install(session, "tests", ".")
+    session.run("python", "tests/readingsrun.py", *session.posargs)
+
+
+@nox.session(python=ONE_PYTHON)
 def mutants(session: nox.Session) -> None:
     """Break the code in each of some 2,000 ways and see the tests notice; takes about half an hour."""
     install(session, "mutants", EVERYTHING)

@@ -1,0 +1,315 @@
+"""Faults to plant into the SDK: each breaks one row of readings.md, and a number must notice."""
+
+from collections.abc import Callable
+from itertools import count as numbers
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from loanasync import Approved, LoanError, Refused, UserData, _calls, _memory, _pipeline, _problems, _retry
+from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, NoAnswer, Reply
+from loanasync._flights import Flight
+from loanasync._json import Malformed, decode
+from loanasync.errors import (
+    CannotCompleteError,
+    DomainError,
+    ServiceError,
+    SystemFaultError,
+    UnexpectedReplyError,
+    UserNotFoundError,
+    _service,
+)
+from loanasync.ledger import Entry, State, _guard, _keys, _moves
+
+__all__ = ["PLANTED", "Planted"]
+
+Reader = Callable[[Any, Reply, Any], Any]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@frozen
+class Planted:
+    """One fault: its row of readings.md, its name, and how to plant it."""
+
+    row: str
+    name: str
+    plant: Plant
+
+
+PLANTED: list[Planted] = []
+
+
+def planted(row: str, name: str) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        PLANTED.append(Planted(row, name, plant))
+        return plant
+
+    return register
+
+
+def change(
+    patch: pytest.MonkeyPatch, endpoint: Any, status: int, changed: Callable[[Reader], Reader]
+) -> None:
+    """Put another reader of a status in place of an endpoint's own."""
+    patch.setitem(endpoint.statuses, status, changed(endpoint.statuses[status]))
+
+
+def dropped(call: Any, meta: Any) -> LoanError:
+    """An error without the response."""
+    return UnexpectedReplyError(call.endpoint.operation, ("planted",), "unknown", meta)
+
+
+@planted("R1", "a 201 with approved false is dropped")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            ended = read(call, reply, meta)
+            return dropped(call, meta) if isinstance(ended, Refused) else ended
+
+        return reader
+
+    change(patch, APPROVE, 201, changed)
+
+
+@planted("R1", "a 201 that cannot be read is an approval")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            ended = read(call, reply, meta)
+            return Approved(meta=meta) if isinstance(ended, LoanError) else ended
+
+        return reader
+
+    change(patch, APPROVE, 201, changed)
+
+
+@planted("R1", "what arrived of a 201 is not read")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_calls, "decode_part", lambda *_: [])
+
+
+def refusing(patch: pytest.MonkeyPatch, when: Callable[[Reply], bool]) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            ended = read(call, reply, meta)
+            return Refused(meta=meta) if isinstance(ended, LoanError) and when(reply) else ended
+
+        return reader
+
+    change(patch, APPROVE, 422, changed)
+
+
+@planted("R2", "validation errors sent with 422 are a refusal")
+def _(patch: pytest.MonkeyPatch) -> None:
+    refusing(patch, lambda reply: reply.fault is None and reply.body.startswith(b'{"errors"'))
+
+
+@planted("R2", "a 422 that was cut off is a refusal")
+def _(patch: pytest.MonkeyPatch) -> None:
+    refusing(patch, lambda reply: reply.fault is not None)
+
+
+@planted("R2", "a 422 that is not JSON is a refusal")
+def _(patch: pytest.MonkeyPatch) -> None:
+    refusing(patch, lambda reply: b"\x00" in reply.body)
+
+
+@planted("R2", "a 422 is sent again")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def is_repeated(answer: Any) -> bool:
+        return isinstance(answer, Reply) and answer.status in (422, 500)
+
+    patch.setattr(_retry, "is_system_fault", is_repeated)
+    patch.setattr(_pipeline, "is_system_fault", is_repeated)
+
+
+@planted("R3", "a 409 proves that nothing was evaluated")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CannotCompleteError, "_proves_no_evaluation", True)
+
+
+@planted("R4", "a 500 to the last attempt proves that nothing was evaluated")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def release(error: Any) -> None:
+        error.outcome = "not_evaluated"
+        error.entry = error.meta.entry
+
+    patch.setattr(SystemFaultError, "__attrs_post_init__", release)
+
+
+@planted("R4", "an error after an earlier 500 proves that nothing was evaluated")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def release(error: Any) -> None:
+        error.outcome = "not_evaluated" if error._proves_no_evaluation else "unknown"
+        error.entry = error.meta.entry
+
+    patch.setattr(ServiceError, "__attrs_post_init__", release)
+
+
+@planted("R4", "an unknown domain message proves that nothing was evaluated")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_problems, "_domain_error", lambda *_, **__: UserNotFoundError)
+
+
+@planted("R4", "only the exact text means already evaluated, and others are released")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def is_exact(members: Any) -> bool:
+        return "User already evaluated for approval" in str(members)
+
+    patch.setattr(_problems, "is_already_evaluated", is_exact)
+    patch.setattr(DomainError, "_proves_no_evaluation", True)
+
+
+@planted("R4", "a 303 proves that nothing was evaluated")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_service, "NOT_PROCESSED", frozenset({303}))
+
+
+@planted("R4", "a missing connection after a 500 means that nothing was sent")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def forgets(pipeline: Any, call: Any, answer: Any) -> Any:
+        if isinstance(answer.last, NoAnswer):
+            call.fault = None
+        return concluded(pipeline, call, answer)
+
+    concluded = _pipeline.Pipeline._concluded
+    patch.setattr(_pipeline.Pipeline, "_concluded", forgets)
+
+
+@planted("R4", "an error of a later request releases an unknown outcome")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def forget(error: ServiceError) -> None:
+        error.outcome = "not_evaluated" if error._proves_no_evaluation else "unknown"
+
+    patch.setattr(ServiceError, "__attrs_post_init__", forget)
+
+
+@planted("R5", "a response that echoes another customer is dropped")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def unexpected(call: Any, reply: Reply, reasons: Any, meta: Any, **options: Any) -> LoanError:
+        if reasons == (_calls._ANOTHER,):
+            return dropped(call, meta)
+        return _unexpected(call, reply, reasons, meta, **options)
+
+    _unexpected = _calls._unexpected
+    patch.setattr(_calls, "_unexpected", unexpected)
+
+
+@planted("R5", "the echo is not compared")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_calls, "is_another_customers", lambda *_: False)
+
+
+@planted("R5", "masked codes and omocodia are another customer's")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_calls, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code)
+
+
+@planted("R6", "the scope of an order is ignored")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_keys, "_scope", lambda *_: ())
+
+
+@planted("R7", "a completion must return all fields")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            ended = read(call, reply, meta)
+            is_whole = isinstance(ended, UserData) and ended.document_code and ended.profession
+            return ended if is_whole else dropped(call, meta)
+
+        return reader
+
+    change(patch, COMPLETE, 200, changed)
+
+
+@planted("R7", "a date with a time is an error")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            return dropped(call, meta) if b"T00:00" in reply.body else read(call, reply, meta)
+
+        return reader
+
+    change(patch, COMPLETE, 200, changed)
+
+
+def requiring_an_object(patch: pytest.MonkeyPatch, endpoint: Any) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            try:
+                decode(reply.body)
+            except Malformed:
+                return dropped(call, meta)
+            return read(call, reply, meta)
+
+        return reader
+
+    change(patch, endpoint, 201, changed)
+
+
+@planted("R11", "a creation must return an object")
+def _(patch: pytest.MonkeyPatch) -> None:
+    requiring_an_object(patch, CREATE_REQUEST)
+
+
+@planted("R11", "an upload must return an object")
+def _(patch: pytest.MonkeyPatch) -> None:
+    requiring_an_object(patch, UPLOAD_DOCUMENTS)
+
+
+@planted("R12", "an error of privacy is not the creation's")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def rejection(members: Any, sent: Any) -> Any:
+        return None if "privacy" in members.get("errors", ()) else _problems.rejection(members, sent)
+
+    patch.setattr(_calls, "rejection", rejection)
+
+
+@planted("R14", "an approval with an empty redirect is dropped")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def changed(read: Reader) -> Reader:
+        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+            return dropped(call, meta) if b'"redirectUrl": ""' in reply.body else read(call, reply, meta)
+
+        return reader
+
+    change(patch, APPROVE, 201, changed)
+
+
+@planted("once", "a double click is two requests")
+def _(patch: pytest.MonkeyPatch) -> None:
+    fresh = numbers()
+    patch.setattr(_memory.Memory, "_keys", lambda *_: (key := str(next(fresh)).encode(), key))
+
+
+@planted("once", "the memory forgets an unknown outcome")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_memory, "unknown_after", lambda *_: None)
+
+
+@planted("once", "an unknown outcome in the ledger is sent again")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_guard.LedgerGuard, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
+
+
+@planted("once", "a cancelled call gives its response up")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Flight, "_abandon", lambda flight: flight.task.cancel())
+
+
+@planted("once", "a decision that comes late does not land")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lands(entry: Entry, token: str, _: object) -> bool:
+        # A flow moves the ledger's clock by an hour, and hardly takes a second.
+        return entry.token == token and entry.state is State.INFLIGHT
+
+    seen = _moves.seen
+    settle = _moves.settle
+
+    def settle_as_seen(entry: Entry | None, key: str, **options: Any) -> Entry:
+        return settle(None if entry is None else seen(entry, options["now"]), key, **options)
+
+    patch.setattr(_moves, "_lands", lands)
+    patch.setattr(_moves, "settle", settle_as_seen)

@@ -1,0 +1,52 @@
+"""The SDK asks once, loses no decision and says nothing wrong, whatever the specification means."""
+
+import logging
+from itertools import combinations, product
+
+import pytest
+
+from loanasync.sandbox import Readings
+from readings.planted import PLANTED, Planted
+from readings.running import run
+from readings.services import exhaustive, pairwise
+
+# readings.md: each row but R8, R9, R10 and R13 has a switch or a state
+ROWS = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R11", "R12", "R14"}
+
+
+@pytest.fixture(autouse=True)
+def _no_logs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "loanasync")  # pytest would format some thousand records
+
+
+async def test_readings_pairwise_have_no_violation() -> None:
+    report = await run(pairwise())
+    assert not report.numbers.evaluations
+    assert not report.numbers.lost
+    assert not report.numbers.wrong
+    assert report.flows > 2 * 100 * report.services
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[f"{each.row}: {each.name}" for each in PLANTED])
+async def test_readings_planted_fault_is_detected(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.plant(monkeypatch)
+    for readings in pairwise():
+        report = await run([readings])
+        if any(report.numbers.figures):
+            return
+    pytest.fail("no number noticed it")
+
+
+def test_planted_faults_break_every_row() -> None:
+    assert {each.row for each in PLANTED} >= ROWS
+
+
+def test_pairwise_services_have_all_pairs_of_values() -> None:
+    choices = Readings.choices()
+    for first, second in combinations(choices, 2):
+        found = {(getattr(each, first), getattr(each, second)) for each in pairwise()}
+        assert found == set(product(choices[first], choices[second]))
+
+
+def test_exhaustive_services_are_4096_different_ones() -> None:
+    assert len(set(exhaustive())) == 4096
