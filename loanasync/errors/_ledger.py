@@ -49,7 +49,7 @@ class LedgerError(LoanError):
     key: str
 
     def __attrs_post_init__(self) -> None:
-        self.entry = self.key or None
+        self.entry: str | None = self.key or None
 
     @property
     def _entry(self) -> str:
@@ -79,8 +79,10 @@ class LedgerUnavailableError(LedgerError):
 
     cause_type: str
 
-    outcome = "not_sent"
-    repeatable = True
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.outcome: Outcome = "not_sent"
+        self.repeatable: bool = True
 
     def __str__(self) -> str:
         return (
@@ -99,7 +101,7 @@ class InFlightError(LedgerError):
         approve, entry c0ffee: this approval is in progress elsewhere; request not sent: call again later
     """
 
-    outcome = "unknown"
+    outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
         return f"{self._entry}: this approval is in progress elsewhere; request not sent: call again later"
@@ -137,7 +139,9 @@ class OutcomeUnknownError(LedgerError):
     note: str
     response: RawResponse | None = None
 
-    outcome = "unknown"
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
         cause = {
@@ -176,7 +180,7 @@ class PayloadMismatchError(LedgerError):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.outcome = _OUTCOMES.get(self.state, "unknown")
+        self.outcome: Outcome = _OUTCOMES.get(self.state, "unknown")
 
     def __str__(self) -> str:
         return (

@@ -5,7 +5,7 @@ from typing import Literal
 from attrs import define
 
 from loanasync._meta import Meta, Problem, RawResponse
-from loanasync.errors._failure import LoanError, listed
+from loanasync.errors._failure import LoanError, Outcome, listed
 
 __all__ = [
     "AccessDeniedError",
@@ -72,8 +72,8 @@ class ServiceError(LoanError):
         # Only a 500 is followed by another attempt, and the service may have evaluated that first request.
         is_first = self.attempts <= 1 and not self.meta.after_unknown
         proven = is_first and self._proves_no_evaluation
-        self.outcome = "not_evaluated" if proven else "unknown"
-        self.entry = self.meta.entry
+        self.outcome: Outcome = "not_evaluated" if proven else "unknown"
+        self.entry: str | None = self.meta.entry
 
     @property
     def _proves_no_evaluation(self) -> bool:
@@ -363,7 +363,7 @@ class UnexpectedReplyError(LoanError):
     response: RawResponse | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.entry = self.meta.entry
+        self.entry: str | None = self.meta.entry
 
     @property
     def status(self) -> int:

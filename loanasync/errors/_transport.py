@@ -47,7 +47,7 @@ class TransportError(LoanError):
     entry: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.repeatable = self.outcome == "not_sent"
+        self.repeatable: bool = self.outcome == "not_sent"
 
     def _says(self, what: str) -> str:
         advice = (
