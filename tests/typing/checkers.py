@@ -32,7 +32,9 @@ UNITS = {
     "Timeout.attempt": "Seconds",
     "Timeout.connect": "Seconds",
 }
-OWN = ("RetryPolicy.", "Meta.elapsed", "Meta.trace_id")  # of this package: no paragraph tells of them
+# Of this package, or of HTTP: the specification has no paragraph on them.
+OWN = ("RetryPolicy.", "Meta.elapsed", "Meta.trace_id", "Meta.entry", "Meta.after_unknown")
+OWN += ("Meta.request_id", "Meta.date", "Meta.retry_after")
 
 
 def found_by_pyright(*files: Path) -> set[int]:
@@ -92,12 +94,12 @@ def test_an_editor_tells_what_a_name_is_for() -> None:
     """At the end of what is typed, or at the name of its argument."""
     told = {
         "ApprovalRequest(amount=1)": "Loan amount, euro cents",
-        "Timeout(total=1)": "Seconds for the call",
-        "client.approve": "It may be asked once. A refusal is an answer, not an error, and final.",
+        "Timeout(total=1)": "Seconds for the whole call",
+        "client.approve": "It may be requested once; a refusal is a result, and final.",
         "client.approve(code, request, scope=1)": "an order's number; nothing personal",
         "client.approve(code, request, additional_data_needed=1)": "(spec §2.1)",
         "Decision": "nothing else can come (spec §3)",
-        "RejectedError": "400: a parameter is formally wrong for the service (spec §7).",
+        "RejectedError": "400 whose messages belong to fields of the request (spec §7).",
         "Citizenship": "(spec §2.1, ``citizenship``)",
         "client.lifespan": "FastAPI(lifespan=client.lifespan)",
     }
