@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from loanasync import (
     AdditionalData,
+    AlreadyEvaluatedError,
     ApprovalRequest,
     Approved,
     Decision,
@@ -90,10 +92,13 @@ class Checkout:
         if order.fiscal_code != code:
             if problems := self._client.check(code, request):
                 raise InvalidRequestError(problems)  # nothing is created for a form that has to be mended
-            created = await self._client.create_request({"fiscalCode": code})
-            # spec §4.3: the shape of the response is open, so it need not be an object
-            asked = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
-            order.additional_data_needed = asked is True
+            with suppress(
+                AlreadyEvaluatedError
+            ):  # then the ledger has the decision, or knows that it is lost
+                created = await self._client.create_request({"fiscalCode": code})
+                # spec §4.3: the shape of the response is open, so it need not be an object
+                asked = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
+                order.additional_data_needed = asked is True
             order.fiscal_code = code
         needed = order.additional_data_needed
         try:

@@ -20,6 +20,13 @@ __all__ = [
 ]
 
 Unsettled = Literal["unknown", "lost", "held"]
+_AGAIN = "repeat it with the first data to get the decision, or give another application its own scope"
+_ADVICE = {
+    "inflight": "wait for that request, then call again with its data",
+    "unknown": "ask the service for the outcome of that request",
+    "approved": _AGAIN,
+    "refused": _AGAIN,
+}
 _OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
 _SHOWN = 12  # characters of an entry's key that tell it from all others
 
@@ -157,7 +164,7 @@ class OutcomeUnknownError(LedgerError):
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
-    Repeat it with the data of the first request if it is the same application. Another application needs a
+    If it is the same application, repeat it with the data of the first request. Another application needs a
     separate ``scope``. Without a ledger this is raised only while the first request is in progress.
 
     Args:
@@ -185,7 +192,7 @@ class PayloadMismatchError(LedgerError):
     def __str__(self) -> str:
         return (
             f"{self._entry}: it was requested with other data before and is {self.state}; request not sent: "
-            "repeat it with the first data, or give another application its own scope"
+            f"{_ADVICE.get(self.state, _ADVICE['unknown'])}"
         )
 
 

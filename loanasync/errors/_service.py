@@ -92,7 +92,8 @@ class ServiceError(LoanError):
     def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
         said = f" ({listed(self.problems)})" if self.problems else ""
         # Only a 500 is ever followed by another attempt.
-        what = after_fault if self.attempts > 1 else _AFTER_UNKNOWN if self.meta.after_unknown else advice
+        is_repeat = self.meta.after_unknown and self._proves_no_evaluation
+        what = after_fault if self.attempts > 1 else _AFTER_UNKNOWN if is_repeat else advice
         return f"{self.operation} was answered with {self.status}{said}: {what}"
 
     def __str__(self) -> str:
@@ -220,7 +221,10 @@ class AlreadyEvaluatedError(DomainError):
     after_retry: bool = False
 
     def __str__(self) -> str:
-        advice = "this customer was evaluated before; do not request approval again"
+        advice = (
+            "this customer was evaluated before: ask the service for its decision, "
+            "do not request approval again"
+        )
         if self.after_retry:
             advice = (
                 "an earlier attempt of this call, answered with 500, may be the evaluation; "

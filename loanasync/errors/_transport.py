@@ -117,7 +117,7 @@ class ReadTimeoutError(TransportError):
 
 
 class ConnectionLostError(TransportError):
-    """Connected, and the connection broke before an answer came, or what came is no HTTP.
+    """Connected, and the connection broke before a response arrived, or the response was not HTTP.
 
     Settle with the service what became of the request before it is repeated.
 
@@ -132,7 +132,7 @@ class ConnectionLostError(TransportError):
     """
 
     def __str__(self) -> str:
-        return self._says("the connection broke before an answer came, or what came is no HTTP")
+        return self._says("the connection broke before a response arrived, or the response was not HTTP")
 
 
 class DeadlineExceededError(TransportError):

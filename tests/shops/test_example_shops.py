@@ -13,7 +13,7 @@ import pytest
 from shopping import CODE, DATA, FORM, SHOPS, shopper
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
-from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
 
 
@@ -228,6 +228,18 @@ async def test_double_click_without_ledger_sends_one_approval(sandbox: Sandbox, 
     sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
     assert [page.status_code for page in pages] == [200] * 3
     assert all("refused, which is final" in page.text for page in pages)
+
+
+@pytest.mark.parametrize(("tag", "page"), [("approved", "/apply/"), ("refused", "/back")])
+async def test_decision_is_known_in_another_browser(sandbox: Sandbox, tag: str, page: str) -> None:
+    """The customer was created and evaluated before, so that creating them again is refused."""
+    async with shopper("fastapi", sandbox.client(ledger=MemoryLedger())) as browser:
+        first = await browser.post("/pay", data=tagged(tag))
+        browser.cookies.clear()
+        second = await browser.post("/pay", data=tagged(tag))
+    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
+    assert page in first.headers["Location"]
+    assert second.headers["Location"] == first.headers["Location"]
 
 
 async def test_data_that_are_saved_complete_the_order_whatever_is_read(
