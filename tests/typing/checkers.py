@@ -33,8 +33,10 @@ UNITS = {
     "Timeout.connect": "Seconds",
 }
 # Of this package, or of HTTP: the specification has no paragraph on them.
-OWN = ("RetryPolicy.", "Meta.elapsed", "Meta.trace_id", "Meta.entry", "Meta.after_unknown")
-OWN += ("Meta.request_id", "Meta.date", "Meta.retry_after")
+OWN = (
+    *("RetryPolicy.", "Meta.elapsed", "Meta.trace_id", "Meta.entry", "Meta.after_unknown"),
+    *("Meta.request_id", "Meta.date", "Meta.retry_after"),
+)
 
 
 def found_by_pyright(*files: Path) -> set[int]:
