@@ -92,9 +92,7 @@ class Checkout:
         if order.fiscal_code != code:
             if problems := self._client.check(code, request):
                 raise InvalidRequestError(problems)  # nothing is created for a form that has to be mended
-            with suppress(
-                AlreadyEvaluatedError
-            ):  # then the ledger has the decision, or knows that it is lost
+            with suppress(AlreadyEvaluatedError):  # then the ledger has the decision
                 created = await self._client.create_request({"fiscalCode": code})
                 # spec §4.3: the shape of the response is open, so it need not be an object
                 asked = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
