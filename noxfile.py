@@ -31,7 +31,7 @@ LONGEST_FILE = 400
 # Who is through takes over what others have left; more than 16 would only wait for the longest test.
 AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 # What needs neither loop nor network to be tested is tested whole.
-PURE = "calls certificates codec configuration decisions dialect display html json limits meta models"
+PURE = "calls certificates codec configuration decisions dialect display echo html json limits meta models"
 PURE += " options policy prepare problems rules values"
 
 

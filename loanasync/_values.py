@@ -135,8 +135,6 @@ def integer(unit: str, hint: str = "") -> Rule:
     """Return the rule for a whole number without a range: only its type and its size are checked."""
 
     def rule(value: object) -> str | None:
-        if value is None:
-            return f"is required: {unit} as an int"
         if type(value) is not int:
             return f"must be an int, not {kind(value)}: {unit}{_remedy(value, hint)}"
         return None if value in _INT64 else f"must be {unit} as an int of at most 64 bits"
@@ -159,8 +157,6 @@ def boolean(value: object) -> str | None:
 
 def day(value: object) -> str | None:
     """A date without a time."""
-    if value is None:
-        return "is required"
     if nothing(value) or not isinstance(value, date):  # pandas' NaT is a date by its type
         return f"must be a datetime.date, not {kind(value)}"
     return "must be a date without a time: take its .date()" if isinstance(value, datetime) else None

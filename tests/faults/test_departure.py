@@ -255,7 +255,9 @@ async def test_approve_cancelled_at_any_turn_sends_one_request(
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with contextlib.suppress(
+            asyncio.CancelledError
+        ):  # the last turns come after the response on some Pythons
             await task
         decision = await client.approve(FISCAL_CODE, approval_request())
         await client.aclose()
