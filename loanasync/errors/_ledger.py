@@ -164,7 +164,7 @@ class OutcomeUnknownError(LedgerError):
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
-    If it is the same application, repeat it with the data of the first request. Another application needs a
+    Repeat it with the data of the first request if it is the same application. Another application needs a
     separate ``scope``. Without a ledger this is raised only while the first request is in progress.
 
     Args:
