@@ -109,7 +109,9 @@ async def test_memory_is_flat_however_many_rows_there_are(*, ordered: bool) -> N
             tracemalloc.stop()
 
     await most(100)
-    assert await most(20_000) < 1.2 * await most(2_000)
+    # The least of three: threads of other tests may allocate at the same time.
+    many, few = [min([await most(number) for _ in range(3)]) for number in (20_000, 2_000)]
+    assert many < 1.2 * few
 
 
 async def test_rows_that_come_one_by_one_are_asked_for_by_one_at_a_time() -> None:
