@@ -34,7 +34,7 @@ BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests
 def told(comes: Comes) -> str:
     if comes.through_aiohttp is not None:
         ours = told(evolve(comes, through_aiohttp=None))
-        return f"{ours}; {told(comes.through_aiohttp)} through a session of yours"
+        return f"{ours}; {told(comes.through_aiohttp)} through your own session"
     if comes.in_part:
         return "the decision, without a redirect, and `body` in `meta.unread`"
     if comes.error is None:
