@@ -72,7 +72,7 @@ ROOMS = {
         *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
     ],
-    "worker": ["_message", "_answer", "_taskiq", "__init__", "_cancelling", "nats", "redis"],
+    "worker": ["_message", "_answer", "_taskiq", "__init__", "_cancelling", "_starting", "nats", "redis"],
 }
 
 # For the type checkers alone; or for a client that has a ledger.

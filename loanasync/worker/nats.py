@@ -5,17 +5,26 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
-from nats.errors import Error
+from nats.errors import ConnectionReconnectingError, Error, NoRespondersError
 from nats.errors import TimeoutError as NotYetError
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import ServerError, ServiceUnavailableError
 from taskiq import AckableMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
 from loanasync._events import LOGGER
 from loanasync.worker._cancelling import heed_cancellation
+from loanasync.worker._starting import when_reached
 
 __all__ = ["JetStream"]
 
+_AWAY = (
+    NotYetError,
+    NoRespondersError,
+    ConnectionReconnectingError,
+    ServiceUnavailableError,
+    ServerError,
+)
 _PULL = 2.0  # seconds of one question for a message: a server that restarted has forgotten older ones
 _PAUSE = 1.0  # seconds until a server that cannot answer is asked again
 
@@ -60,6 +69,12 @@ class JetStream(PullBasedJetStreamBroker):
             **{"max_reconnect_attempts": -1, **options},
         )
 
+    async def _add_or_reuse_stream(self) -> None:
+        await when_reached(super()._add_or_reuse_stream, _AWAY)
+
+    async def _startup_consumer(self) -> None:
+        await when_reached(super()._startup_consumer, _AWAY)
+
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Deliver what there is; a server that cannot answer is asked again."""
         while True:
@@ -79,5 +94,5 @@ class JetStream(PullBasedJetStreamBroker):
     async def _make_again(self) -> None:
         """A server that lost its data has neither stream nor consumer; on any other nothing changes."""
         with suppress(Error):
-            await self._add_or_reuse_stream()
+            await super()._add_or_reuse_stream()
             await self.js.add_consumer(self.stream_name, self.consumer_config)

@@ -7,16 +7,20 @@ from contextlib import aclosing
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as NotConnectedError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as TooLateError
 from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
 from loanasync._events import LOGGER
 from loanasync.worker._cancelling import heed_cancellation
+from loanasync.worker._starting import when_reached
 
 __all__ = ["RedisStreams"]
 
 _BEGIN = b"0-0"
+_AWAY = (NotConnectedError, TooLateError)
 _PAUSE = 1.0  # seconds until a server that cannot answer is asked again
 
 
@@ -47,11 +51,14 @@ class RedisStreams(RedisStreamBroker):
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
+    async def _declare_consumer_group(self) -> None:
+        await when_reached(super()._declare_consumer_group, _AWAY)
+
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Deliver what is new, and what a worker left; a server that cannot answer is asked again."""
         while True:
             try:
-                await self._declare_consumer_group()  # a server that lost its data has none
+                await super()._declare_consumer_group()  # a server that lost its data has none
                 async with aclosing(self._deliveries()) as deliveries:
                     async for delivery in deliveries:
                         yield delivery

@@ -14,8 +14,13 @@ import nats
 import pytest
 from fleetplay import Fleet, evaluated, posts, until
 from fleetworker import broker_of
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NotYetError
+from nats.js.client import JetStreamContext
 from nats.js.errors import Error as JetStreamError
+from nats.js.errors import ServiceUnavailableError
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as NotConnectedError
 from servers import Nats, Server, Valkey
 from servers.fixtures import missing_is_skipped
 from servers.process import free_port
@@ -104,6 +109,48 @@ async def test_a_server_that_is_away_for_long_is_waited_for() -> None:
             (found,) = await taken(broker, 1)
             assert found.data == b"message 0"
         await broker.shutdown()
+
+
+async def test_broker_started_before_its_server_waits_for_it(own_server: Server) -> None:
+    broker: Any = broker_of(url_of(own_server), f"q{token_hex(4)}")
+    await asyncio.to_thread(own_server.kill)
+    starting = asyncio.ensure_future(broker.startup())
+    await asyncio.wait([starting], timeout=1.0)
+    assert not starting.done()
+    await asyncio.to_thread(own_server.start)
+    async with asyncio.timeout(60):
+        await starting
+        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
+        (found,) = await taken(broker, 1)
+    assert found.data == b"early"
+    await broker.shutdown()
+
+
+async def test_jetstream_start_waits_for_a_stream_that_cannot_be_made_yet(
+    nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that restarts accepts connections some time before JetStream answers."""
+    errors = [NoRespondersError(), NotYetError(), ServiceUnavailableError()]
+    add_stream = JetStreamContext.add_stream
+
+    async def not_ready_yet(*args: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await add_stream(*args, **options)
+
+    monkeypatch.setattr(JetStreamContext, "add_stream", not_ready_yet)
+    broker = JetStream(nats.url, name=f"q{token_hex(4)}")
+    await broker.startup()
+    assert errors == []
+    await broker.shutdown()
+
+
+async def test_broker_whose_server_never_comes_raises_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync.worker._starting._WITHIN", 0.1)
+    broker = RedisStreams(f"redis://127.0.0.1:{free_port()}")
+    with pytest.raises(NotConnectedError):
+        await broker.startup()
+    await broker.shutdown()
 
 
 async def last_in(url: str, queue: str) -> bytes:
