@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from typer.testing import CliRunner
+
+from loanasync.cli._commands import app
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 
@@ -61,15 +64,21 @@ def create(sandbox: Sandbox, rows: Iterable[dict[str, Any]]) -> None:
     asyncio.run(all_of_them())
 
 
-def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, str]:
-    """What the command finds; unmeasured where the process may not even write down what it ran."""
-    service = {} if sandbox is None else {
+def service(sandbox: Sandbox | None) -> dict[str, str]:
+    """Return the environment variables that name the service."""
+    if sandbox is None:
+        return {}
+    return {
         "LOANASYNC_BASE_URL": sandbox.base_url,
         "LOANASYNC_SHOP_ID": sandbox.shop_id,
         "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
-    }  # fmt: skip
+    }
+
+
+def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, str]:
+    """Return the variables of a command's process; it does not measure coverage if it cannot write files."""
     around = {name: value for name, value in os.environ.items() if measured or not name.startswith("COV")}
-    return {**around, **PLAIN, **service}
+    return {**around, **PLAIN, **service(sandbox)}
 
 
 Started: TypeAlias = "subprocess.Popen[str]"
@@ -85,21 +94,28 @@ def begin(sandbox: Sandbox | None, *arguments: object, **options: Any) -> Starte
 
 
 def run(
-    sandbox: Sandbox | None,
-    *arguments: object,
-    given: str | bytes | None = None,
-    measured: bool = True,
-    **options: Any,
+    sandbox: Sandbox | None, *arguments: object, given: str | bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The command, from beginning to end."""
+    """Run the command in this process, from beginning to end."""
+    runner = CliRunner(env={**PLAIN, **service(sandbox)})
     raw = given if isinstance(given, bytes) else (given or "").encode()
+    done = runner.invoke(app, [*map(str, arguments)], input=raw)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess([*map(str, arguments)], done.exit_code, done.stdout, done.stderr)
+
+
+def run_process(
+    sandbox: Sandbox | None, *arguments: object, given: str = "", measured: bool = True, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in another process, for tests of its file descriptors and limits."""
     done = subprocess.run(
         [sys.executable, "-m", "loanasync", *map(str, arguments)],
-        input=raw, capture_output=True, check=False, env=environment(sandbox, measured=measured), **options,
+        input=given, capture_output=True, check=False, encoding="utf-8",
+        env=environment(sandbox, measured=measured), **options,
     )  # fmt: skip
-    told, errors = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in errors, errors
-    return subprocess.CompletedProcess(done.args, done.returncode, told, errors)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
 
 
 def wait_for(ready: Callable[[], bool]) -> None:

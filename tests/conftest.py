@@ -66,6 +66,8 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # a module is read from its file once, where it is first needed
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
+            # a command reads and writes its files between its calls
+            function.can_block_in("typer/testing.py", "invoke")
             # what is covered is written down by threads, too
             function.can_block_in("coverage/collector.py", "lock_data")
         yield

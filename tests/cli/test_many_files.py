@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from asking import PLAIN, begin, create, member, read, run, statuses, wait_for, write
+from asking import PLAIN, begin, create, member, read, run, run_process, statuses, wait_for, write
 from typer.testing import CliRunner
 
 from loanasync.cli._commands import app
@@ -70,9 +70,9 @@ def test_an_option_that_cannot_be_sends_nothing(
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 def test_a_named_pipe_is_a_file_too_and_a_closed_one_says_so() -> None:
     given = "".join(json.dumps(member("approved")) + "\n" for _ in range(3))
-    done = run(None, "approve-many", "/dev/stdin", "--validate-only", given=given)
+    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", given=given)
     assert (done.returncode, done.stderr) == (0, "3 rows: 3 can be sent, 0 are wrong\n")
-    closed = run(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
+    closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stderr) == (2, "standard input is closed\n")
 
 
@@ -147,6 +147,6 @@ def test_who_speaks_to_nobody_does_its_work(tmp_path: Path, served: Sandbox) -> 
     rows = [member("approved")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out, preexec_fn=lambda: os.close(2))
+    done = run_process(served, "approve-many", file, "-o", out, preexec_fn=lambda: os.close(2))
     assert (done.returncode, done.stderr) == (0, "")
     assert list(statuses(out).values()) == ["approved"]

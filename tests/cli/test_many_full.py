@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from asking import create, member, read, run, statuses, write
+from asking import create, member, read, run, run_process, statuses, write
 
 from loanasync.sandbox import Sandbox
 
@@ -61,7 +61,7 @@ def test_a_file_that_may_grow_no_more_has_whole_lines_and_the_others_are_not_los
     os.environ["TMPDIR"] = str(other)
     try:
         command = ("approve-many", file, "-o", out, "--concurrency", "2")
-        done = run(served, *command, preexec_fn=small_files, measured=False)
+        done = run_process(served, *command, preexec_fn=small_files, measured=False)
     finally:
         del os.environ["TMPDIR"]
     assert done.returncode == 130

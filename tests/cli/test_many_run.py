@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from asking import create, member, read, run, statuses, write
+from asking import create, member, read, run, run_process, statuses, write
 
 from loanasync.sandbox import Sandbox
 
@@ -133,20 +133,26 @@ def test_an_id_that_is_no_whole_text_does_not_cost_the_answer(
         assert {row.get("id") for row in read(tmp_path / out)} == {"half a smile: \ud83d", None}
 
 
-def test_a_report_goes_to_standard_output_too(tmp_path: Path, served: Sandbox) -> None:
+def test_a_report_goes_to_standard_output_too(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     row = member("approved")
     create(served, [row])
     file = write(tmp_path / "rows.jsonl", [row])
-    done = run(served, "approve-many", file, "-o", "out.jsonl", "--report", "-", cwd=tmp_path)
+    done = run(served, "approve-many", file, "-o", "out.jsonl", "--report", "-")
     assert (done.returncode, json.loads(done.stdout)["results"]["approved"]) == (0, 1)
     assert not (tmp_path / "-").exists()
 
 
-def test_results_go_to_standard_output_and_all_else_does_not(tmp_path: Path, served: Sandbox) -> None:
+def test_results_go_to_standard_output_and_all_else_does_not(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     rows = [member("approved") for _ in range(5)]
     create(served, rows)
     given = "".join(json.dumps(row) + "\n" for row in rows)
-    done = run(served, "approve-many", "-", "-o", "-", given=given, cwd=tmp_path)
+    done = run_process(served, "approve-many", "-", "-o", "-", given=given)
     assert done.returncode == 0
     assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"approved"}
     assert list(tmp_path.iterdir()) == []
