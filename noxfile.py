@@ -30,6 +30,10 @@ LONGEST_FILE = 400
 # Tests wait half of their time, for a socket, a process or a clock: two of them share a processor.
 # Who is through takes over what others have left; more than 16 would only wait for the longest test.
 AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+# Tests of documents, structure and benchmarks run once, with the first Python that is there.
+FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
+KINDS = ["architecture", "benchmarks", "docs*", "notebooks"]
+ONCE = [f"--ignore-glob=tests/test_{kind}.py" for kind in KINDS]
 # What needs neither loop nor network to be tested is tested whole.
 PURE = "calls certificates codec configuration decisions dialect display echo html json limits meta models"
 PURE += " options policy prepare problems rules values"
@@ -98,13 +102,14 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
+    once = [] if session.python == FIRST else ONCE
     # No line of the package is for one Python alone, so what is covered on one is covered on all.
     if session.python != MEASURED:
-        session.run("pytest", "tests", *AT_ONCE, env=env)
+        session.run("pytest", "tests", *AT_ONCE, *once, env=env)
         return
     session.run("coverage", "erase", env=env)
     # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
-    session.run("coverage", "run", "-m", "pytest", "tests", *AT_ONCE, env=env)
+    session.run("coverage", "run", "-m", "pytest", "tests", *AT_ONCE, *once, env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors/*.py"
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
@@ -131,10 +136,9 @@ def floors(session: nox.Session) -> None:
         if Version(version) != Version(floor):
             session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
     # Browsers, frameworks, pytest, benchmarks and what a dashboard reads: none of these floors is theirs.
-    rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "test_benchmarks.py"]
+    rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "fleet/test_recipes.py", "shops"]
     rings += ["test_offline.py", "test_pytest_plugin.py"]
-    rings += ["shops", "fleet/test_recipes.py", "test_docs_look.py", "test_docs_strings.py"]
-    left_out = [f"--ignore=tests/{ring}" for ring in rings]
+    left_out = [*ONCE, *(f"--ignore=tests/{ring}" for ring in rings)]
     session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
 
