@@ -15,7 +15,7 @@ from loanasync._echo import is_another_customers
 from loanasync._json import Malformed, decode, decode_any, decode_part, encode, has_repeated_names, repeated
 from loanasync._meta import Meta, Problem, RawResponse
 from loanasync._models import ApprovalRequest, UserData
-from loanasync._problems import is_already_evaluated, personal_values, read_problems, rejection
+from loanasync._problems import is_already_evaluated, read_problems, rejection
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -213,7 +213,7 @@ def _decided(call: Call, reply: Reply, meta: Meta) -> Outcome | LoanError:
                 "redirectUrl"
             ]  # which of them is right is unknown: named as unread
         return codec.read_decision(Approved if approved else Refused, members, meta)
-    return _unexpected(call, reply, (reason,), meta, problems=read_problems(members, _personal(call)))
+    return _unexpected(call, reply, (reason,), meta, problems=read_problems(members, *_sent(call)))
 
 
 def _is_of_another(codes: Iterable[object], call: Call) -> bool:
@@ -237,8 +237,9 @@ def _decided_in_part(call: Call, reply: Reply, meta: Meta, reasons: tuple[str, .
 _UNREAD_BODY = ("body",)
 
 
-def _personal(call: Call) -> frozenset[str]:
-    return personal_values(decode(call.body), call.fiscal_code, call.shop.headers["X-Auth-Token"])
+def _sent(call: Call) -> tuple[object, ...]:
+    """Return what was sent: the service may repeat it in a message."""
+    return decode(call.body), call.fiscal_code, call.shop.headers["X-Auth-Token"]
 
 
 def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
@@ -246,7 +247,7 @@ def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
         members = _object(reply)
     except Malformed as malformed:
         return _unexpected(call, reply, malformed.args, meta)
-    problems = read_problems(members, _personal(call))
+    problems = read_problems(members, *_sent(call))
     error = rejection(members, decode(call.body) if call.endpoint is APPROVE else None)
     if error is None:
         return _unexpected(call, reply, ("errors: no messages of fields",), meta, problems=problems)
@@ -270,11 +271,11 @@ def _failed(
 ) -> LoanError:
     """A status whose meaning does not depend on its body, which may be HTML of a proxy."""
     try:
-        members = _object(reply)
+        said: object = (members := _object(reply))
     except Malformed:
-        members = {}
-    problems = read_problems(members, _personal(call))
-    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(members):
+        said, members = reply.body.decode(errors="replace"), {}
+    problems = read_problems(members, *_sent(call))
+    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(said):
         return _already_evaluated(call, problems, meta)  # no status proves the contrary
     if error is UnexpectedStatusError:
         return error(call.endpoint.operation, problems, meta, RawResponse(reply.status, reply.body))

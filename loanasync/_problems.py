@@ -1,12 +1,15 @@
 """Error bodies of the service (spec §7), in their five shapes, as problems under our field names."""
 
+import html
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeAlias
+from unicodedata import normalize
 
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, field_of
+from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_of
 from loanasync._meta import Problem
+from loanasync._redaction import Redactor
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DomainError,
@@ -16,7 +19,7 @@ from loanasync.errors import (
     UserNotFoundError,
 )
 
-__all__ = ["is_already_evaluated", "personal_values", "read_problems", "rejection"]
+__all__ = ["is_already_evaluated", "read_problems", "rejection"]
 
 Rejection: TypeAlias = type[RejectedError | DomainError]
 
@@ -25,9 +28,6 @@ _MOST_MESSAGES = 100
 _LONGEST_READ = 5000
 _LONGEST_MESSAGE = 300
 _LONGEST_NAME = 60
-_SHORTEST_SECRET = 4  # shorter values ("RM", "12") would be found in innocent words
-_UNMISTAKABLE = 8  # so long a value stands in no innocent word
-_NOBODYS = frozenset({"amount"})  # spec §2.1: the order's; a limit that equals it must stay readable
 
 # spec §7, the domain errors that prove that nothing was evaluated, as `_plain` writes them
 _RELEASABLE: Mapping[str, type[DomainError]] = {
@@ -41,19 +41,34 @@ _SIMILAR = (
     (re.compile("cannot apply for a loan|sales point|punto vendita", re.IGNORECASE), ShopNotAllowedError),
     (re.compile("invalid fiscal ?code|codice fiscale", re.IGNORECASE), InvalidFiscalCodeError),
 )
-_ALREADY = re.compile(
-    r"\balready\b.{0,60}\bevaluat|\bevaluat\w*\b.{0,60}\balready\b|\bgi(à|a\W?)\W.{0,60}\bvalutat",
-    re.IGNORECASE | re.DOTALL,
-)
+# Two words that say together that the customer was evaluated; the Italian ones in this order only.
+_SIGNS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
+_FIRST_WORDS = {1: 2, 2: 1, 4: 3}  # the number of a group, and of the group that stands before it
+_FARTHEST = 70  # characters between them
+_SHORTEST_SENTENCE = len("già valutato")
+
 # spec §2.1, and the two of §7 that are in no table of fields
 _FIELDS = frozenset({*APPROVAL_NAMES.values(), *READ_ALIASES, "actualJobEndingDate", "privacy"})
+_KNOWN_NAMES = _FIELDS.union(USER_DATA_NAMES.values())
 
 
-def read_problems(members: Mapping[str, Any], personal: Collection[str]) -> tuple[Problem, ...]:
-    """Return the messages of an error body; personal values that they repeat are replaced by ``***``."""
+def read_problems(members: Mapping[str, Any], *sent: object) -> tuple[Problem, ...]:
+    """Return the messages of an error body; personal values that they repeat are replaced by ``***``.
+
+    Args:
+        members: The whole body.
+        sent: The values that were sent: texts, and objects with texts in them.
+    """
+    messages = [*islice(_messages(members), _MOST_MESSAGES)]
+    if not messages:
+        return ()
+    redacted = Redactor(*sent)
     return tuple(
-        _problem(_tidy(name, personal, _LONGEST_NAME), _tidy(message, personal, _LONGEST_MESSAGE))
-        for name, message in islice(_messages(members), _MOST_MESSAGES)
+        _problem(
+            name if name in _KNOWN_NAMES else redacted(name, _LONGEST_NAME),
+            redacted(message, _LONGEST_MESSAGE),
+        )
+        for name, message in messages
     )
 
 
@@ -63,10 +78,32 @@ def _problem(wire_name: str, message: str) -> Problem:
     return Problem("fiscal_code" if is_code else field_of(wire_name), wire_name, message)
 
 
-def is_already_evaluated(members: Mapping[str, Any]) -> bool:
-    """Return True if an error body says, in any wording, that the customer was evaluated before (spec §3)."""
-    messages = islice(_messages(members), _MOST_MESSAGES)
-    return any(_ALREADY.search(message[:_LONGEST_READ]) for _, message in messages)
+def is_already_evaluated(body: object) -> bool:
+    """Return True if an error body says, in any wording, that the customer was evaluated before (spec §3).
+
+    All texts of the body are read, wherever in it they stand.
+    """
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            if len(value) >= _SHORTEST_SENTENCE and _says_evaluated(value):
+                return True
+        elif isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+    return False
+
+
+def _says_evaluated(text: str) -> bool:
+    ends: dict[int | None, int] = {}
+    for found in _SIGNS.finditer(normalize("NFKC", html.unescape(text))):
+        first_end = ends.get(_FIRST_WORDS.get(found.lastindex or 0))
+        if first_end is not None and found.start() - first_end <= _FARTHEST:
+            return True
+        ends[found.lastindex] = found.end()
+    return False
 
 
 def rejection(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejection | None:
@@ -136,34 +173,3 @@ def _messages(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, said in errors.items():
             for message in said if isinstance(said, list) else [said]:
                 yield name, message if isinstance(message, str) else "is not accepted"
-
-
-def _tidy(text: str, personal: Collection[str], longest: int) -> str:
-    cut = len(text) > _LONGEST_READ
-    text = text[:_LONGEST_READ]
-    # A text holds nothing longer than itself: no pattern is made of a whole picture.
-    for value in sorted((each for each in personal if len(each) <= len(text)), key=len, reverse=True):
-        pattern = re.escape(value)
-        if len(value) < _UNMISTAKABLE:
-            # As a whole only: the name Prova must not tear a hole into "approval".
-            pattern = rf"(?<![^\W_]){pattern}(?![^\W_])"
-        text = re.sub(pattern, "***", text, flags=re.IGNORECASE)
-    if cut:  # the beginning of a value may stand at the end
-        text = text[: max(0, len(text) - max(map(len, personal), default=0))] + "…"
-    printable = "".join(character if character.isprintable() else " " for character in text)
-    return printable if len(printable) <= longest else printable[: longest - 1] + "…"
-
-
-def personal_values(*sent: object) -> frozenset[str]:
-    """Every text and number in what was sent that is long enough to tell something about a person."""
-    found: set[str] = set()
-    for value in sent:
-        if isinstance(value, str):
-            found.add(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.add(str(value))
-        elif isinstance(value, dict):
-            found |= personal_values(*(each for name, each in value.items() if name not in _NOBODYS))
-        elif isinstance(value, list):
-            found |= personal_values(*value)
-    return frozenset(value for value in found if len(value) >= _SHORTEST_SECRET)

@@ -35,6 +35,7 @@ ORDER = [
         "_certificates",
         "_json",
         "_codec",
+        "_redaction",
         "_problems",
         "_echo",
         "_calls",

@@ -2,9 +2,7 @@
 
 import json
 import pickle
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from builders import FISCAL_CODE, approval_request, user_data
@@ -71,19 +69,10 @@ def test_201_is_approved_and_422_is_refused() -> None:
     assert read(APPROVE, 201, {"approved": True, "redirectUrl": None}).redirect_url is None
 
 
-def test_an_error_after_a_large_upload_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns: list[str] = []
-    replace = re.sub
-
-    def noted(pattern: str, *others: Any, **flags: Any) -> str:
-        patterns.append(pattern)
-        return replace(pattern, *others, **flags)
-
-    monkeypatch.setattr(re, "sub", noted)
+def test_an_error_after_a_large_upload_names_its_problem() -> None:
     upload = calls.upload_documents(SHOP, FISCAL_CODE, {"front": "x" * (1 << 20)})
-    assert isinstance(read(upload, 400, errors(front=["too large, said secret-token"])), RejectedError)
-    assert patterns
-    assert max(map(len, patterns)) < 100
+    error = read(upload, 400, errors(front=["too large, said secret-token"]))
+    assert error.problems == (Problem("front", "front", "too large, said ***"),)
 
 
 # spec §7, table "400 domain errors", and the tolerance that a service without codes asks for

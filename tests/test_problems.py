@@ -1,15 +1,16 @@
-"""How much of a service's messages is read and shown, and what is left of a person where they are cut."""
+"""Limits of the messages that are read and shown, and of the work of reading them."""
 
 import pytest
+from linecount import lines_run
 
-from loanasync import AlreadyEvaluatedError, DomainError, Problem, RejectedError
-from loanasync._problems import personal_values, read_problems, rejection
+from loanasync import AlreadyEvaluatedError, Problem, RejectedError
+from loanasync._problems import is_already_evaluated, read_problems, rejection
 
-READ, SHOWN, NAMED, MANY = 5000, 300, 60, 100
+SHOWN, NAMED, MANY = 300, 60, 100
 
 
-def message(text: str, *personal: str) -> str:
-    [problem] = read_problems({"errors": {"city": text}}, personal)
+def message(text: str) -> str:
+    [problem] = read_problems({"errors": {"city": text}})
     return problem.message
 
 
@@ -18,7 +19,7 @@ def message(text: str, *personal: str) -> str:
     [
         ("x" * SHOWN, "x" * SHOWN),
         ("x" * (SHOWN + 1), "x" * (SHOWN - 1) + "…"),
-        ("x" * READ, "x" * (SHOWN - 1) + "…"),
+        ("x" * 100_000, "x" * (SHOWN - 1) + "…"),
     ],
     ids=["as long as can be", "one too long", "much too long"],
 )
@@ -28,72 +29,73 @@ def test_a_message_is_shown_up_to_its_limit(text: str, shown: str) -> None:
 
 def test_a_name_is_shown_up_to_its_limit() -> None:
     said = {"errors": {"n" * NAMED: "a", "m" * (NAMED + 1): "b"}}
-    names = [each.wire_name for each in read_problems(said, ())]
+    names = [each.wire_name for each in read_problems(said)]
     assert names == ["n" * NAMED, "m" * (NAMED - 1) + "…"]
 
 
 def test_a_body_has_no_more_problems_than_the_limit() -> None:
     for said in (MANY, MANY + 1):
-        assert len(read_problems({"errors": {"city": ["x"] * said}}, ())) == MANY
+        assert len(read_problems({"errors": {"city": ["x"] * said}})) == MANY
 
 
-def short(hidden: str, length: int) -> str:
-    """A text of this length that masking makes short, so that its end is shown."""
-    return f"{hidden} " * (length // (len(hidden) + 1) - 1)
+def work(values: int, messages: int) -> int:
+    sent = {"items": [f"item number {each:05} of them" for each in range(values)]}
+    said = {"errors": {"items": [f"item number {each:05} is wrong " * 12 for each in range(messages)]}}
+    return lines_run(lambda: read_problems(said, sent))
 
 
-@pytest.mark.parametrize("longer", [0, 1])
-def test_only_what_is_cut_loses_the_length_of_the_longest_value_at_its_end(longer: int) -> None:
-    hidden = "h" * 99
-    start = short(hidden, READ)
-    text = start + "e" * (READ + longer - len(start))
-    end = READ - len(start)
-    left = "*** " * start.count(" ")
-    assert message(text, hidden, "abcd") == left + ("e" * (end - 99) + "…" if longer else "e" * end)
+def test_read_problems_twice_the_sizes_is_twice_the_work() -> None:
+    read_problems({"errors": {"city": "é"}}, "a")  # so that nothing is done for the first time
+    assert work(40, 40) < 2.2 * work(20, 20)
+    assert work(2_000, 20) - work(1_000, 20) < 1.2 * (work(1_000, 20) - work(1, 20))
 
 
-def test_what_is_cut_without_a_value_to_hide_keeps_all_that_was_read() -> None:
-    assert message(" " * READ + "x") == " " * (SHOWN - 1) + "…"
+def test_read_problems_of_too_much_is_no_more_work() -> None:
+    assert work(100, 10 * MANY) < 1.1 * work(100, MANY)
+    assert work(50_000, MANY) < 2 * work(5_000, MANY)
 
 
-def test_what_is_cut_and_all_hidden_shows_nothing_but_that() -> None:
-    assert message("h" * READ + " x", "h" * READ) == "…"
+def test_is_already_evaluated_twice_the_text_is_twice_the_work() -> None:
+    def read(text: str, count: int) -> int:
+        return lines_run(lambda: is_already_evaluated({"errors": [text * count]}))
 
-
-def test_the_longest_value_is_hidden_first() -> None:
-    assert message("Piazza Prova", "Piazza Prova", "Prova") == "***", "in whichever order they come"
-    assert message("Via Prova", "Via Prova", "Prova") == "***"
+    for text in ("already ", "evaluated ", "gia ", "valutato "):
+        assert read(text, 2_000) < 2.2 * read(text, 1_000)
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [("Abcdefg", "unabcdefgable, ***!"), ("Abcdefgh", "un***able, ***!")]
+    "body",
+    [
+        {"errors": ["User already evaluated"]},
+        {"errors": {"domain": {"text": "User already evaluated"}}},
+        {"message": "User already evaluated"},
+        {"code": "USER_ALREADY_EVALUATED"},
+        {"errors": {"userAlreadyEvaluated": ["no"]}},
+        [[[["the user was evaluated before, and already answered"]]]],
+        "<p>User already&nbsp;evaluated</p>",
+        {"errors": {"domain": ["Utente gi&agrave; valutato"]}},
+        {"errors": {"domain": ["x" * 100_000 + " User already evaluated"]}},
+        {"errors": {"domain": ["x"] * 10_000 + ["User already evaluated"]}},
+    ],
+    ids=lambda body: str(body)[:40],
 )
-def test_within_a_word_only_what_has_eight_characters_is_hidden(value: str, shown: str) -> None:
-    assert message(f"un{value.lower()}able, {value}!", value) == shown
+def test_already_evaluated_is_found_wherever_it_stands(body: object) -> None:
+    assert is_already_evaluated(body)
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
-    [("abc", set()), ("abcd", {"abcd"}), (123, set()), (1234, {"1234"}), (12.5, {"12.5"}), (True, set())],
+    "text", ["evaluated", "already", "valutato gia", "Borgia valutato", "already " + "x" * 80 + " evaluated"]
 )
-def test_a_value_shorter_than_four_or_a_yes_would_be_found_in_innocent_words(
-    value: object, found: set[str]
-) -> None:
-    assert personal_values({"a": [{"b": value}, 5, None]}, None) == found
+def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
+    assert not is_already_evaluated(text)
 
 
-def test_already_evaluated_is_known_by_what_is_read_of_it() -> None:
-    evaluated = "already evaluat"
-    for padding, error in (
-        (READ - len(evaluated), AlreadyEvaluatedError),
-        (READ - len(evaluated) + 1, DomainError),
-    ):
-        assert rejection({"errors": {"domain": " " * padding + evaluated}}, None) is error
-    assert rejection({"errors": {"city": evaluated}}, None) is AlreadyEvaluatedError
+def test_already_evaluated_at_a_field_is_no_rejection() -> None:
+    assert rejection({"errors": {"city": "already evaluat"}}, None) is AlreadyEvaluatedError
     assert rejection({"errors": {"city": "evaluated"}}, None) is RejectedError
 
 
 def test_a_message_without_a_field_and_one_that_is_no_text() -> None:
-    assert read_problems({"error": "Access denied"}, ()) == (Problem("", "", "Access denied"),)
-    assert read_problems({"errors": {"city": 5}}, ()) == (Problem("city", "city", "is not accepted"),)
-    assert read_problems({"errors": "a", "error": "b"}, ()) == (Problem("", "", "a"),)
+    assert read_problems({"error": "Access denied"}) == (Problem("", "", "Access denied"),)
+    assert read_problems({"errors": {"city": 5}}) == (Problem("city", "city", "is not accepted"),)
+    assert read_problems({"errors": "a", "error": "b"}) == (Problem("", "", "a"),)
