@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Mapping
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -30,8 +30,8 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=list)
 _DEEPEST = 10_000  # brackets within brackets: the standard library needs some of the stack for each
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 _BRACKET = re.compile(rb"[][{}]")
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"?')
-_MOST_FOUND = 10  # values of one name: each costs a pass over all that stands before it
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]')
+_COLON = re.compile(r"\s*:\s*")
 _ESCAPED_LETTER = re.compile(r"\\u00[4-7]")
 _DEPTH = {"{": 1, "[": 1, "}": -1, "]": -1}
 
@@ -120,25 +120,38 @@ def has_repeated_names(body: bytes) -> bool:
 
 
 def decode_part(part: bytes, name: str) -> list[Any]:
-    """Return the values of a member that stand whole in a part of a JSON object, at its top level.
+    """Return the values of a member that stand in a part of a JSON object, at its top level.
+
+    A value that cannot be read, or that is another object's, is None. A text that is cut off ends with "…".
 
     Example:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "approved")
         [True]
+        >>> decode_part(b'{"approved": true, "iban": "IT60', "iban")
+        ['IT60…']
     """
     text = part.decode("utf-8-sig", errors="replace")
     found: list[Any] = [None] if _ESCAPED_LETTER.search(text) else []  # which may be in a name, too
-    for match in islice(re.finditer(rf'(?<!\\)"{name}"\s*:\s*', text), _MOST_FOUND):
-        before = _TEXT.sub("", text[: match.start()]).lstrip()
-        depths = [*accumulate(_DEPTH.get(each, 0) for each in before)]
-        if before[:1] == "{" and depths[-1] == min(depths) == 1:
-            try:
-                found.append(_DECODER.raw_decode(text, match.end())[0])
-            except (ValueError, RecursionError):  # cut off within the value
-                found.append(None)
-        else:  # of another object
-            found.append(None)
+    quoted = f'"{name}"'
+    if quoted not in text:
+        return found
+    is_object = text.lstrip()[:1] == "{"
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        if change := _DEPTH.get(token[0]):
+            depth += change
+            is_object = is_object and depth > 0
+        elif token[0] == quoted and (colon := _COLON.match(text, token.end())):
+            found.append(_value_at(text, colon.end()) if is_object and depth == 1 else None)
     return found
+
+
+def _value_at(text: str, start: int) -> Any:  # noqa: ANN401  (any JSON)
+    try:
+        return _DECODER.raw_decode(text, start)[0]
+    except (ValueError, RecursionError):  # cut off within the value
+        is_text = text[start : start + 1] == '"'
+        return text[start + 1 :].partition("\\")[0] + "…" if is_text else None
 
 
 def _is_too_deep(body: bytes) -> bool:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from builders import FISCAL_CODE, approval_request
+from linecount import lines_run
 from reading import APPROVE, errors, read
 
 from loanasync import (
@@ -280,3 +281,11 @@ async def test_approve_unknown_reply_is_raised_with_its_response() -> None:
         assert "x.example" not in shown
         assert "anna" not in shown
     assert repr(error.response) == "RawResponse(status=201, body=***)"
+
+
+def test_cut_off_body_is_read_once_however_often_it_has_the_name() -> None:
+    def work(count: int) -> int:
+        body = b'{"x":[%s' % (b"0," * 10_000) + b'"approved":1,' * count
+        return lines_run(lambda: read(APPROVE, 201, body, fault="truncated"))
+
+    assert work(10) < work(1) + 1_000

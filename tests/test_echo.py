@@ -34,6 +34,11 @@ PLACES = (6, 7, 9, 10, 12, 13, 14)
         "",
         "  ",
         "-",
+        "".join(chr(ord(each) + 0xFEE0) for each in FISCAL_CODE),
+        "tst\N{NO-BREAK SPACE}xyz\N{EN DASH}00a00\N{ZERO WIDTH SPACE}a000a",
+        "TST.XYZ.00A00.A000A",
+        FISCAL_CODE[:-1],
+        "UNKNOWN",
     ],
     ids=ascii,
 )
@@ -52,7 +57,17 @@ def test_echo_same_code_in_another_form_is_accepted(echoed: object) -> None:
         CODE_OF_11,
         "000 000-00000",
         "0" * 16,
+        "".join(chr(ord(each) + 0xFEE0) for each in OTHER),
+        OTHER.replace("A", "\N{CYRILLIC CAPITAL LETTER A}"),
+        OTHER.replace("0", "\N{ARABIC-INDIC DIGIT ZERO}"),
+        OTHER.replace("00A", "\N{COMBINING ACUTE ACCENT}00A"),
+        f"IT{CODE_OF_11}",
+        f"{OTHER}1",
+        OTHER[1:],
+        f"{FISCAL_CODE}, {OTHER}",
+        json.dumps([FISCAL_CODE, OTHER]),
     ],
+    ids=ascii,
 )
 def test_echo_other_code_is_another_customers(echoed: str) -> None:
     assert is_another_customers(echoed, FISCAL_CODE)
@@ -103,6 +118,7 @@ def test_echo_check_letter_counts_without_omocodia() -> None:
         "****************",
         "***",
         "TSTXYZ**ALLA****",
+        "TSTXYZLLA**A***C",
     ],
 )
 def test_echo_masked_code_that_agrees_is_accepted(echoed: str) -> None:
@@ -114,6 +130,8 @@ def test_echo_masked_code_that_agrees_is_accepted(echoed: str) -> None:
     [
         "ABC*************",
         "TST************B",
+        "TSTXYZLMA**A***C",
+        "\N{FULLWIDTH LATIN CAPITAL LETTER B}***************",
         "*TST************",
         "TST***B",
         "B…",
@@ -188,6 +206,27 @@ def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: 
         ("fiscalCode: of another customer",),
         RawResponse(status, body),
     )
+
+
+@pytest.mark.parametrize(
+    ("start", "accepted"),
+    [
+        ("", True),
+        ("TST", True),
+        ("tst xyz", True),
+        (FISCAL_CODE, True),
+        ("TSTXYZLL", True),
+        ("TST\\u00", True),
+        ("ABC", False),
+        ("TSTXYZ00A00A000B", False),
+        ("TSTY", False),
+        (f"{FISCAL_CODE}1", False),
+    ],
+)
+def test_approve_echo_cut_within_the_code_compares_its_start(start: str, *, accepted: bool) -> None:
+    body = f'{{"approved":true,"fiscalCode":"{start}'.encode()
+    outcome = read(APPROVE, 201, body, fault="truncated")
+    assert isinstance(outcome, Approved if accepted else UnexpectedReplyError)
 
 
 async def failure(members: dict[str, Any]) -> LoanError:
