@@ -18,8 +18,8 @@ _LONGEST_TEXT = 600  # characters that are read of a text
 _ROUNDS = 4  # of decoding
 _TAIL = 24  # letters and digits at the end of a text that was cut: they may be the beginning of a value
 
-_RUN = 12  # so many letters of a value in a row are hidden wherever they stand
-_RUN_OF_CODE = 8  # and so many of a code or a number
+_RUN = 12  # letters of a value in a row that are hidden also within words
+_RUN_OF_CODE = 8  # the same, of a code or a number
 _WORD = 4  # a shorter value is hidden only where it stands as one word
 _SHORTEST = 2
 _MOST_WORDS = 6  # values with more words are prose, whose words stand in innocent texts, too
@@ -30,6 +30,7 @@ _UPPER_CASE = "province"  # spec §8: two letters, which in lower case are words
 
 _NAMES = re.compile("name|nome|nominativo", re.IGNORECASE)  # members that name people
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_MAIL_END = re.compile(r"(?:\+[^@]*)?@.*", re.DOTALL)  # a tag and the provider: nobody's
 _PERCENT = re.compile("(?:%[0-9A-Fa-f]{2})+")
 _ESCAPE = re.compile(r"\\+(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[nrtbf])")
 _DATE = re.compile(
@@ -90,7 +91,9 @@ class Redactor:
         is_code = len(value.split()) == 1
         for form in (*map(_letters, _forms(value)), *_dates(value)):
             self._add_form(form, shortest, is_code=is_code)
-        if len(words := re.findall(r"\w+", value.partition("@")[0])) <= _MOST_WORDS:
+        own = _MAIL_END.sub("", value) if "@" in value else value
+        words = re.findall(r"\w+", own)
+        if len(words) <= _MOST_WORDS:
             least = _WORD - 1 if is_name else _WORD
             # Longer words have a part among the runs of the whole value.
             self._words.update(word for word in map(_letters, words) if least <= len(word) < _RUN)
@@ -235,7 +238,7 @@ _SEPARATED, _ADJACENT, _WITHIN = 2, 1, 0
 def _ends_of_words(text: str, places: list[int]) -> list[int]:
     """Return for each letter how it is divided from the one before it: not, as in ``anna1980``, or by a sign.
 
-    The last entry stands for the end of the text.
+    The last entry is the end of the text.
     """
     ends = [_SEPARATED]
     for before, at in pairwise(places):
