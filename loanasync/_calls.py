@@ -253,7 +253,7 @@ def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
         return _unexpected(call, reply, ("errors: no messages of fields",), meta, problems=problems)
     if issubclass(error, AlreadyEvaluatedError):
         return _already_evaluated(call, problems, meta)
-    if call.endpoint is APPROVE and has_repeated_names(reply.body):  # only the last was read
+    if has_repeated_names(reply.body):  # only the last was read
         return _unexpected(call, reply, ("errors: a name given more than once",), meta, problems=problems)
     return error(call.endpoint.operation, problems, meta)
 

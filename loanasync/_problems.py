@@ -35,12 +35,14 @@ _RELEASABLE: Mapping[str, type[DomainError]] = {
     "this sales point cannot apply for a loan": ShopNotAllowedError,
     "invalid fiscalcode": InvalidFiscalCodeError,
 }
-# Other wordings and languages of them, for calls that evaluate nobody.
-_SIMILAR = (
-    (re.compile("user not found|utente non trovato", re.IGNORECASE), UserNotFoundError),
-    (re.compile("cannot apply for a loan|sales point|punto vendita", re.IGNORECASE), ShopNotAllowedError),
-    (re.compile("invalid fiscal ?code|codice fiscale", re.IGNORECASE), InvalidFiscalCodeError),
-)
+# Their Italian wordings, for calls that evaluate nobody (spec §7: messages may be localized).
+_LOCALIZED: Mapping[str, type[DomainError]] = {
+    **_RELEASABLE,
+    "utente non trovato": UserNotFoundError,
+    "questo punto vendita non può richiedere un finanziamento": ShopNotAllowedError,
+    "invalid fiscal code": InvalidFiscalCodeError,
+    "codice fiscale non valido": InvalidFiscalCodeError,
+}
 # Two words that say together that the customer was evaluated; the Italian ones in this order only.
 _SIGNS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _FIRST_WORDS = {1: 2, 2: 1, 4: 3}  # the number of a group, and of the group that stands before it
@@ -117,12 +119,11 @@ def rejection(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejec
     if is_already_evaluated(members):
         return AlreadyEvaluatedError
     errors = members.get("errors")
-    is_unclear = any(map(_is_domain, members)) or (sent is not None and not _is_read_whole(members))
-    if not isinstance(errors, dict) or not errors or is_unclear:
+    if not isinstance(errors, dict) or not errors or not _is_read_whole(members):
         return None
-    domain = [message for name, message in _messages(members) if _is_domain(name)]
     if any(map(_is_domain, errors)):
-        return _domain_error(domain, is_alone=len(errors) == 1, is_exact=sent is not None)
+        texts = [message for _, message in _messages(members)] if len(errors) == 1 else []
+        return _domain_error(texts, _LOCALIZED if sent is None else _RELEASABLE)
     if not all(map(_is_message, errors.values())):
         return None
     if sent is not None and not errors.keys() <= _FIELDS.union(sent):
@@ -130,15 +131,10 @@ def rejection(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejec
     return RejectedError
 
 
-def _domain_error(messages: list[str], *, is_alone: bool, is_exact: bool) -> type[DomainError]:
-    if is_exact:
-        found = {_RELEASABLE.get(_plain(message)) for message in messages}
-        [kind] = found if is_alone and len(found) == 1 else [None]
-        return kind or DomainError
-    for pattern, kind in _SIMILAR:
-        if any(pattern.search(message[:_LONGEST_READ]) for message in messages):
-            return kind
-    return DomainError
+def _domain_error(texts: Collection[str], known: Mapping[str, type[DomainError]]) -> type[DomainError]:
+    """Return the class of domain messages that all say the same, and `DomainError` for any others."""
+    kinds = {known.get(_plain(text)) for text in texts}
+    return (kinds.pop() if len(kinds) == 1 else None) or DomainError
 
 
 def _is_read_whole(members: Mapping[str, Any]) -> bool:

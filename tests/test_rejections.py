@@ -314,7 +314,7 @@ def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
     assert isinstance(error, UnexpectedReplyError)
     assert error.response == RawResponse(400, body)
     assert state(400, body) is UNKNOWN
-    assert read(COMPLETE, 400, body).outcome == "not_evaluated"
+    assert read(COMPLETE, 400, body).outcome == "unknown"
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
@@ -343,4 +343,7 @@ def test_other_calls_accept_fields_of_any_name_and_language() -> None:
         for name in ("documentCity", "newField"):
             error = read(call, 400, errors(**{name: ["Questo valore non dovrebbe essere vuoto."]}))
             assert (type(error), error.outcome) == (RejectedError, "not_evaluated")
-        assert read(call, 400, errors(domain=["Something new"])).outcome == "unknown"
+        for said in (["Something new"], ["User not found", "Something new"], ["The user not found"]):
+            assert read(call, 400, errors(domain=said)).outcome == "unknown"
+        assert read(call, 400, errors(domain=["User not found"], city=["no"])).outcome == "unknown"
+        assert read(call, 400, {**errors(city=["no"]), "message": "saved"}).outcome == "unknown"

@@ -1,0 +1,92 @@
+"""Every status with every kind of body: which responses release an approval, and which of other calls."""
+
+import json
+
+import pytest
+from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
+
+from loanasync import LoanError
+from loanasync._calls import Call
+from loanasync.ledger import State
+from loanasync.ledger._settling import state_of
+
+# HTTP says of these that the request was not processed; a 403 is spec §7.
+NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
+REFUSING = NOT_PROCESSED | {403}
+
+FIELDS = errors(lastname=["This value should not be blank."])
+DOMAIN = [
+    errors(domain=[text])
+    for text in ("User not found", "This sales point cannot apply for a loan", "Invalid fiscalCode.")
+]
+ALREADY = errors(domain=["User already evaluated for approval"])
+APPROVED, REFUSED = {"approved": True}, {"approved": False}
+OTHERS: list[object] = [
+    *(b"", b" ", b"<html>", b"[]", b"null", b'{"errors":{"domain":["User not found"]', b"\xff"),
+    *({}, {"error": "Access denied"}, errors(system=["System error"]), {"errors": "no"}),
+    *(errors(domain=["Something new"]), errors(newField=["no"]), {**FIELDS, "more": 1}),
+    {"approved": "false"},
+]
+BODIES: list[object] = [FIELDS, *DOMAIN, ALREADY, APPROVED, REFUSED, *OTHERS]
+
+
+def expected_state(status: int, body: object) -> State:
+    """Return the state of an approval by readings.md, R1 to R4, after the first attempt."""
+    if status in (201, 422):
+        decided = {
+            (201, True): State.APPROVED,
+            (201, False): State.REFUSED,
+            (422, False): State.REFUSED,
+        }
+        if status == 422 and isinstance(body, bytes) and not body.strip():
+            return State.REFUSED
+        said = body.get("approved") if isinstance(body, dict) else None
+        return decided.get((status, said), State.UNKNOWN) if type(said) is bool else State.UNKNOWN
+    if body is ALREADY and status != 500:
+        return State.LOST
+    is_proven = status in REFUSING or (status == 400 and any(body is each for each in (FIELDS, *DOMAIN)))
+    return State.RELEASED if is_proven else State.UNKNOWN
+
+
+@pytest.mark.parametrize("body", BODIES, ids=str)
+def test_approve_each_status_has_the_state_of_readings_r4(body: object) -> None:
+    found = {status: state_of(read(APPROVE, status, body)) for status in range(100, 600)}
+    assert found == {status: expected_state(status, body) for status in range(100, 600)}
+
+
+@pytest.mark.parametrize("body", BODIES, ids=str)
+@pytest.mark.parametrize("earlier", [{"attempts": 2}, {"after_unknown": True}], ids=str)
+def test_approve_after_an_earlier_request_releases_nothing(body: object, earlier: dict[str, int]) -> None:
+    for status in range(100, 600):
+        ended = read(APPROVE, status, body, **earlier)  # type: ignore[arg-type]
+        once = expected_state(status, body)
+        assert state_of(ended) is (State.UNKNOWN if once is State.RELEASED else once), status
+
+
+@pytest.mark.parametrize("fault", ["truncated", "timed out", "too large"])
+def test_approve_cut_off_body_releases_only_by_status(fault: str) -> None:
+    for body in BODIES:
+        part = body if isinstance(body, bytes) else json.dumps(body).encode()[:-1]
+        released = {
+            status
+            for status in range(100, 600)
+            if state_of(read(APPROVE, status, part, fault=fault)) is State.RELEASED
+        }
+        assert released == (set() if body is ALREADY else REFUSING), body
+
+
+@pytest.mark.parametrize("call", [CREATE, DOCUMENTS, COMPLETE], ids=lambda call: call.endpoint.operation)
+@pytest.mark.parametrize("body", BODIES, ids=str)
+def test_other_calls_each_status_proves_as_in_readings_r4(call: Call, body: object) -> None:
+    """Their fields may have any name, since the shape of what is sent is open (spec §4.3)."""
+    rejecting = [FIELDS, *DOMAIN, errors(newField=["no"]), errors(system=["System error"])]
+    is_success = {200} if call is COMPLETE else {*range(200, 300)}
+    for status in range(100, 600):
+        ended = read(call, status, body)
+        if status in is_success:
+            assert not isinstance(ended, LoanError) or ended.outcome in ("done", "unknown"), status
+            continue
+        is_proven = status in REFUSING or (status == 400 and body in rejecting)
+        assert ended.outcome == ("not_evaluated" if is_proven else "unknown"), status
+        assert ended.repeatable is False
+        assert read(call, status, body, attempts=2).outcome == "unknown", status
