@@ -47,7 +47,8 @@ class AsksMany(ABC):
 
         Memory stays flat, however many rows there are: a row is taken when its call begins, and at most
         twice `concurrency` are taken and not read, so that a slow reader stops the sending. What rows or
-        `progress` raise ends the sending; it is raised when all that was under way has been read.
+        `progress` raise ends the sending; it is raised when all that was under way has been read. A
+        CancelledError, GeneratorExit, StopIteration or StopAsyncIteration is raised as a RuntimeError.
 
         Args:
             rows: Pairs ``(fiscal_code, ApprovalRequest)``, or a `loanasync.bulk.Row` with more; any iterable,

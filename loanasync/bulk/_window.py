@@ -15,6 +15,7 @@ Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 _END: Any = object()
+_ENDINGS = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
 
 
 class Window(Generic[Item, Answer, Result]):
@@ -191,7 +192,11 @@ class Window(Generic[Item, Answer, Result]):
         elif self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, by: str = "the rows") -> None:
+        if isinstance(error, _ENDINGS):
+            # Raised as it is, it would end the reader's loop or task as if nothing had failed.
+            cause, error = error, RuntimeError(f"{by} raised {type(error).__name__}")
+            error.__cause__ = cause
         self._failure = self._failure or error
         self.stop()
 
@@ -199,14 +204,17 @@ class Window(Generic[Item, Answer, Result]):
         self._coming = False
         in_turn = self._pace is not None or self._later is not None
         while not self._ended:
-            if in_turn:
-                item = await self._in_turn()
-            elif self._is_full:
+            if not in_turn and self._is_full:
                 await self._park()
                 continue
-            else:
-                item = next(self._at_once, _END)
-            if item is _END:
+            try:
+                item = await self._in_turn() if in_turn else next(self._at_once, _END)
+            except BaseException as error:
+                if self._is_cancelled(error):
+                    raise
+                self._fail(error)
+                return
+            if item is _END or self._ended:  # rows may go on after they were stopped
                 self.stop()
                 return
             place = self._taken
@@ -240,12 +248,15 @@ class Window(Generic[Item, Answer, Result]):
                 if self._ended:
                     return _END
                 return next(self._at_once, _END) if self._later is None else await anext(self._later, _END)
-        except asyncio.CancelledError:
-            if not task.cancelling():  # or the row would end here, and nobody would know that it was cut
-                raise RuntimeError("the items were cancelled while the next one was waited for") from None
-            raise
         finally:
             self._asking.discard(task)
+
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """Return True if a worker was cancelled or closed. Rows that raise the same have failed."""
+        if isinstance(error, GeneratorExit):
+            return self._loop is None or self._loop.is_closed()
+        task = asyncio.current_task()
+        return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
     async def _park(self) -> None:
         place = asyncio.get_running_loop().create_future()
@@ -266,5 +277,5 @@ class Window(Generic[Item, Answer, Result]):
             self._reader.set_result(None)
         try:
             self._tell(result)
-        except Exception as error:  # noqa: BLE001  (raised once all results were read)
-            self._fail(error)
+        except BaseException as error:  # noqa: BLE001  (raised once all results were read)
+            self._fail(error, by="progress")

@@ -159,18 +159,6 @@ async def test_an_error_of_the_rows_comes_after_all_that_was_under_way() -> None
             await anext(approvals)
 
 
-async def test_rows_that_are_cancelled_from_within_are_no_end_of_the_rows() -> None:
-    async def source() -> AsyncIterator[Row]:
-        for row in rows(2):
-            yield row
-        raise asyncio.CancelledError
-
-    approvals = bulk(at_once, source())
-    assert [(await anext(approvals)).index for _ in range(2)] == [0, 1]
-    with pytest.raises(RuntimeError, match="were cancelled while the next one was waited for"):
-        await anext(approvals)
-
-
 async def test_progress_that_fails_ends_the_sending_and_costs_no_answer() -> None:
     def progress(result: RowResult) -> None:
         raise ArithmeticError(result.index)
