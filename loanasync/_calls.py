@@ -213,7 +213,7 @@ def _decided(call: Call, reply: Reply, meta: Meta) -> Outcome | LoanError:
                 "redirectUrl"
             ]  # which of them is right is unknown: named as unread
         return codec.read_decision(Approved if approved else Refused, members, meta)
-    return _unexpected(call, reply, (reason,), meta, problems=read_problems(members, *_sent(call)))
+    return _unexpected(call, reply, (reason,), meta, problems=_problems(call, members))
 
 
 def _is_of_another(codes: Iterable[object], call: Call) -> bool:
@@ -237,23 +237,29 @@ def _decided_in_part(call: Call, reply: Reply, meta: Meta, reasons: tuple[str, .
 _UNREAD_BODY = ("body",)
 
 
-def _sent(call: Call) -> tuple[object, ...]:
-    """Return what was sent: the service may repeat it in a message."""
-    return decode(call.body), call.fiscal_code, call.shop.headers["X-Auth-Token"]
+def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the messages of a body, without what was sent: the service may repeat it in them."""
+    try:
+        sent = decode(call.body)
+    except Malformed:  # nested more deeply than can be read: it could not be found in a message
+        return ()
+    return read_problems(members, sent, call.fiscal_code, call.shop.headers["X-Auth-Token"])
 
 
 def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
     try:
         members = _object(reply)
+        is_repeated = has_repeated_names(reply.body)
+        sent = decode(call.body) if call.endpoint is APPROVE else None
     except Malformed as malformed:
         return _unexpected(call, reply, malformed.args, meta)
-    problems = read_problems(members, *_sent(call))
-    error = rejection(members, decode(call.body) if call.endpoint is APPROVE else None)
+    problems = _problems(call, members)
+    error = rejection(members, sent)
     if error is None:
         return _unexpected(call, reply, ("errors: no messages of fields",), meta, problems=problems)
     if issubclass(error, AlreadyEvaluatedError):
         return _already_evaluated(call, problems, meta)
-    if has_repeated_names(reply.body):  # only the last was read
+    if is_repeated:  # only the last was read
         return _unexpected(call, reply, ("errors: a name given more than once",), meta, problems=problems)
     return error(call.endpoint.operation, problems, meta)
 
@@ -274,7 +280,7 @@ def _failed(
         said: object = (members := _object(reply))
     except Malformed:
         said, members = reply.body.decode(errors="replace"), {}
-    problems = read_problems(members, *_sent(call))
+    problems = _problems(call, members)
     if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(said):
         return _already_evaluated(call, problems, meta)  # no status proves the contrary
     if error is UnexpectedStatusError:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 from builders import approval_request
 from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 
@@ -347,3 +348,22 @@ def test_other_calls_accept_fields_of_any_name_and_language() -> None:
             assert read(call, 400, errors(domain=said)).outcome == "unknown"
         assert read(call, 400, errors(domain=["User not found"], city=["no"])).outcome == "unknown"
         assert read(call, 400, {**errors(city=["no"]), "message": "saved"}).outcome == "unknown"
+
+
+@pytest.mark.parametrize("depth", [100, 900, 985, 1_010, 1_100, 20_000])
+@pytest.mark.parametrize(
+    "body", [b'{"errors":{"domain":%s}}', b'{"errors":%s}', b'{"errors":{"city":["no"]},"x":%s}']
+)
+def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
+    for nested in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+        for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
+            assert read(call, 400, body % nested).outcome == "unknown"
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
+def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: int) -> None:
+    """What was sent cannot be removed from the messages."""
+    for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
+        error = read(evolve(call, body=b"[" * 5_000), status, errors(city=["no"]))
+        assert error.status == status
+        assert error.problems == ()
