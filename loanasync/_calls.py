@@ -16,6 +16,7 @@ from loanasync._json import Malformed, decode, decode_any, decode_part, encode, 
 from loanasync._meta import Meta, Problem, RawResponse
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import is_already_evaluated, read_problems, rejection
+from loanasync._redaction import is_made_of
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -153,6 +154,22 @@ class Call:
         path = self.endpoint.template.replace("{shopId}", shop_id)
         return self.shop.base_url + path.replace("{fiscalCode}", fiscal_code or "")
 
+    @property
+    def sent(self) -> tuple[object, ...]:
+        """What was sent of the customer and of the shop: the service may repeat it.
+
+        Raises:
+            Malformed: The body is nested more deeply than can be read.
+        """
+        return decode(self.body), self.fiscal_code, self.shop.headers["X-Auth-Token"]
+
+    def is_repeated_in(self, name: str) -> bool:
+        """Return True if a name that the service chose, such as a request id, has a value that was sent."""
+        try:
+            return is_made_of(name, *self.sent)
+        except Malformed:
+            return True
+
     def read(self, reply: Reply, meta: Meta) -> "Outcome | LoanError":
         """What an answer means.
 
@@ -240,10 +257,9 @@ _UNREAD_BODY = ("body",)
 def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Return the messages of a body, without what was sent: the service may repeat it in them."""
     try:
-        sent = decode(call.body)
-    except Malformed:  # nested more deeply than can be read: it could not be found in a message
+        return read_problems(members, *call.sent)
+    except Malformed:  # what was sent could not be removed
         return ()
-    return read_problems(members, sent, call.fiscal_code, call.shop.headers["X-Auth-Token"])
 
 
 def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:

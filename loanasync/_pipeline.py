@@ -133,6 +133,7 @@ class _Answer:
 
 
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
+_RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
 _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
@@ -142,9 +143,9 @@ def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, st
     request_id = None
     for name in _REQUEST_IDS:
         if (request_id := headers.get(name)) is not None:
-            code, token = call.fiscal_code or "?", call.shop.headers["X-Auth-Token"].upper()
-            text = request_id.upper()
-            if code in text or token in text or not _ID.fullmatch(request_id):
+            if _RANDOM_ID.fullmatch(request_id):  # as most are; the search costs more than all the rest
+                break
+            if not _ID.fullmatch(request_id) or call.is_repeated_in(request_id):
                 request_id = None
             break
     date, retry_after = headers.get("Date"), headers.get("Retry-After")

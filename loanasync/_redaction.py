@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["Redactor"]
+__all__ = ["Redactor", "is_made_of"]
 
 _MASK = "***"
 _MOST = 100_000  # characters of values; with more, no text is kept
@@ -155,6 +155,21 @@ class Redactor:
                         yield at, stop - 1
             if self._upper and text[places[at] : places[at] + _SHORTEST] in self._upper and ends[at + 2]:
                 yield at, at + 1
+
+
+def is_made_of(name: str, *sent: object) -> bool:
+    """Return True if a name, such as an id, has a value in it; numbers of a few digits are in many ids.
+
+    Example:
+        >>> is_made_of("tst-xyz-00a00-a000a/1", "TSTXYZ00A00A000A")
+        True
+    """
+    letters = _letters(name)
+    for _, value in _values(sent):
+        part = _letters(value[:_LONGEST_VALUE])
+        if len(part) >= (_RUN_OF_CODE if part.isdigit() else _WORD) and part in letters:
+            return True
+    return False
 
 
 def _values(sent: Iterable[object]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from loanasync import Meta, ServiceError
 from loanasync.testing import reply, scripted_client
 
 TOKEN = "secret-token"
+UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 APPROVED: dict[str, Any] = {"approved": True, "redirectUrl": "https://x.example/#t"}
 
@@ -27,7 +28,9 @@ async def test_meta_without_headers_has_no_correlation() -> None:
 
 
 @pytest.mark.parametrize("name", ["X_Request_Id", "x_request_id", "X_Correlation_Id", "Request_Id"])
-@pytest.mark.parametrize("value", ["5f0c-1", "req:01/AB.c_d+e=", "x" * 100])
+@pytest.mark.parametrize(
+    "value", ["5f0c-1", "req:01/AB.c_d+e=", "x" * 100, UUID, UUID.replace("-", ""), "00100-45000"]
+)
 async def test_meta_has_the_request_id(name: str, value: str) -> None:
     found = await meta(**{name: value})
     assert (found.request_id, found.date, found.retry_after) == (value, None, None)
@@ -53,6 +56,10 @@ async def test_meta_prefers_the_most_common_header_of_the_request_id() -> None:
         FISCAL_CODE.lower(),
         f"req-{FISCAL_CODE.lower()}-1",
         f"req:{TOKEN}",
+        "TST-XYZ-00A00-A000A",
+        "t/s/t/x/y/z/0/0/a/0/0/a/0/0/0/a",
+        "r-333.000-0000/1",
+        "PROVA_1",
     ],
     ids=lambda value: ascii(value)[:30],
 )
