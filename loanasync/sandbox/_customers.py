@@ -34,7 +34,7 @@ class Customer:
         order: Token of the order that `approved`, `request`, `page`, `application` and `told` belong to.
         orders: These fields of the customer's other orders, by token (`Readings.evaluates`).
         calls: Calls so far, by operation.
-        faults: Counted faults so far, by operation for a tag's, and by rule.
+        faults: Counted faults so far, by operation and by tag or rule.
         gone: Whether it was reset or forgotten; a call that waits may still hold it.
     """
 

@@ -48,6 +48,11 @@ class Call:
         return self.customer is not None and self.customer.gone
 
     @property
+    def counted(self) -> str:
+        """Name under which its customer's faults are counted: each tag and each rule counts its own."""
+        return f"{self.operation} {self.outcome.name if self.rule is None else self.rule.name}"
+
+    @property
     def is_large(self) -> bool:
         """Whether its body is too much to be kept for each of many calls; documents are."""
         return self.operation == "upload_documents"
@@ -151,7 +156,7 @@ class Engine:
             customer = self.customers.of(call.code)
             self._select_order(call, customer)  # another call may have come while this one waited
             call.findings += tuple(self.linter.of_call(call.operation, customer))
-            treated = self._fault_before(call, customer) or self._worked(call)
+            treated = self._fault_before(call, customer) or self._worked(call, customer)
             if call.operation == "approve":
                 customer.told = _told(treated)
             self.customers.save(call.code, customer)
@@ -166,9 +171,7 @@ class Engine:
                 self.customers.save(call.code, call.customer)
 
     def _fault_before(self, call: Call, customer: Customer) -> Treated | None:
-        outcome = call.outcome
-        # Each rule counts for itself, and no rule uses up what a tag asks for.
-        counted = call.operation if call.rule is None else f"{call.operation} {call.rule.name}"
+        outcome, counted = call.outcome, call.counted
         turn = customer.faults.get(counted, 0)
         fault = outcome.fault_of(turn)
         if fault is not None:
@@ -179,11 +182,10 @@ class Engine:
             return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
 
-    def _worked(self, call: Call) -> Treated:
+    def _worked(self, call: Call, customer: Customer) -> Treated:
         outcome = call.outcome
         answer = self._work(call)
-        # A rule means every call that it chose; a tag means the answer that there is only one of.
-        if call.rule is None and not (answer.evaluated or answer.saved):
+        if call.rule is None and not _is_due(call, customer, answer):
             return Treated(answer)
         if outcome.canned is not None:
             canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
@@ -229,6 +231,18 @@ class Engine:
         """Tell whoever watches."""
         for tell in list(self.watching):
             tell()
+
+
+def _is_due(call: Call, customer: Customer, answer: Answer) -> bool:
+    """Return whether a tag's fault is due: it spoils the one response that decides, and one that saves.
+
+    A rule needs no such count: it spoils each call that it chose.
+    """
+    if not answer.saved or call.outcome.after is None:
+        return answer.evaluated
+    counted = f"{call.counted} after"
+    turn = customer.faults[counted] = customer.faults.get(counted, 0) + 1
+    return turn == 1
 
 
 def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
