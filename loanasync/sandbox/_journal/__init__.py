@@ -2,6 +2,6 @@
 
 from loanasync.sandbox._journal._entry import Entry
 from loanasync.sandbox._journal._journal import Journal
-from loanasync.sandbox._journal._masking import MASK, masked, masked_answer, masked_email, pseudonym
+from loanasync.sandbox._journal._masking import MASK, masked, masked_email, pseudonym
 
-__all__ = ["MASK", "Entry", "Journal", "masked", "masked_answer", "masked_email", "pseudonym"]
+__all__ = ["MASK", "Entry", "Journal", "masked", "masked_email", "pseudonym"]

@@ -68,9 +68,15 @@ class Entry:
             "evaluated": self.evaluated,
             "fault": self.fault,
             "request": masked(self.request),
-            "answer": masked_answer(self.answer, told=not self.canned),
+            "answer": self._masked_answer(),
             "findings": list(self.findings),
         }
+
+    def _masked_answer(self) -> dict[str, Any] | list[Any] | None:
+        """Return the body of the response as it may be shown: messages that a rule wrote are masked, too."""
+        if self.canned and isinstance(self.answer, Mapping):
+            return masked(self.answer)
+        return masked_answer(self.answer, self.request, self.fiscal_code)
 
     def __repr__(self) -> str:
         told = self.status if self.status is not None else "no answer"

@@ -1,7 +1,8 @@
 """What of a call may be shown: a list of what is not personal; all else is masked."""
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -10,6 +11,8 @@ from loanasync.sandbox._outcomes import UnknownTagError, read_email, words_of
 __all__ = ["MASK", "masked", "masked_answer", "masked_email", "pseudonym", "shown"]
 
 MASK = "***"
+_MESSAGES = ("error", "errors")  # spec §7
+_DIGITS = 5  # shorter numbers stand in messages by chance, such as "between 3 and 60"
 _KEY = secrets.token_bytes(16)
 
 # spec §2.1 and §2.2: the order, not the person; what is not listed here, unknown fields too, is masked.
@@ -32,26 +35,55 @@ def shown(name: str, value: object) -> object:
     return value if number or flag or word else MASK
 
 
-def masked(body: Mapping[str, Any] | None, *, told: bool = False) -> dict[str, Any] | None:
-    """A body with the names of all its fields and the values that are nobody's.
-
-    Args:
-        body: A JSON object.
-        told: It is an answer of the service's own, whose sentences quote nothing.
-    """
-    if body is None:
-        return None
-    sentences = ("error", "errors") if told else ()
-    return {name: value if name in sentences else shown(name, value) for name, value in body.items()}
+def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a body with the names of all its fields, and the values that belong to nobody."""
+    return None if body is None else {name: shown(name, value) for name, value in body.items()}
 
 
 def masked_answer(
-    body: Mapping[str, Any] | list[Any] | None, *, told: bool = False
+    answer: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None, code: str
 ) -> dict[str, Any] | list[Any] | None:
-    """Mask the body of a response: an object as in `masked`, an array element by element."""
-    if isinstance(body, list):
-        return [masked(each, told=told) if isinstance(each, Mapping) else MASK for each in body]
-    return masked(body, told=told)
+    """Return the body of the service's own response: its messages are readable, the rest is as in `masked`.
+
+    Args:
+        answer: The body, an object or an array.
+        request: The body of the request. Its values are taken out of the messages.
+        code: The customer's fiscal code, which is taken out, too.
+    """
+    if isinstance(answer, list):
+        return [masked(each) if isinstance(each, Mapping) else MASK for each in answer]
+    body = masked(answer)
+    if answer is None or body is None:
+        return None
+    # A completion returns the fields that were sent, whatever their names are.
+    own = [name for name in _MESSAGES if name in answer and name not in (request or {})]
+    return body | {name: _without(_personal(request, code), answer[name]) for name in own}
+
+
+def _personal(request: object, code: str) -> re.Pattern[str]:
+    values = sorted({code, *_texts(request)}, key=len, reverse=True)  # the longest first: they hold others
+    found = [re.escape(value) for value in values if len(value) >= (_DIGITS if value.isdecimal() else 2)]
+    return re.compile(rf"(?<!\w)(?:{'|'.join(found) or '(?!)'})(?!\w)", re.IGNORECASE)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name == "email" or shown(name, inner) == MASK:
+                yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, str | int | float):
+        yield str(value).strip()
+
+
+def _without(personal: re.Pattern[str], message: object) -> object:
+    if isinstance(message, Mapping):
+        return {name: _without(personal, inner) for name, inner in message.items()}
+    if isinstance(message, list):
+        return [_without(personal, inner) for inner in message]
+    return personal.sub(MASK, message) if isinstance(message, str) else MASK
 
 
 def masked_email(email: object) -> str:

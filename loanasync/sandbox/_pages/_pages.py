@@ -10,7 +10,7 @@ from attrs import frozen
 
 from loanasync.sandbox._customers import Customer
 from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._journal import MASK, Entry, masked, masked_answer, masked_email, pseudonym
+from loanasync.sandbox._journal import MASK, Entry, masked, masked_email, pseudonym
 from loanasync.sandbox._outcomes import KNOWN
 from loanasync.sandbox._pages._replay import path_of, replay
 
@@ -160,7 +160,7 @@ def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str:
         at=_clock(entry.at),
         path=path_of(entry, shop_id, shown=shown),
         request=_indented(entry.request if shown else masked(entry.request)),
-        answer=_indented(entry.answer if shown else masked_answer(entry.answer)),
+        answer=_indented(entry.answer if shown else entry.masked()["answer"]),
         replay=replay(entry, base_url, shop_id, shown=shown),
         shown=shown,
     )
