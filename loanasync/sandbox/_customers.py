@@ -183,6 +183,10 @@ class Customers:
         customer.select(customer.pages()[page])
         return code, customer
 
+    def knows(self, code: str) -> bool:
+        """Return whether a call named this fiscal code, and no reset has forgotten it."""
+        return code in self._by_code or code in self._strangers
+
     def of(self, code: str) -> Customer:
         """The customer with this fiscal code, or the stranger who was asked for by it."""
         customer = self._by_code.get(code) or self._strangers.get(code)

@@ -2,8 +2,8 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
-from urllib.parse import parse_qsl
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl, unquote
 
 from attrs import frozen
 
@@ -44,11 +44,15 @@ _BY_TOLD = {
     "nothing": "repeat-after-lost-answer",
 }
 _MOST = 1000
-# An e-mail address, or a fiscal code: letters, year, month, day, place and check letter.
-_PERSON = re.compile(
-    "%40|@|(?<![A-Z0-9])[A-Z]{6}[0-9LMNP-V]{2}[ABCDEHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z](?![A-Z0-9])",
-    re.IGNORECASE,
-)
+# A fiscal code: letters, year, month, day, place and check letter.
+_WELL_FORMED = re.compile("[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]")
+# With a typing error it is still personal.
+_LIKE_A_CODE = re.compile("[A-Z]{6}[A-Z0-9]{2}[A-Z][A-Z0-9]{2}[A-Z][A-Z0-9]{3}[A-Z]")
+_SHORTEST = 11  # characters: a provisional code has digits only
+_DIGITS = 4  # of seven places; random keys of 16 characters have fewer
+_CODE_NAMES = frozenset({"fiscalcode", "codicefiscale", "taxcode", "cf"})
+_SEPARATORS = re.compile(r"[\s.\-_+]")
+_WORDS = re.compile("[A-Za-z0-9]+")
 _TOKEN = re.compile("(?:x-)?(?:auth[-_]?)?token", re.IGNORECASE)
 
 
@@ -89,13 +93,21 @@ class Linter:
         self.findings: deque[Finding] = deque(maxlen=_MOST)
         self._auth_token = auth_token
 
-    def of_url(self, path: str, query: str) -> Iterator[str]:
-        """Rules that an address breaks: its path decoded, its query as it was sent."""
+    def of_url(
+        self, path: str, query: str, is_customer: Callable[[str], bool] = lambda _: False
+    ) -> Iterator[str]:
+        """Rules that an address breaks: its path decoded, its query as it was sent.
+
+        Args:
+            path: The path, decoded.
+            query: The query, encoded.
+            is_customer: Tells whether a fiscal code is the one of a known customer, whatever its format.
+        """
         asked = parse_qsl(query, keep_blank_values=True)
-        values = [*path.split("/"), *(value for _, value in asked)]
+        values = [*path.split("/"), *(word for _, value in asked for word in (value, *value.split()))]
         if self._auth_token in values or any(_TOKEN.fullmatch(name) for name, _ in asked):
             yield "token-in-url"
-        if _PERSON.search(query):
+        if any(_is_personal(name, unquote(value), is_customer) for name, value in asked):
             yield "person-in-query"
 
     def of_call(self, operation: str, customer: Customer) -> Iterator[str]:
@@ -111,3 +123,19 @@ class Linter:
     def note(self, rule: str, call: int) -> None:
         """Remember a finding."""
         self.findings.append(Finding(rule, call, RULES[rule]))
+
+
+def _is_personal(name: str, value: str, is_customer: Callable[[str], bool]) -> bool:
+    if value and _SEPARATORS.sub("", name).lower() in _CODE_NAMES:
+        return True
+    words = {word.upper() for text in (name, value) for word in _WORDS.findall(text)}
+    words.add(_SEPARATORS.sub("", value).upper())  # TST XYZ 00A00 A000A
+    codes = [word for word in words if len(word) >= _SHORTEST]
+    return "@" in value or "@" in name or any(_is_code(code) or is_customer(code) for code in codes)
+
+
+def _is_code(word: str) -> bool:
+    if _WELL_FORMED.fullmatch(word):
+        return True
+    digits = sum(map(str.isdecimal, word))
+    return digits >= _DIGITS and _LIKE_A_CODE.fullmatch(word) is not None

@@ -72,8 +72,8 @@ class Service:
                 route,
                 address_of(request),
             )
-            self._read_url(request, call)
             refused = await self._refused(request, call)
+            self._read_url(request, call)
             treated = Treated(refused) if refused is not None else await self._treated(request, call)
             self._engine.record(call, treated, started)
             return await deliver(request, treated, self._ending, drip=call.outcome.drip)
@@ -83,9 +83,11 @@ class Service:
     def _read_url(self, request: web.Request, call: Call) -> None:
         sent = request.raw_path
         if "?" in sent or "%" in sent or self._auth_token in sent:
-            call.findings += tuple(
-                self._engine.linter.of_url(request.path, str(request.rel_url.raw_query_string))
+            query, knows = str(request.rel_url.raw_query_string), self._engine.customers.knows
+            found = self._engine.linter.of_url(
+                request.path, query, lambda code: code == call.code or knows(code)
             )
+            call.findings += tuple(found)
 
     async def _refused(self, request: web.Request, call: Call) -> Answer | None:
         if hint := self._unknown(request):

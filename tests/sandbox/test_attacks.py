@@ -138,6 +138,7 @@ async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
         linter = sandbox._engine.linter
         assert list(linter.of_url("/api/shops/test%1-shop/requests", "page=1")) == []
         assert list(linter.of_url("/api/shops/test%1-shop/requests", "key=test%251")) == ["token-in-url"]
+        assert list(linter.of_url("/", "authorization=Bearer%20test%251")) == ["token-in-url"]
         assert list(linter.of_url("/api/test%1/requests", "")) == ["token-in-url"]
         assert list(linter.of_url("/", "customerIdentity=1&customerIdentityTypes=1")) == []
 

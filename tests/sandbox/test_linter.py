@@ -129,3 +129,61 @@ async def test_findings_go_with_a_reset_and_stay_without_a_journal(raw: Raw) -> 
     assert [finding.rule for finding in raw.sandbox.findings] == ["approve-before-create"]
     raw.sandbox.reset()
     assert raw.sandbox.findings == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "customer=TSTXYZ00Z00A000A",  # no such month
+        "customer=TSTXYZO0A0OA000A",  # letters for digits
+        "customer=tstxyz00z00a000a",
+        "customer=%54STXYZ00Z00A000A",
+        "customer=%2554STXYZ00Z00A000A",
+        "customer=TST%20XYZ%2000Z00%20A000A",
+        "customer=TST-XYZ-00Z00-A000A",
+        "next=/customers/TSTXYZ00Z00A000A/page",
+        "TSTXYZ00Z00A000A",
+        "fiscalCode=anything",
+        "fiscal_code=TSTXYZ",
+        "codice-fiscale=TSTXYZ00A00A000",
+        "cf=TSTXYZ00A00A000AA",
+        "q=anna%2540example.com",
+    ],
+)
+async def test_query_with_a_wrong_fiscal_code_is_found(raw: Raw, query: str) -> None:
+    await raw("POST", f"?{query}", {})
+    assert [finding.rule for finding in raw.sandbox.findings] == ["person-in-query"]
+
+
+@pytest.mark.parametrize("code", ["CUSTOMER00000001", "12345678901"])
+async def test_query_with_the_code_of_a_known_customer_is_found(raw: Raw, code: str) -> None:
+    await raw("POST", f"/{code}/documents?id={code}", {})
+    await raw("GET", f"?id={code}", {})
+    await raw("POST", f"?id={code}9", {"fiscalCode": code})
+    assert [(finding.rule, finding.call) for finding in raw.sandbox.findings] == [
+        ("person-in-query", 1),
+        ("person-in-query", 2),
+    ]
+
+
+async def test_creation_with_its_own_code_in_the_query_is_found(raw: Raw) -> None:
+    await raw("POST", "?id=CUSTOMER00000001", {"fiscalCode": "CUSTOMER00000001"})
+    assert [finding.rule for finding in raw.sandbox.findings] == ["person-in-query"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=1",
+        "trace=0123456789abcdef",
+        "trace=abcdef0123456789",
+        "id=550e8400-e29b-41d4-a716-446655440000",
+        "key=QmFzZTY0U3RyaW5n",
+        "at=1700000000000&order=12345678901",
+        "fiscalCode=",
+        "word=CharacterisationsOfPeople",
+    ],
+)
+async def test_query_without_a_person_is_no_finding(raw: Raw, query: str) -> None:
+    await raw("POST", f"?{query}", {})
+    assert raw.sandbox.findings == []
