@@ -91,7 +91,8 @@ SANDBOX = [
     *("_shapes", "_answers", "_linter"),
     *("_journal._masking", "_journal._entry", "_journal._matching", "_journal._journal", "_journal.__init__"),
     *("_engine", "_sdk", "_process", "_safety", "_delivery", "_service", "_sqlite", "_threads", "_openapi"),
-    *("_pages._filters", "_pages._replay", "_pages._pages", "_pages._web", "_pages.__init__"),
+    *("_pages._filters", "_pages._forms", "_pages._replay", "_pages._pages", "_pages._web"),
+    "_pages.__init__",
     *("_server", "_command", "__init__", "__main__"),
 ]
 

@@ -183,6 +183,10 @@ class Customers:
         customer.select(customer.pages()[page])
         return code, customer
 
+    def codes(self) -> list[str]:
+        """Return the fiscal codes of all customers, and of those who were only asked for."""
+        return [*self._by_code, *self._strangers]
+
     def knows(self, code: str) -> bool:
         """Return whether a call named this fiscal code, and no reset has forgotten it."""
         return code in self._by_code or code in self._strangers

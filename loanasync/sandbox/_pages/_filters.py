@@ -14,8 +14,10 @@ def read_filters(query: Mapping[str, str]) -> dict[str, object]:
     Raises:
         ValueError: There is no such filter, or it cannot have this value; the text names the nearest.
     """
-    criteria = {}
+    criteria: dict[str, object] = {}
     for name, text in query.items():
+        if name in criteria:
+            raise ValueError(f"filter {name!r} is given twice: ask once for each value")
         reader = _READERS.get(name)
         if reader is None:
             raise ValueError(f"calls have no filter {name!r}, did you mean {nearest(name, _READERS)!r}?")

@@ -117,8 +117,19 @@ class Line:
     handle: str
 
 
-def inspector(engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "") -> str:
-    """All requests, calls, findings and rules; `wrong` is about the fault that was `typed`."""
+def inspector(
+    engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "", notice: str = ""
+) -> str:
+    """Return the page with all requests, calls, findings and rules.
+
+    Args:
+        engine: The sandbox.
+        shop_id: The shop's name.
+        shown: Whether personal data is shown.
+        wrong: Error of the fault that was typed.
+        typed: That fault.
+        notice: Error of a reset.
+    """
     with engine.lock:
         return _render(
             "inspector.html",
@@ -134,6 +145,7 @@ def inspector(engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typ
             known=[word for word in KNOWN if "<" not in word and "N" not in word],
             wrong=wrong,
             typed=typed,
+            notice=notice,
             shown=shown,
             query="?personal=shown" if shown else "",
         )

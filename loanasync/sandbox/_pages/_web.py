@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container
+from typing import Literal
 
 from aiohttp import web
 
@@ -11,6 +12,7 @@ from loanasync.sandbox._journal import pseudonym
 from loanasync.sandbox._openapi import document
 from loanasync.sandbox._pages import _pages as pages
 from loanasync.sandbox._pages._filters import read_filters
+from loanasync.sandbox._pages._forms import read_form
 from loanasync.sandbox._service import address_of
 
 __all__ = ["Web"]
@@ -28,6 +30,15 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _INSPECTOR = "/_sandbox/"
+_ADMIN_CALLS = (
+    "Known are: POST /_sandbox/reset, POST /_sandbox/faults, POST /_sandbox/faults/clear,"
+    " GET /_sandbox/journal.jsonl, GET /_sandbox/findings.json, GET /_sandbox/openapi.json,"
+    " GET /_sandbox/events, GET /_sandbox/health"
+)
+_UNKNOWN_CUSTOMER = (
+    "no customer has this handle: it was reset already, or is of an earlier start. Take the handle from the"
+    " member customer of /_sandbox/journal.jsonl. A POST without fields resets everything"
+)
 
 
 class Web:
@@ -82,6 +93,7 @@ class Web:
         }
         for path, handler in changing.items():
             app.router.add_post(path, self._here(handler))
+        app.router.add_route("*", _INSPECTOR + "{rest:.*}", self._here(_unknown(shown, changing)))
 
     def _here(self, handler: Handler) -> Handler:
         """Only under an address of the sandbox's own, and no form of another site's."""
@@ -104,7 +116,7 @@ class Web:
         return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
 
     async def _decided(self, request: web.Request) -> web.StreamResponse:
-        wanted = (await _form(request)).get("action")
+        wanted = (await read_form(request, "action")).get("action")
         with self._engine.lock:
             found = self._engine.customers.at_page(request.match_info["page"])
             if found is None or not found[1].approved:
@@ -112,10 +124,14 @@ class Web:
             if wanted not in ("accept", "cancel"):
                 raise web.HTTPBadRequest(text="the action is accept or cancel")
             code, customer = found
-            if customer.application == "open":  # what a person decided stays
-                customer.application = "accepted" if wanted == "accept" else "cancelled"
+            chosen: Literal["accepted", "cancelled"] = "accepted" if wanted == "accept" else "cancelled"
+            if customer.application == "open":
+                customer.application = chosen
                 self._engine.customers.save(code, customer)
                 self._engine.changed()
+            elif customer.application != chosen and not _is_page(request):
+                text = f"the application was {customer.application} before: the first decision stays"
+                raise web.HTTPConflict(text=text)
         raise _see(request, request.path)
 
     async def _shop(self, _: web.Request) -> web.StreamResponse:
@@ -182,7 +198,9 @@ class Web:
             raise web.HTTPBadRequest(text=str(error)) from None
         return _text(self._engine.journal.to_jsonl(**criteria), "application/jsonl")
 
-    async def _findings(self, _: web.Request) -> web.StreamResponse:
+    async def _findings(self, request: web.Request) -> web.StreamResponse:
+        for name in request.query:
+            raise web.HTTPBadRequest(text=f"findings have no filter {name!r}: ask for all of them")
         found = [
             {"rule": each.rule, "call": each.call, "sentence": each.sentence}
             for each in self._engine.linter.findings
@@ -190,25 +208,34 @@ class Web:
         return web.Response(text=json.dumps(found), content_type="application/json")
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
-        wanted = (await _form(request)).get("customer")
+        handle = (await read_form(request, "customer")).get("customer")
         with self._engine.lock:
-            if wanted is None:
+            if handle is None:
                 self._engine.reset()
+            elif not self._forget(handle):
+                if not _is_page(request):
+                    raise web.HTTPNotFound(text=_UNKNOWN_CUSTOMER)
+                page = pages.inspector(
+                    self._engine, self._shop_id, shown=_shown(request), notice=_UNKNOWN_CUSTOMER
+                )
+                return _html(page, 404)
             else:
-                self._engine.customers.forget(self._code_of(wanted))
                 self._engine.changed()
         raise _see(request, _INSPECTOR)
 
-    def _code_of(self, handle: object) -> str:
-        codes = (code for code, _ in self._engine.customers.items())
-        return next((code for code in codes if pseudonym(code) == handle), "")
+    def _forget(self, handle: str) -> bool:
+        customers = self._engine.customers
+        for code in customers.codes():
+            if code and pseudonym(code) == handle:
+                return customers.forget(code)
+        return False
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
-        text = str((await _form(request)).get("rule", "")).strip()
+        text = (await read_form(request, "rule")).get("rule", "").strip()
         try:
             self._engine.rules.add_text(text)
         except ValueError as error:
-            if "text/html" not in request.headers.get("Accept", ""):
+            if not _is_page(request):
                 raise web.HTTPBadRequest(text=str(error)) from None
             shown = _shown(request)
             page = pages.inspector(self._engine, self._shop_id, shown=shown, wrong=str(error), typed=text)
@@ -217,9 +244,22 @@ class Web:
         raise _see(request, _INSPECTOR)
 
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
+        await read_form(request)
         self._engine.rules.clear()
         self._engine.changed()
         raise _see(request, _INSPECTOR)
+
+
+def _unknown(shown: Container[str], changing: Container[str]) -> Handler:
+    """Return the handler of all other addresses: a 405 for a wrong method, else a 404."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        allowed = [method for method, paths in (("GET", shown), ("POST", changing)) if request.path in paths]
+        if allowed:
+            raise web.HTTPMethodNotAllowed(request.method, allowed, text=_ADMIN_CALLS)
+        raise web.HTTPNotFound(text=_ADMIN_CALLS)
+
+    return handler
 
 
 def _host_of(request: web.Request) -> str:
@@ -229,11 +269,9 @@ def _host_of(request: web.Request) -> str:
         return ""
 
 
-async def _form(request: web.Request) -> Mapping[str, object]:
-    try:
-        return await request.post()
-    except (LookupError, ValueError):  # an encoding that is none, a boundary that is missing
-        raise web.HTTPBadRequest(text="this is no form") from None
+def _is_page(request: web.Request) -> bool:
+    """Return whether a page posted the form; programs get plain text."""
+    return "text/html" in request.headers.get("Accept", "")
 
 
 def _shown(request: web.Request) -> bool:
@@ -242,7 +280,7 @@ def _shown(request: web.Request) -> bool:
 
 def _see(request: web.Request, path: str) -> web.HTTPException:
     """Lead a person on after a change, what was shown stays shown; to a program it is done."""
-    if "text/html" not in request.headers.get("Accept", ""):
+    if not _is_page(request):
         return web.HTTPNoContent()
     return web.HTTPSeeOther(f"{path}?personal=shown" if _shown(request) else path)
 

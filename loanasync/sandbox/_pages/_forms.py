@@ -1,0 +1,56 @@
+"""Forms that pages and programs post to the sandbox: each field known, and given once."""
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from loanasync.sandbox._nearest import nearest
+
+__all__ = ["read_form"]
+
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_QUERY = ("personal",)  # whether a page shows personal data
+
+
+async def read_form(request: web.Request, *known: str) -> dict[str, str]:
+    """Return the fields of a form.
+
+    A field that nothing reads would be ignored, and the call would then apply to all customers or rules.
+
+    Args:
+        request: The POST.
+        known: Names of the fields that it may have; none for a POST without fields.
+
+    Raises:
+        HTTPBadRequest: The body is not a form, or has an unknown, repeated or unreadable field. The text says
+            what to send.
+    """
+    if request.content_type not in _FORMS and await request.read():
+        raise web.HTTPBadRequest(text=f"send {_wanted(known)}, not {request.content_type}")
+    for name in request.query:
+        if name not in _QUERY:
+            raise web.HTTPBadRequest(text=f"the query has {name!r}, which is ignored: send {_wanted(known)}")
+    try:
+        posted = await request.post()
+    except (LookupError, ValueError):  # an unknown encoding, a missing boundary
+        raise web.HTTPBadRequest(text=f"this is no form: send {_wanted(known)}") from None
+    return _checked(posted, known)
+
+
+def _checked(posted: Mapping[str, object], known: tuple[str, ...]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for name, value in posted.items():
+        if not known:
+            raise web.HTTPBadRequest(text=f"this POST applies to everything and has no field {name!r}")
+        if name not in known:
+            raise web.HTTPBadRequest(text=f"unknown field {name!r}, did you mean {nearest(name, known)!r}?")
+        if name in fields:
+            raise web.HTTPBadRequest(text=f"field {name!r} is given twice: send one POST for each value")
+        if not isinstance(value, str):
+            raise web.HTTPBadRequest(text=f"field {name!r} is a file: send text")
+        fields[name] = value
+    return fields
+
+
+def _wanted(known: tuple[str, ...]) -> str:
+    return f"a form with the field {known[0]!r}" if known else "no fields"
