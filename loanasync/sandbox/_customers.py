@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from attrs import asdict, define, field, fields
 
-__all__ = ["Customer", "Customers", "Snapshot", "StateFileError", "Store", "Told"]
+__all__ = ["Customer", "Customers", "Snapshot", "StateFileError", "Store", "Told", "code_of"]
 
 _STRANGERS = 1000
 
@@ -69,6 +69,20 @@ class Customer:
         """Return the order token of each page in the web application."""
         pages = {self.page: self.order, **{kept["page"]: order for order, kept in self.orders.items()}}
         return {page: order for page, order in pages.items() if page}
+
+
+def code_of(text: str) -> str:
+    """Return a fiscal code as clients send it: in capitals, without spaces around it.
+
+    Raises:
+        TypeError: It is not a text.
+        ValueError: It is empty.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"fiscal_code must be a str, not {type(text).__name__}")
+    if not text.strip():
+        raise ValueError("fiscal_code is empty: give the code of one customer")
+    return text.strip().upper()
 
 
 class Snapshot(dict[str, str]):

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
+from loanasync.sandbox._outcomes import fault_texts
 from loanasync.sandbox._readings import NO_READINGS, Readings
 from loanasync.sandbox._sdk import client_of
 
@@ -142,7 +143,7 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if name == "faults":
-            arguments += [f"--fault={each}" for each in value]
+            arguments += [f"--fault={each}" for each in fault_texts(value)]
         elif name == "readings":
             if not isinstance(value, Readings):
                 raise TypeError(NO_READINGS)

@@ -25,8 +25,11 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """Refuse to serve the network by accident.
 
     Raises:
+        TypeError: `allow_remote` is not a boolean; a text such as "false" would be true.
         ValueError: The host is not this machine's own, and nobody said that this is meant.
     """
+    if not isinstance(allow_remote, bool):
+        raise TypeError(f"allow_remote must be True or False, not {type(allow_remote).__name__}")
     if not is_loopback(host) and not allow_remote:
         raise ValueError(
             f"host {host} is not loopback: whoever reaches it can read and change everything."

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox._customers import Customers, Snapshot, Store
+from loanasync.sandbox._customers import Customers, Snapshot, Store, code_of
 from loanasync.sandbox._engine import Engine
 from loanasync.sandbox._journal import Journal
 from loanasync.sandbox._linter import Finding, Linter
 from loanasync.sandbox._logs import quiet_logger
-from loanasync.sandbox._outcomes import Operation, Rule, Rules
+from loanasync.sandbox._outcomes import Operation, Rule, Rules, fault_texts
 from loanasync.sandbox._pages import Web
 from loanasync.sandbox._process import SandboxProcess
 from loanasync.sandbox._readings import NO_READINGS, Readings
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Sandbox"]
 
 Description = Literal["street_number", "civic_number"]
+_ALL: Any = object()  # no argument was given
 
 
 class Sandbox:
@@ -49,7 +50,7 @@ class Sandbox:
         readings: The reading of the specification to play, where it leaves a point open.
 
     Raises:
-        TypeError: `readings` is something else.
+        TypeError: An argument has another type; it is named.
         ValueError: An argument cannot work; it is named.
 
     Example:
@@ -80,6 +81,8 @@ class Sandbox:
         check_host(host, allow_remote=allow_remote)
         check_token(auth_token)
         check_shop(shop_id, shop_url)
+        if shop_id == auth_token:
+            raise ValueError("shop_id and auth_token are equal: each path would have the token in it")
         if dialect not in (None, "street_number", "civic_number"):
             raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
         if not isinstance(readings, Readings):
@@ -96,7 +99,7 @@ class Sandbox:
         self._listening: asyncio.Server | None = None
         self._address = ""
         rules = Rules(seed)
-        for text in [faults] if isinstance(faults, str) else faults:
+        for text in fault_texts(faults):
             rules.add_text(text)
         self._engine = Engine(
             Customers(customers, _store(state)),
@@ -155,15 +158,22 @@ class Sandbox:
             '500after'
         """
         if fiscal_code is not None:
-            fiscal_code = fiscal_code.strip().upper()  # as the client sends it
+            fiscal_code = code_of(fiscal_code)
         which = {"operation": operation, "fiscal_code": fiscal_code, "call": call, "rate": rate}
         if seed is not None:
             which["seed"] = seed
         with self._engine.lock:
             return self._engine.rules.add(**which)
 
-    def off(self, rule: Rule | None = None) -> None:
-        """Take one rule back, or all.
+    def off(self, rule: Rule = _ALL) -> None:
+        """Take one rule back; without an argument, all rules.
+
+        Args:
+            rule: A rule of this sandbox; None is not one, so that a missing rule never takes all rules back.
+
+        Raises:
+            TypeError: It is not a rule.
+            ValueError: The rule is not in force: it was taken back before, or is of another sandbox.
 
         Example:
             >>> rule = sandbox.on().respond(503)
@@ -174,8 +184,9 @@ class Sandbox:
             []
         """
         with self._engine.lock:
-            if rule is None:
+            if rule is _ALL:
                 self._engine.rules.clear()
+                self._engine.changed()
             else:
                 self._engine.rules.remove(rule)
 
@@ -184,11 +195,16 @@ class Sandbox:
         """The rules that are in force, newest first; each tells how many calls it `answered`."""
         return list(self._engine.rules)
 
-    def reset(self, fiscal_code: str | None = None) -> None:
-        """Forget one customer; or all customers, calls, findings and rules.
+    def reset(self, fiscal_code: str = _ALL) -> None:
+        """Forget one customer; without an argument, all customers, calls, findings and rules.
+
+        Args:
+            fiscal_code: The customer's; None is not one, so that a missing code never forgets everything.
 
         Raises:
             KeyError: Nothing is known of this customer.
+            TypeError: It is not a text.
+            ValueError: It is empty.
 
         Example:
             >>> decision = run(client.approve(fiscal_code, request))
@@ -198,9 +214,9 @@ class Sandbox:
             True
         """
         with self._engine.lock:
-            if fiscal_code is None:
+            if fiscal_code is _ALL:
                 self._engine.reset()
-            elif not self._engine.customers.forget(fiscal_code):
+            elif not any(map(self._engine.customers.forget, (code_of(fiscal_code), fiscal_code))):
                 raise KeyError(
                     "nothing is known of this fiscal code: it was reset already, or never asked for"
                 )
@@ -343,6 +359,8 @@ class Sandbox:
 def _store(state: str | Path | None) -> Store | None:
     if state is None:
         return None
+    if str(state) in ("", ":memory:"):  # a database that ends with its connection, to SQLite
+        raise ValueError(f"state {str(state)!r} is no file: name one, or leave it out to keep nothing")
     from loanasync.sandbox._sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
 
     return SqliteStore(state)

@@ -170,7 +170,7 @@ async def test_a_call_that_waits_while_the_sandbox_is_reset_belongs_to_what_was(
     customer = raw.sandbox._engine.customers.of(CODE)
     while not customer.calls.get("approve"):  # noqa: ASYNC110  (nothing tells of a call that waits)
         await asyncio.sleep(0)
-    raw.sandbox.reset(CODE if alone else None)
+    raw.sandbox.reset(*[CODE] * alone)
     assert (await waiting)[0] == 500
     assert (raw.sandbox.snapshot(), raw.sandbox.findings) == ({}, [])
     assert raw.sandbox.journal.calls(operation="approve") == []

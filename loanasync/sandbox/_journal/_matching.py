@@ -1,12 +1,14 @@
 """Which calls a test means, and how far the others are from it, field by field."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from loanasync.sandbox._journal._entry import Entry
 from loanasync.sandbox._journal._masking import MASK, shown
+from loanasync.sandbox._linter import RULES
 from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox._outcomes import OPERATIONS
+from loanasync.sandbox._outcomes import FAULTS, OPERATIONS
 
 __all__ = ["Criteria"]
 
@@ -26,6 +28,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "findings": (tuple,),
     "canned": (bool,),
 }
+_KNOWN: Mapping[str, Iterable[str]] = {"operation": OPERATIONS, "findings": RULES, "fault": FAULTS}
+_BY_RULE = re.compile("[2-5][0-9]{2}(before|after)")  # a status that a rule answers
 _PERSONAL = ("fiscal_code", "answer")
 _NEAREST = 3
 _ABSENT = object()
@@ -69,6 +73,8 @@ class Criteria:
     def _differences(self, entry: Entry) -> Iterator[str]:
         for name, wanted in self._attributes.items():
             found = getattr(entry, name)
+            if name == "fiscal_code":
+                found = found.strip().upper()
             if found != wanted:
                 personal = name in _PERSONAL
                 yield f"{name} is another" if personal else f"{name} is {found!r}, wanted {wanted!r}"
@@ -91,8 +97,13 @@ def _checked(name: str, value: object) -> object:
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
         raise TypeError(f"{name} of a call is {wanted}, never {type(value).__name__}")
-    if name == "operation" and value not in ("", *OPERATIONS):  # empty: any other path
-        raise ValueError(f"operation {value!r} is unknown, did you mean {nearest(value, OPERATIONS)!r}?")
+    if name in ("fiscal_code", "method"):
+        return str(value).strip().upper()  # as clients send them
+    if name in _KNOWN:
+        # With a name that no call has, `assert_never` would always pass. Empty: no fault, any other path.
+        for each in value if isinstance(value, tuple) else (value,):
+            if each not in ("", *_KNOWN[name]) and not (name == "fault" and _BY_RULE.fullmatch(str(each))):
+                raise ValueError(f"{name} {each!r} is unknown, did you mean {nearest(each, _KNOWN[name])!r}?")
     return value
 
 

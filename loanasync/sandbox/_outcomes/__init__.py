@@ -1,10 +1,18 @@
 """What a call is answered with, in words: one grammar for tags, rules and the command line."""
 
 from loanasync.sandbox._outcomes._outcome import PLAIN, Answer, Outcome
-from loanasync.sandbox._outcomes._rules import OPERATIONS, Operation, Rule, Rules
-from loanasync.sandbox._outcomes._tags import KNOWN, UnknownTagError, read_email, read_words, words_of
+from loanasync.sandbox._outcomes._rules import OPERATIONS, Operation, Rule, Rules, fault_texts
+from loanasync.sandbox._outcomes._tags import (
+    FAULTS,
+    KNOWN,
+    UnknownTagError,
+    read_email,
+    read_words,
+    words_of,
+)
 
 __all__ = [
+    "FAULTS",
     "KNOWN",
     "OPERATIONS",
     "PLAIN",
@@ -15,4 +23,4 @@ __all__ = [
     "Rules",
     "UnknownTagError",
 ]
-__all__ += ["read_email", "read_words", "words_of"]
+__all__ += ["fault_texts", "read_email", "read_words", "words_of"]

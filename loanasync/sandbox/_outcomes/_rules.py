@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Self, cast
 
@@ -12,7 +12,7 @@ from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox._outcomes._outcome import Answer, Outcome
 from loanasync.sandbox._outcomes._tags import UnknownTagError, read_words
 
-__all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules"]
+__all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules", "fault_texts"]
 
 Operation = Literal["create_request", "approve", "upload_documents", "complete"]
 Phase = Literal["before", "after"]
@@ -57,8 +57,12 @@ class Rule:
         if self.operation not in (None, *OPERATIONS):
             near = nearest(self.operation, OPERATIONS)
             raise ValueError(f"operation {self.operation!r} is unknown, did you mean {near!r}?")
+        if not isinstance(self.rate, int | float):
+            raise TypeError(f"rate {self.rate!r} must be a number between 0 and 1")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate {self.rate} must be between 0 and 1")
+        if self.call is not None and type(self.call) is not int:
+            raise TypeError(f"call {self.call!r} must be a whole number, such as 1 for the first call")
         if self.call is not None and self.call < 1:
             raise ValueError(f"call {self.call} must be 1, for the first call, or more")
 
@@ -104,7 +108,7 @@ class Rule:
         return (
             self.outcome is not None
             and self.operation in (None, operation)
-            and self.fiscal_code in (None, code)
+            and self.fiscal_code in (None, code.upper())
             and self.call in (None, call)
             and (self.rate == 1 or self._drawn(operation, code, call) < self.rate)
         )
@@ -157,6 +161,21 @@ def _checked(headers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers)
 
 
+def fault_texts(faults: Iterable[str]) -> list[str]:
+    """Return rules in words as a list; one text is one rule.
+
+    Raises:
+        TypeError: It is not a list of texts.
+    """
+    texts = (
+        [faults] if isinstance(faults, str) else list(faults) if isinstance(faults, Iterable) else [faults]
+    )
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"faults must be texts, such as 'approve=500', not {type(text).__name__}")
+    return texts
+
+
 class Rules:
     """All rules; of those that mean a call, the newest counts."""
 
@@ -205,7 +224,18 @@ class Rules:
         return None
 
     def remove(self, rule: Rule) -> None:
-        """Forget one rule."""
+        """Forget one rule.
+
+        Raises:
+            TypeError: It is not a rule.
+            ValueError: It is not in force.
+        """
+        if not isinstance(rule, Rule):
+            raise TypeError(f"off() takes a rule back that on() returned, not {type(rule).__name__}")
+        if not any(each is rule for each in self._rules):
+            raise ValueError(
+                f"rule {rule.name} is not in force: it was taken back before, or is of another sandbox"
+            )
         self._rules = tuple(each for each in self._rules if each is not rule)
         self.changed()
 

@@ -9,12 +9,16 @@ from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox._outcomes._outcome import PLAIN, Outcome
 from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
-__all__ = ["KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
+__all__ = ["FAULTS", "KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
 
 DECISIONS = ("approved", "refused")
 ERRORS = ("already", "nouser", "noshop", "conflict", "forbidden")
 EITHER_PHASE = ("500", "reset", "hang", "html502")
 AFTER_ONLY = ("empty", "trunc", "garbage")
+FAULTS = (
+    *(f"{kind}before" for kind in EITHER_PHASE),
+    *(f"{kind}after" for kind in (*EITHER_PHASE, *AFTER_ONLY)),
+)
 SHAPES = {"civic": "civicNumber", "street": "streetNumber"}
 
 # As they are told to people, and what a wrong one is compared with.

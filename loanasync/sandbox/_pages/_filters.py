@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox._outcomes import OPERATIONS
 
 __all__ = ["read_filters"]
 
@@ -46,17 +45,11 @@ def _truth(name: str, text: str) -> bool:
     return text == "true"
 
 
-def _operation(name: str, text: str) -> str:
-    if text not in ("", *OPERATIONS):  # empty: any other path
-        raise ValueError(f"{name} {text!r} is unknown, did you mean {nearest(text, OPERATIONS)!r}?")
-    return text
-
-
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "number": _number,
     "method": _text,
     "route": _text,
-    "operation": _operation,
+    "operation": _text,
     "fiscal_code": _text,
     "status": _status,
     "evaluated": _truth,

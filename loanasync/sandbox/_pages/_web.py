@@ -193,10 +193,10 @@ class Web:
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         try:
-            criteria = read_filters(request.query)
+            lines = self._engine.journal.to_jsonl(**read_filters(request.query))
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
-        return _text(self._engine.journal.to_jsonl(**criteria), "application/jsonl")
+        return _text(lines, "application/jsonl")
 
     async def _findings(self, request: web.Request) -> web.StreamResponse:
         for name in request.query:

@@ -1,0 +1,131 @@
+"""Python calls that name something unknown: an error that says what to do, and no change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shop import CODE, Raw
+
+from loanasync.sandbox import Sandbox
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "said"),
+    [
+        (None, TypeError, "takes a rule back that on"),
+        ("500", TypeError, "takes a rule back that on"),
+        (Sandbox().on().respond(500), ValueError, "rule #1 500 is not in force"),
+    ],
+)
+def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception], said: str) -> None:
+    sandbox = Sandbox()
+    kept = sandbox.on().respond(500)
+    with pytest.raises(error, match=said):
+        sandbox.off(rule)
+    assert sandbox.rules == [kept]
+    sandbox.off(kept)
+    with pytest.raises(ValueError, match="is not in force"):
+        sandbox.off(kept)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        (None, TypeError, "fiscal_code must be a str, not NoneType"),
+        (7, TypeError, "fiscal_code must be a str, not int"),
+        ("", ValueError, "fiscal_code is empty"),
+        ("TSTXYZ00A00A000B", KeyError, "nothing is known of this fiscal code"),
+    ],
+)
+async def test_reset_of_an_unknown_code_is_an_error(
+    raw: Raw, code: Any, error: type[Exception], said: str
+) -> None:
+    await raw.create()
+    with pytest.raises(error, match=said):
+        raw.sandbox.reset(code)
+    assert list(raw.sandbox.snapshot()) == [CODE]
+
+
+async def test_reset_finds_a_code_however_it_is_written(raw: Raw) -> None:
+    await raw.create()
+    raw.sandbox.reset(f" {CODE.lower()} ")
+    assert raw.sandbox.snapshot() == {}
+    await raw("POST", f"/{CODE.lower()}", {})  # as a client of another make may send it
+    raw.sandbox.reset(CODE.lower())
+
+
+@pytest.mark.parametrize(
+    ("which", "error", "said"),
+    [
+        ({"fiscal_code": ""}, ValueError, "fiscal_code is empty"),
+        ({"fiscal_code": 7}, TypeError, "fiscal_code must be a str, not int"),
+        ({"call": "2"}, TypeError, "call '2' must be a whole number"),
+        ({"call": 1.5}, TypeError, "call 1.5 must be a whole number"),
+        ({"call": True}, TypeError, "call True must be a whole number"),
+        ({"rate": "0.1"}, TypeError, "rate '0.1' must be a number between 0 and 1"),
+    ],
+)
+def test_rule_that_no_call_can_meet_is_refused(
+    which: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    sandbox = Sandbox()
+    with pytest.raises(error, match=said):
+        sandbox.on(**which)
+    assert sandbox.rules == []
+
+
+async def test_rule_meets_a_code_in_small_letters(raw: Raw) -> None:
+    raw.sandbox.on("approve", fiscal_code=CODE).respond(503)
+    assert (await raw("POST", f"/{CODE.lower()}", {}))[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("criteria", "said"),
+    [
+        ({"fault": "500"}, "fault '500' is unknown, did you mean '500after'?"),
+        ({"fault": "resetlater"}, "fault 'resetlater' is unknown, did you mean 'resetafter'?"),
+        ({"findings": "post-after-402"}, "findings 'post-after-402' is unknown, did you mean 'post-after-4"),
+    ],
+)
+async def test_criterion_with_an_unknown_name_is_an_error(
+    raw: Raw, criteria: dict[str, str], said: str
+) -> None:
+    for ask in ("calls", "assert_never"):
+        with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+            getattr(raw.sandbox.journal, ask)(**criteria)
+
+
+async def test_criteria_find_calls_however_they_are_written(raw: Raw) -> None:
+    raw.sandbox.on("create_request", call=2).respond(503, phase="after")
+    await raw.create()
+    await raw.create()
+    journal = raw.sandbox.journal
+    assert len(journal.calls(fiscal_code=CODE.lower(), method="post")) == 2
+    assert journal.assert_once(fault="503after").number == 2
+    assert journal.calls(fault="418before") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"faults": [500]}, TypeError, "faults must be texts, such as 'approve=500', not int"),
+        ({"faults": 500}, TypeError, "faults must be texts, such as 'approve=500', not int"),
+        ({"faults": None}, TypeError, "faults must be texts"),
+        ({"state": ""}, ValueError, "state '' is no file"),
+        ({"state": ":memory:"}, ValueError, "state ':memory:' is no file"),
+        ({"allow_remote": "false"}, TypeError, "allow_remote must be True or False, not str"),
+        ({"shop_id": "demo", "auth_token": "demo"}, ValueError, "shop_id and auth_token are equal"),
+    ],
+)
+def test_option_that_would_mislead_is_refused(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        Sandbox(**options)
+
+
+def test_process_takes_one_fault_as_a_text(tmp_path: Path) -> None:
+    with Sandbox.subprocess(faults="create_request=503", state=tmp_path / "state.sqlite") as process:
+        assert process.calls() == []
+    with pytest.raises(TypeError, match="faults must be texts"):
+        Sandbox.subprocess(faults=[500])
