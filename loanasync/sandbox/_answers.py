@@ -21,7 +21,7 @@ from loanasync.sandbox._validation import (
     wrong_in_user_data,
 )
 
-__all__ = ["approve", "complete", "create", "order_of", "upload_documents"]
+__all__ = ["approve", "asked_for", "chosen_by_rule", "complete", "create", "order_of", "upload_documents"]
 
 Body = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def approve(
         return shapes.rejected(errors, readings)
     conflict_after = outcome.error == "conflict" and readings.conflict == "after"
     if outcome.error is not None and not conflict_after:
-        return _asked_for(outcome.error, readings)
+        return asked_for(outcome.error, readings)
     wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
     customer.approved = wanted == "approved"
     customer.order = order_of(body)
@@ -88,6 +88,20 @@ def approve(
         return evolve(shapes.conflict(), evaluated=True)
     decision = _decision(customer, code, outcome, dialect, base_url, readings)
     return Answer(201 if customer.approved else int(readings.refusal), decision, evaluated=True)
+
+
+def chosen_by_rule(operation: str, chosen: Outcome, readings: Readings) -> Answer | None:
+    """Return the error that a rule chose for this call, whatever the customer's state; None for no error.
+
+    A tag's error comes from `approve` and `complete` instead, after their own checks.
+    """
+    if chosen.error is not None:
+        decides = operation == "approve" and chosen.error == "conflict" and readings.conflict == "after"
+        return None if decides else asked_for(chosen.error, readings)
+    if operation in ("approve", "complete"):
+        errors = asked_to_be_wrong(chosen.invalid, completing=operation == "complete")
+        return shapes.rejected(errors, readings) if errors else None
+    return None
 
 
 def _barred(customer: Customer, code: str, dialect: str | None, readings: Readings) -> Answer:
@@ -101,7 +115,8 @@ def _barred(customer: Customer, code: str, dialect: str | None, readings: Readin
     return shapes.rejected({"fiscalCode": ["Invalid fiscal code"]}, readings)
 
 
-def _asked_for(error: str, readings: Readings) -> Answer:
+def asked_for(error: str, readings: Readings) -> Answer:
+    """Return the error that a word asks for: nouser, already, noshop, forbidden or conflict."""
     match error:
         case "nouser" | "already" | "noshop":
             return shapes.domain_error(error, readings)
@@ -158,7 +173,7 @@ def complete(customers: Customers, code: str, body: Body, outcome: Outcome, read
     if not customer.created:
         return shapes.domain_error("nouser", readings)
     if outcome.error in _ERRORS_OF_COMPLETION:
-        return _asked_for(outcome.error, readings)
+        return asked_for(outcome.error, readings)
     if not customer.documents:
         # spec §4.2: the documents come first; what is answered without them is not shown, so assumed.
         return shapes.rejected({"documents": [BLANK_IN_ITALIAN]}, readings)

@@ -196,6 +196,10 @@ class Engine:
 
     def _work(self, call: Call) -> Answer:
         outcome, body, readings = call.outcome, call.body or {}, self.readings
+        if call.rule is not None and call.rule.outcome is not None:
+            chosen = answers.chosen_by_rule(call.operation, call.rule.outcome, readings)
+            if chosen is not None:
+                return chosen
         match call.operation:
             case "create_request":
                 return answers.create(self.customers, body, readings)

@@ -137,3 +137,9 @@ def test_a_process_is_asked_directly_whatever_the_environment_says(monkeypatch: 
 def test_an_argument_that_cannot_work_is_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Sandbox(**options)
+
+
+def test_answer_with_a_body_that_http_drops_is_refused() -> None:
+    for status in (204, 304):
+        with pytest.raises(ValueError, match=f"status {status} has no body in HTTP"):
+            Sandbox().on().respond(status, {"a": 1})

@@ -11,6 +11,7 @@ from attrs import define, field
 from loanasync.sandbox._nearest import nearest
 from loanasync.sandbox._outcomes._outcome import Answer, Outcome
 from loanasync.sandbox._outcomes._tags import UnknownTagError, read_words
+from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 __all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules", "fault_texts"]
 
@@ -20,6 +21,10 @@ OPERATIONS: tuple[Operation, ...] = ("create_request", "approve", "upload_docume
 
 # Statuses that say by themselves what they mean (spec §7), in the words of a tag.
 _BY_STATUS = {201: "approved", 403: "forbidden", 409: "conflict", 422: "refused", 500: "500"}
+_CREATED = 201
+_NO_BODY = (204, 304)
+_CREATING = ("create_request", "upload_documents")  # assumed: spec §4.3 does not show their status
+_FIELDS: Mapping[str, tuple[str, ...]] = {"approve": APPROVAL_FIELDS, "complete": USER_DATA_FIELDS}
 _TO_THE_RATE = 2**64
 _SERVER_S_OWN = ("content-length", "content-type", "transfer-encoding", "connection")
 
@@ -90,18 +95,44 @@ class Rule:
         """
         if phase not in (None, "before", "after"):
             raise ValueError(f"phase {phase!r} is unknown: 'before' or 'after'")
-        if isinstance(answer, str) and answer.isdecimal():
-            answer = int(answer)
+        if isinstance(answer, str):
+            answer = answer.strip().removeprefix("+")
+            answer = int(answer) if answer.isdecimal() else answer
+        elif not isinstance(answer, int):
+            raise TypeError(
+                f"respond() takes a status or the words of a tag, such as 500 or 'refused', not {answer!r}"
+            )
         if isinstance(answer, str):
             if body is not None or headers is not None:
                 raise ValueError("body and headers go with a status, not with the words of a tag")
-            self.outcome = _in_words(answer, phase)
+            outcome = _in_words(answer, phase)
+        elif body is None and headers is None and answer == _CREATED and self.operation in _CREATING:
+            outcome = Outcome(name=str(answer))
         elif body is None and headers is None and answer in _BY_STATUS:
-            self.outcome = _in_words(_BY_STATUS[answer], phase)
+            outcome = _in_words(_BY_STATUS[answer], phase)
         else:
-            self.outcome = _canned(answer, body, headers, phase)
+            outcome = _canned(answer, body, headers, phase)
+        self._check(outcome)
+        self.outcome = outcome
         self.changed()
         return self
+
+    def _check(self, outcome: Outcome) -> None:
+        """Refuse an outcome that calls of this operation would ignore."""
+        if self.operation is None:  # each operation takes what it has
+            return
+        decides = outcome.decision or not outcome.redirect or outcome.street_number
+        if decides and self.operation != "approve":
+            raise ValueError(
+                f"{self.operation} cannot be answered with {outcome.name!r}: it is a decision, which only"
+                " approve makes. For another response give a status with a body"
+            )
+        for name in outcome.invalid:
+            if name not in _FIELDS.get(self.operation, ()):
+                raise ValueError(
+                    f"{self.operation} cannot be answered with {outcome.name!r}: it has no field {name}."
+                    " For another response give a status with a body"
+                )
 
     def chosen(self, operation: str, code: str, call: int) -> bool:
         """Whether the call of this number is meant; its number decides, not what runs beside."""
@@ -119,16 +150,22 @@ class Rule:
 
 
 def _in_words(words: str, phase: Phase | None) -> Outcome:
-    if not words:
+    if not words.strip("."):
         raise ValueError("a rule has no words for an answer: give a tag's, such as 500, refused or slow300")
-    # A word that has its phase already says so twice here, and is then unknown: nothing is guessed.
-    if phase is not None:
-        words = ".".join(f"{word}{phase}" for word in words.split("."))
     try:
-        return read_words(words, endless=True)
+        plain = read_words(words, endless=True)
+        if phase is None:
+            return plain
     except UnknownTagError as unknown:
-        asked = f" in phase {phase!r}" if phase else ""
-        raise ValueError(f"{words!r}{asked} cannot be answered with. {unknown}") from None
+        raise ValueError(f"{words!r} cannot be answered with. {unknown}") from None
+    try:
+        # A word that has its phase already says so twice here, and is then unknown: nothing is guessed.
+        return read_words(".".join(f"{word}{phase}" for word in words.split(".") if word), endless=True)
+    except UnknownTagError:
+        raise ValueError(
+            f"{words!r} in phase {phase!r} cannot be answered with: give a phase to faults and waits only,"
+            " to each in one place, and 'before' to 500, reset, hang, html502 and slow only"
+        ) from None
 
 
 def _canned(
@@ -136,6 +173,8 @@ def _canned(
 ) -> Outcome:
     if not 200 <= status <= 599:  # noqa: PLR2004  (statuses of an answer)
         raise ValueError(f"status {status} must be between 200 and 599")
+    if body and status in _NO_BODY:
+        raise ValueError(f"status {status} has no body in HTTP: leave the body out")
     if body is None:
         if status == 400:  # noqa: PLR2004  (spec §7: its body says what is wrong)
             raise ValueError("status 400 needs a body; for one wrong field respond('invalid.city') has it")
