@@ -43,7 +43,8 @@ class Meta:
     """How an answer came about: nothing personal in it, safe to log.
 
     Args:
-        status: HTTP status of the last answer.
+        status: HTTP status of the last answer. Of a decision that a person settled, the status of the response
+            that the ledger keeps; without one, 201 if it is approved and 422 if it is refused.
         attempts: How many requests were sent for this call; more than 1 only after a 500.
         elapsed: Seconds from the call's first step to its answer, waiting and sleeping included.
         trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None.
@@ -62,7 +63,7 @@ class Meta:
     """
 
     status: int
-    """HTTP status of the last answer (spec §4)."""
+    """HTTP status of the last answer (spec §4); by the state of the entry if a person settled it."""
     attempts: int
     """Requests sent for this call; more than 1 only after a 500 (spec §7)."""
     elapsed: float
