@@ -37,7 +37,7 @@ app = typer.Typer(
 LEDGER = typer.Option(
     metavar="NAME",
     envvar="LOANASYNC_LEDGER",
-    help="The ledger: a file's path, redis://... or postgresql://...",
+    help="The ledger: a file's path, redis://...?prefix=... or postgresql://...?table=...",
 )
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]

@@ -5,7 +5,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from attrs import frozen
 
@@ -39,14 +40,25 @@ __all__ = [
 WITHOUT_LEDGER = "with --sandbox the ledger is not used: it is for a service that stays"
 SHORT = 12  # characters of a key that tell it from all others, as errors show it
 _FEWEST = 4  # characters of a key that a person may give
+Stored: TypeAlias = SqliteLedger | RedisLedger | PostgresLedger
 # By the scheme of their addresses; what each needs to be installed, it says.
-_SERVERS: Mapping[str, Callable[[str], DecisionLedger]] = {
+_SERVERS: Mapping[str, Callable[..., RedisLedger | PostgresLedger]] = {
     "redis": RedisLedger,
     "rediss": RedisLedger,
     "unix": RedisLedger,
     "postgresql": PostgresLedger,
     "postgres": PostgresLedger,
 }
+# The parameter of an address that is the ledger's own.
+_OWN: Mapping[object, str] = {RedisLedger: "prefix", PostgresLedger: "table"}
+_ABSENT = {
+    SqliteLedger: "{file} is not there, or is empty: name the file that your clients use",
+    RedisLedger: "no ledger has this prefix on this server: name the address, the number of the database and "
+    "the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
+    PostgresLedger: "the table of the ledger is not in this database: name the database and the table that "
+    "your clients use, such as postgresql://host/shop?table=loanasync_decisions",
+}
+_MADE = "; a client makes the ledger with its first approval"
 _PAGE = 500  # entries that are read before any is shown
 
 T = TypeVar("T")
@@ -65,13 +77,13 @@ def short(key: str) -> str:
     return key[:SHORT]
 
 
-def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") -> DecisionLedger:
+def ledger_at(name: str) -> Stored:
     """The ledger of this name: a path, ``sqlite:///path``, or the address of a server.
+
+    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address belong to the ledger.
 
     Args:
         name: As an option gives it.
-        absent: What becomes of a file that is not there: it is a mistake in the name; it is made when it is
-            used; or nothing is made, and nothing is in it.
 
     Raises:
         ConfigurationError: It names none.
@@ -83,24 +95,57 @@ def ledger_at(name: str, absent: Literal["wrong", "made", "empty"] = "wrong") ->
         file = _file(name)
         if file.is_dir():
             raise ConfigurationError("ledger", f"{file} is a directory")
-        if not file.exists() and absent == "empty":
-            return MemoryLedger()
-        if not (file if absent == "wrong" else file.parent).exists():
+        if not file.parent.exists():
             raise ConfigurationError("ledger", f"{file} is not there")
         return SqliteLedger(file)
     if scheme not in _SERVERS:
         told = f"{scheme}:// is no ledger; give a path, {', '.join(f'{each}://' for each in _SERVERS)}"
         raise ConfigurationError("ledger", told)
-    return _SERVERS[scheme](name)
+    kind = _SERVERS[scheme]
+    address, own = _split(name)
+    if others := own.keys() - {_OWN[kind]}:
+        raise ConfigurationError("ledger", f"{scheme}:// takes {_OWN[kind]}=, and not {min(others)}=")
+    return kind(address, **own)
 
 
-def used_by_a_client(name: str | None, absent: Literal["made", "empty"] = "made") -> dict[str, Any]:
-    """What a client is given for the ledger of this name, if there is one.
+def _split(name: str) -> tuple[str, dict[str, str]]:
+    """Return the address of a server without the ledger's own parameters, and these."""
+    address, _, query = name.partition("?")
+    own, others = {}, []
+    for part in query.split("&"):
+        parameter, _, value = part.partition("=")
+        if parameter in _OWN.values():
+            own[parameter] = unquote(value)
+        elif part:
+            others.append(part)
+    return "?".join((address, "&".join(others))) if others else address, own
+
+
+def used_by_a_client(name: str | None, *, only_reads: bool = False) -> dict[str, Any]:
+    """Return the arguments of a client for the ledger of this name; none without a name.
+
+    Args:
+        name: As an option gives it.
+        only_reads: If the ledger does not exist, use an empty one in memory.
 
     Raises:
         ConfigurationError: It names none, or the key is too short.
+        UnusableError: It only reads, and the ledger cannot be read.
     """
-    return {} if name is None else {"ledger": ledger_at(name, absent), "ledger_policy": policy_of(os.environ)}
+    if name is None:
+        return {}
+    ledger: DecisionLedger = ledger_at(name)
+    if only_reads and not _exists(ledger_at(name)):
+        ledger = MemoryLedger()
+    return {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
+
+
+def _exists(ledger: Stored) -> bool:
+    with asyncio.Runner() as runner:
+        try:
+            return Opened(ledger, runner).run(ledger.exists())
+        finally:
+            runner.run(ledger.aclose())
 
 
 def name_of(name: str) -> str:
@@ -197,16 +242,18 @@ async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
 
 @contextmanager
 def opened(name: str) -> Iterator[Opened]:
-    """A ledger by its name, closed afterwards.
+    """A ledger by its name, closed afterwards. A ledger that does not exist is not created.
 
     Raises:
-        ConfigurationError: It names none.
+        ConfigurationError: The name is wrong, or the ledger does not exist.
         UnusableError: It cannot be used.
     """
     ledger = ledger_at(name)
     with asyncio.Runner() as runner:
         use = Opened(ledger, runner)
         try:
+            if not use.run(ledger.exists()):
+                raise ConfigurationError("ledger", _ABSENT[type(ledger)].format(file=_file(name)) + _MADE)
             use.run(ledger.get(""))  # so that a ledger of which nothing can be had is told of before all else
             yield use
         finally:

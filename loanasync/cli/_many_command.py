@@ -41,7 +41,8 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, redis://... or postgresql://...",
+            help="Remember there who was asked: a file's path, redis://...?prefix=... or"
+            " postgresql://...?table=...",
         ),
     ] = None,
     column: Annotated[

@@ -69,7 +69,7 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
         raise typer.BadParameter(told, param_hint="-o")
     client, ledger = None, None
     if not wanted.sandbox and _needs_the_shop(wanted):
-        options = used_by_a_client(wanted.ledger, "empty" if wanted.dry_run else "made")
+        options = used_by_a_client(wanted.ledger, only_reads=wanted.dry_run)
         ledger = options.get("ledger")
         client = LoanClient.from_env(dialect=wanted.dialect, **options)
     form = format_of(wanted.out or STANDARD_OUTPUT, orders.table.delimiter)

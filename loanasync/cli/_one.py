@@ -77,7 +77,8 @@ def approve(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, redis://... or postgresql://...",
+            help="Remember there who was asked: a file's path, redis://...?prefix=... or"
+            " postgresql://...?table=...",
         ),
     ] = None,
     euro: Annotated[bool, _EURO] = False,

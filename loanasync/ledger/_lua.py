@@ -4,7 +4,7 @@ from loanasync.ledger._entries import HISTORY
 from loanasync.ledger._formats import PERSON
 from loanasync.ledger._moves import RAN_OUT
 
-__all__ = ["CLAIM", "FIND", "LATER", "LOOK", "MIGRATE", "OLD", "PAGE", "PURGE", "SETTLE", "VERSION"]
+__all__ = ["CLAIM", "EXISTS", "FIND", "LATER", "LOOK", "MIGRATE", "OLD", "PAGE", "PURGE", "SETTLE", "VERSION"]
 
 # An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
 # pages. The names of a customer's entries and of an order's entries are in sets. A server without memory
@@ -201,6 +201,9 @@ end
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 return told(entry)
 """
+
+# KEYS: names in format 1.
+EXISTS = "return redis.call('EXISTS', KEYS[1])"
 
 # KEYS: entry.
 LOOK = f"""{_BEGIN}

@@ -21,6 +21,7 @@ __all__ = ["PostgresLedger"]
 Row: TypeAlias = Any  # of asyncpg's, which has no types
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+_TABLE = "loanasync_decisions"
 _REPEATS = 10
 _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 # unique_violation, duplicate_table, duplicate_object, duplicate_column, undefined_column
@@ -28,6 +29,7 @@ _MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
 _ATTEMPTS = 3
 _NO_SUBJECT = Subject()
+_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
 
 
 class PostgresLedger(Closing):
@@ -64,7 +66,7 @@ class PostgresLedger(Closing):
         self,
         where: str | PostgresPool | PostgresConnection,
         *,
-        table: str = "loanasync_decisions",
+        table: str = _TABLE,
         connections: int = 10,
     ) -> None:
         if not _NAME.fullmatch(table):
@@ -72,6 +74,7 @@ class PostgresLedger(Closing):
                 "ledger", "needs a table's name of small letters, digits and underscores"
             )
         self._where = where
+        self._table = table
         self._source = source(where, connections)
         self._say = Statements.of(table)
         self._is_there = False
@@ -153,13 +156,20 @@ class PostgresLedger(Closing):
         [[gone]] = await self._run(self._say.purge, older_than)
         return int(gone)
 
+    async def exists(self) -> bool:
+        """Return True if the table exists. Create nothing."""
+        async with self._source.connection() as connection:
+            [[is_there]] = await connection.fetch(self._say.exists)
+        return bool(is_there)
+
     async def aclose(self) -> None:
         """Let go of the ledger's own connections; a later call opens them anew."""
         await self._source.aclose()
 
     def __repr__(self) -> str:
-        where = self._where
-        return f"PostgresLedger({shown(where) if isinstance(where, str) else type(where).__name__!r})"
+        where = shown(self._where) if isinstance(self._where, str) else type(self._where).__name__
+        table = "" if self._table == _TABLE else f", table={self._table!r}"
+        return f"PostgresLedger({where!r}{table})"
 
 
 async def _repeated(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
@@ -178,6 +188,8 @@ async def _prepare(connection: PostgresConnection, say: Statements) -> None:
     """Make the table, or bring it to this format, unless that is done: then this user needs no right to."""
     for attempt in range(_ATTEMPTS):
         [[columns]] = await connection.fetch(say.form)
+        if columns is not None and not _COLUMNS.issubset(columns):
+            raise ConfigurationError("ledger", f"{say.table} is a table of something else: name another")
         if columns is not None and "version" not in columns:
             return
         try:

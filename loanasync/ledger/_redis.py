@@ -22,6 +22,7 @@ __all__ = ["RedisLedger"]
 Argument: TypeAlias = str | bytes | float
 Answer: TypeAlias = Any  # of a script: lists and bytes
 
+_PREFIX = "loanasync:"
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
 _FORMATS = {"1": 1, lua.VERSION: FORMAT}
 _NO_SUBJECT = Subject()
@@ -55,7 +56,7 @@ class RedisLedger(Closing):
     """
 
     def __init__(
-        self, url: str, *, prefix: str = "loanasync:", connections: int = 10, durable: bool = True
+        self, url: str, *, prefix: str = _PREFIX, connections: int = 10, durable: bool = True
     ) -> None:
         try:
             from redis.asyncio.connection import parse_url  # noqa: PLC0415  (its extra may not be installed)
@@ -158,12 +159,17 @@ class RedisLedger(Closing):
                 return gone
             after, gone = f"({last.decode()}", gone + more
 
+    async def exists(self) -> bool:
+        """Return True if something was written with this prefix. Create nothing."""
+        return bool(await self._servers.here().run(lua.EXISTS, self._sets[:1], []))
+
     async def aclose(self) -> None:
         """Let go of all connections; a later call opens them anew."""
         await self._servers.aclose(CLOSING)
 
     def __repr__(self) -> str:
-        return f"RedisLedger({shown(self._url)!r})"
+        prefix = "" if self._prefix == _PREFIX else f", prefix={self._prefix!r}"
+        return f"RedisLedger({shown(self._url)!r}{prefix})"
 
 
 class _Server:

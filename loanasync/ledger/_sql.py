@@ -52,6 +52,7 @@ _FORM = """
 SELECT array_agg(attname::text) FROM pg_attribute
 WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped
 """
+_EXISTS = "SELECT to_regclass('{table}') IS NOT NULL"
 _CREATE = f"""
 DO $$ BEGIN
 CREATE TABLE {{table}} (
@@ -161,6 +162,8 @@ SELECT count(*) FROM gone
 class Statements:
     """All that the ledger ever says to PostgreSQL."""
 
+    table: str
+    exists: str
     form: str
     create: str
     migrate: str
@@ -174,5 +177,5 @@ class Statements:
     @classmethod
     def of(cls, table: str) -> "Statements":
         """For a table, whose name stands in them as it is."""
-        texts = (_FORM, _CREATE, _MIGRATE, _CLAIM, _SETTLE, _LOOK, _SCAN, _FIND, _PURGE)
-        return cls(*(text.format(table=table) for text in texts))
+        texts = (_EXISTS, _FORM, _CREATE, _MIGRATE, _CLAIM, _SETTLE, _LOOK, _SCAN, _FIND, _PURGE)
+        return cls(table, *(text.format(table=table) for text in texts))

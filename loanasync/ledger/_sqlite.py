@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -155,6 +155,16 @@ class SqliteLedger(Closing):
         """Forget what was decided or released and has not changed for so many seconds."""
         return await self._in_thread().write(partial(_purged, older_than))
 
+    async def exists(self) -> bool:
+        """Return True if the file is a database with tables. Create nothing.
+
+        Example:
+            >>> from loanasync.ledger import SqliteLedger
+            >>> run(SqliteLedger("mistyped.db").exists())
+            False
+        """
+        return await asyncio.to_thread(_exists, self._file, self._patience)
+
     async def aclose(self) -> None:
         """Let go of the file; a later call opens it anew."""
         with self._opening:
@@ -248,14 +258,27 @@ def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
         return error
 
 
+def _exists(file: Path, patience: float) -> bool:
+    file = Path(os.path.realpath(file))
+    if not file.exists():
+        return False
+    _check_access(file)
+    with FORKING, closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=patience)) as found:
+        return bool(found.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+
+def _check_access(file: Path) -> None:
+    if not os.access(file, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+
 def _open(file: Path, patience: float) -> sqlite3.Connection:
     file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
     try:  # SQLite gives its other files the same mode
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         # To open and close it here would drop all locks that this process has on it, as of another ledger.
-        if not os.access(file, os.R_OK | os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file)) from None
+        _check_access(file)
     connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
         with _writing(connection):

@@ -1,0 +1,153 @@
+"""Commands name the table or the prefix of a ledger, and create nothing where there is no ledger."""
+
+import asyncio
+import json
+from pathlib import Path
+from secrets import token_hex
+
+import asyncpg
+import pytest
+from asking import create, member, run, write
+from ledgerfile import ask, listed, put
+from redis.asyncio import Redis
+from servers import Postgres, Server
+
+from loanasync import ConfigurationError
+from loanasync.cli._ledgers import ledger_at, name_of
+from loanasync.ledger import PostgresLedger, State
+from loanasync.sandbox import Sandbox
+
+COMMANDS = {
+    "ls": (),
+    "show": ("0123abcd",),
+    "sweep": (),
+    "resolve": (),
+    "purge": ("--older-than", "1d", "--yes"),
+    "export": (),
+    "import-orphans": (),
+}
+
+
+@pytest.fixture(params=["file", "valkey", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A name under which there is no ledger yet."""
+    if request.param == "file":
+        return str(tmp_path / "decisions.db")
+    server: Server = request.getfixturevalue(request.param)
+    return f"{server.url}?{named(server)}"
+
+
+def named(server: Server) -> str:
+    return f"table=t{token_hex(4)}" if isinstance(server, Postgres) else f"prefix={token_hex(4)}%3A"
+
+
+def made(place: str) -> bool:
+    """Whether anything is stored under a name."""
+
+    async def looked() -> bool:
+        address, _, own = place.partition("?")
+        parameter, _, value = own.partition("=")
+        if parameter == "table":
+            connection = await asyncpg.connect(address)
+            found = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", value)
+            await connection.close()
+            return bool(found)
+        async with Redis.from_url(address) as client:
+            return bool([name async for name in client.scan_iter(f"{value.removesuffix('%3A')}:*")])
+
+    return asyncio.run(looked()) if "://" in place else Path(place).exists()
+
+
+def fill(place: str, key: str) -> None:
+    opened = ledger_at(place)
+
+    async def filled() -> None:
+        async with opened as ledger:
+            await put(ledger, "x", State.UNKNOWN, under=key)
+
+    asyncio.run(filled())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_without_a_ledger_fails_and_creates_nothing(
+    place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    done = ask(command, place, *COMMANDS[command])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "that your clients use" in done.stderr
+    assert "a client makes the ledger with its first approval" in done.stderr
+    assert not made(place)
+
+
+def test_sweep_of_an_empty_file_fails_and_leaves_it_empty(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.db"
+    file.touch()
+    assert ask("sweep", file).exit_code == 2
+    assert file.stat().st_size == 0
+
+
+def test_command_uses_the_named_table_or_prefix(place: str) -> None:
+    key = token_hex(32)
+    fill(place, key)
+    assert made(place)
+    swept = ask("sweep", place, "--json")
+    assert [each["key"] for each in json.loads(swept.stdout)["open"]] == [key]
+    assert ask("resolve", place, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
+    assert ask("show", place, key[:12]).exit_code == 0
+
+
+def test_dry_run_without_a_ledger_plans_and_creates_nothing(
+    place: str, tmp_path: Path, served: Sandbox
+) -> None:
+    file = write(tmp_path / "rows.jsonl", [member("approved")])
+    done = run(served, "approve-many", file, "--dry-run", "--ledger", place)
+    assert done.returncode == 0, done.stderr
+    assert not made(place)
+
+
+def test_approve_many_writes_to_the_named_table_or_prefix(
+    place: str, tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [member("approved")]
+    create(served, rows)
+    file = write(tmp_path / "rows.jsonl", rows)
+    done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--ledger", place)
+    assert done.returncode == 0, done.stderr
+    assert [each["state"] for each in listed(place)] == ["approved"]
+
+
+def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
+    redis = "redis://shop:SECRET@valkey.example.com/0?socket_timeout=5&prefix=a%3Ab:&health_check_interval=9"
+    assert repr(ledger_at(redis)) == "RedisLedger('redis://valkey.example.com/0', prefix='a:b:')"
+    assert ledger_at(redis)._url.endswith("/0?socket_timeout=5&health_check_interval=9")  # type: ignore[union-attr]
+    postgres = "postgresql://shop:SECRET@db.example.com/shop?sslmode=require&table=public.decisions"
+    told = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
+    assert name_of(postgres) == repr(ledger_at(postgres)) == told
+    assert name_of(postgres.replace("public.", "")) != told, "results of another ledger are not gone on with"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("redis://host/0?table=t", "redis:// takes prefix=, and not table="),
+        ("postgresql://host/shop?prefix=p", "postgresql:// takes table=, and not prefix="),
+        ("postgresql://host/shop?table=A", "small letters"),
+    ],
+)
+def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        ledger_at(name)
+
+
+async def test_table_of_something_else_is_left_as_it_is(postgres: Postgres) -> None:
+    """The migration from format 1 would rename the column."""
+    table = f"t{token_hex(4)}"
+    connection = await asyncpg.connect(postgres.url)
+    await connection.execute(f"CREATE TABLE {table} (version text)")
+    async with PostgresLedger(postgres.url, table=table) as ledger:
+        with pytest.raises(ConfigurationError, match="is a table of something else"):
+            await ledger.get("k")
+    rows = await connection.fetch(f"SELECT version FROM {table}")  # noqa: S608  (made up above)
+    assert rows == []
+    await connection.close()
