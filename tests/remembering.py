@@ -44,8 +44,8 @@ class FailingLedger:
         await self._move("wait")
         return await self.whole.wait(key, within)
 
-    def scan(self, *states: State) -> AsyncIterator[Entry]:
-        return self.whole.scan(*states)
+    def scan(self, *states: State, **options: Any) -> AsyncIterator[Entry]:
+        return self.whole.scan(*states, **options)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         return await self.whole.find(customer=customer, order=order)

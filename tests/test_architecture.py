@@ -68,8 +68,8 @@ ROOMS = {
     "errors": ["_advice", "_failure", "_service", "_transport", "_ledger", "__init__"],
     "bulk": ["_pace", "_window", "_rows", "_summary", "_approvals", "__init__"],
     "ledger": [
-        *("_entries", "_formats", "_moves", "_protocol", "_polling", "_memory", "_forking", "_sqlite"),
-        "_sweeping",
+        *("_entries", "_formats", "_moves", "_lists", "_protocol", "_polling", "_memory"),
+        *("_forking", "_sqlite_file", "_sqlite", "_sweeping"),
         *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
     ],

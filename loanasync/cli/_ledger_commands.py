@@ -76,6 +76,10 @@ def ls(
     ledger: Name,
     state: Annotated[list[State] | None, typer.Option(help="Only these; may be given again.")] = None,
     *,
+    without_redirect: Annotated[
+        bool,
+        typer.Option("--without-redirect", help="Only approvals for which the ledger has no redirect."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List entries, one a line: key, state, since when, and what led to it; at the end how many there are.
@@ -85,7 +89,7 @@ def ls(
 
     def work(use: Opened) -> Exit:
         counts: Counter[str] = Counter()
-        for entry in use.entries(*(state or ())):
+        for entry in use.entries(*(state or ()), without_redirect=without_redirect):
             counts[entry.state.value] += 1
             print(json.dumps(facts_of(entry)) if as_json else line_of(entry))  # noqa: T201  (what was asked for)
         if not as_json:

@@ -202,13 +202,18 @@ class Opened:
             # Whatever a server's library raises: its text may hold a password.
             raise UnusableError(f"the ledger cannot be used ({type(error).__name__})") from None
 
-    def entries(self, *states: State) -> Iterator[Entry]:
+    def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:
         """All in these states, or all there are; never all of them in memory.
+
+        Args:
+            states: States of the entries; all if none is given.
+            begins: Beginning of their keys.
+            without_redirect: Only approvals without a redirect.
 
         Raises:
             UnusableError: The ledger cannot be read.
         """
-        scan = self.ledger.scan(*states)
+        scan = self.ledger.scan(*states, begins=begins, without_redirect=without_redirect)
         while page := self.run(_page(scan)):
             yield from page
 
@@ -224,7 +229,7 @@ class Opened:
             return whole
         if len(key) < _FEWEST:
             raise NotFoundError(f"{key}: is too short for a key: {_FEWEST} characters at least")
-        found = [entry for entry in self.entries() if entry.key.startswith(begins)]
+        found = [*self.entries(begins=begins)]
         if len(found) == 1:
             return found[0]
         several = ", ".join(short(entry.key) for entry in found)

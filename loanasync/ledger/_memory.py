@@ -8,6 +8,7 @@ from loanasync._closing import Closing
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._entries import DECIDED, Entry, Settlement, State, Subject
+from loanasync.ledger._lists import is_listed
 
 __all__ = ["MemoryLedger"]
 
@@ -82,11 +83,13 @@ class MemoryLedger(Closing):
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
         return await polling.wait(self.get, key, within)
 
-    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+    async def scan(
+        self, *states: State, begins: str = "", without_redirect: bool = False
+    ) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
         for key in tuple(self._entries):
             entry = await self.get(key)
-            if entry is not None and (not states or entry.state in states):
+            if entry and is_listed(entry, states, begins, without_redirect=without_redirect):
                 yield entry
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:

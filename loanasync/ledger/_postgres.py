@@ -8,6 +8,7 @@ from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
+from loanasync.ledger import _lists as lists
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._connections import PostgresConnection, PostgresPool, source
@@ -27,6 +28,7 @@ _IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 # unique_violation, duplicate_table, duplicate_object, duplicate_column, undefined_column
 _MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
+_NOT_NOW = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
 _ATTEMPTS = 3
 _NO_SUBJECT = Subject()
 _COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
@@ -136,15 +138,13 @@ class PostgresLedger(Closing):
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
         return await polling.wait(self.get, key, within)
 
-    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
-        last = ""
-        while rows := await self._run(self._say.scan, last):
-            last = rows[-1]["key"]
-            for row in rows:
-                entry = _entry(row)
-                if not states or entry.state in states:
-                    yield entry
+        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
+
+    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+        rows = await self._run(self._say.pages[part], first, last)
+        return rows[-1]["key"] if rows else "", [_entry(row) for row in rows]
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
@@ -187,10 +187,12 @@ async def _repeated(connection: PostgresConnection, statement: str, *arguments: 
 async def _prepare(connection: PostgresConnection, say: Statements) -> None:
     """Make the table, or bring it to this format, unless that is done: then this user needs no right to."""
     for attempt in range(_ATTEMPTS):
-        [[columns]] = await connection.fetch(say.form)
+        [[columns, has_index]] = await connection.fetch(say.form)
         if columns is not None and not _COLUMNS.issubset(columns):
             raise ConfigurationError("ledger", f"{say.table} is a table of something else: name another")
         if columns is not None and "version" not in columns:
+            if not has_index and not connection.is_in_transaction():  # which an error would end
+                await _index(connection, say)
             return
         try:
             await connection.fetch(say.create if columns is None else say.migrate)
@@ -200,6 +202,15 @@ async def _prepare(connection: PostgresConnection, say: Statements) -> None:
                 raise _of_format_1(say) from None
             if attempt == _ATTEMPTS - 1 or state not in _MADE_MEANWHILE:
                 raise
+
+
+async def _index(connection: PostgresConnection, say: Statements) -> None:
+    """Make the indexes for lists, unless this user may not, or others use the table: lists work without."""
+    try:
+        await connection.fetch(say.index)
+    except Exception as error:
+        if getattr(error, "sqlstate", None) not in _NOT_NOW:
+            raise
 
 
 def _of_format_1(say: Statements) -> ConfigurationError:

@@ -108,10 +108,18 @@ class DecisionLedger(Protocol):
             within: Seconds.
         """
 
-    def scan(self, *states: State) -> AsyncIterator[Entry]:
+    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are, in no order, and never all of them in memory.
 
-        Those that change meanwhile may be missed, or come as they were.
+        Those that change meanwhile may be missed, come as they were, or come twice. `SqliteLedger`,
+        `RedisLedger` and `PostgresLedger` read the entries of the list by an index, and no others.
+
+        Args:
+            states: States of the entries; all if none is given.
+            begins: Beginning of the entries' keys, such as the short key that a command prints.
+            without_redirect: Only approvals that have no redirect: the service gave none, the response
+                was cut off, or a person stated the decision. An encrypted response that a person
+                accepted is taken to have a redirect.
         """
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:

@@ -10,6 +10,7 @@ from loanasync._closing import Closing
 from loanasync._events import LOGGER
 from loanasync._loops import PerLoop
 from loanasync.errors import ConfigurationError
+from loanasync.ledger import _lists as lists
 from loanasync.ledger import _lua as lua
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
@@ -84,8 +85,12 @@ class RedisLedger(Closing):
         """Run a script, once the entries are of this format."""
         server = self._servers.here()
         while (answer := await server.run(script, names, arguments)) == lua.OLD.encode():
-            while await server.run(lua.MIGRATE, self._sets, [f"{self._prefix}entry:", _PAGE]):
-                pass
+            while changed := await server.run(
+                lua.MIGRATE, self._sets, [f"{self._prefix}entry:", _PAGE, self._prefix]
+            ):
+                if changed == lua.FOREIGN.encode():
+                    told = f"finds data of something else under {self._sets[0]}: name another prefix"
+                    raise ConfigurationError("ledger", told)
         if answer == lua.LATER.encode():
             check_format(FORMAT + 1)
         return answer
@@ -112,7 +117,7 @@ class RedisLedger(Closing):
         there = [part for name, value in response.items() if value is not None for part in (name, value)]
         corrects = moves.correcting(token, settlement, over) or ""
         became = (settlement.state, settlement.note, settlement.source, corrects)
-        return await self._move(lua.SETTLE, key, token, payload, *became, *there)
+        return await self._move(lua.SETTLE, key, self._prefix, token, payload, *became, *there)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
@@ -123,21 +128,16 @@ class RedisLedger(Closing):
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
         return await polling.wait(self.get, key, within)
 
-    def _page(self, after: str) -> list[str]:
-        return [f"{self._prefix}entry:", after, str(_PAGE)]
-
-    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
-        after = "-"
-        while True:
-            page = await self._run(lua.PAGE, self._sets, *self._page(after))
-            if not page:
-                return
-            after = f"({page[-1][0].decode()}"
-            for name, told in page:
-                entry = _entry(name.decode(), *told)
-                if entry is not None and (not states or entry.state in states):
-                    yield entry
+        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
+
+    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+        names = self._sets[1] if part == lists.ALL else f"{self._prefix}state:{part}"
+        begin = f"({last}" if last else f"[{first}"
+        page = await self._run(lua.PAGE, [*self._sets, names], f"{self._prefix}entry:", begin, str(_PAGE))
+        entries = [_entry(name.decode(), *told) for name, told in page]
+        return page[-1][0].decode() if page else "", [entry for entry in entries if entry is not None]
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
@@ -153,7 +153,7 @@ class RedisLedger(Closing):
         """Forget what was decided or released and has not changed for so many seconds."""
         after, gone = "-", 0
         while True:
-            page = self._page(after)
+            page = [f"{self._prefix}entry:", after, str(_PAGE)]
             last, more = await self._run(lua.PURGE, self._sets, *page, self._prefix, older_than)
             if last is None:
                 return gone

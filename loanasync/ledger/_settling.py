@@ -16,6 +16,7 @@ from loanasync.errors import (
     UnexpectedReplyError,
 )
 from loanasync.ledger._entries import SERVICE, Entry, Settlement, State
+from loanasync.ledger._lists import NO_REDIRECT
 from loanasync.ledger._policy import LedgerPolicy
 
 __all__ = ["kept", "replayed", "state_of"]
@@ -43,9 +44,11 @@ def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Sett
     """
     if isinstance(ended, Approved | Refused):
         status = ended.meta.status
+        note = NO_REDIRECT if isinstance(ended, Approved) and ended.redirect_url is None else ""
         if not ended.raw:
-            return Settlement(state=state, status=status, fault=_NOT_WHOLE)
-        return Settlement(state=state, status=status, body=_encrypted(_members(ended.raw, policy), policy))
+            return Settlement(state=state, note=note, status=status, fault=_NOT_WHOLE)
+        body = _encrypted(_members(ended.raw, policy), policy)
+        return Settlement(state=state, note=note, status=status, body=body)
     note = type(ended).__name__
     response: RawResponse | None = getattr(ended, "response", None)
     if response is None or not response.body:

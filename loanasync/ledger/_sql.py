@@ -1,14 +1,16 @@
 """The moves of the ledger in PostgreSQL, one statement each, for a table of any name."""
 
+from collections.abc import Mapping
+
 from attrs import fields, frozen
 
+from loanasync.ledger import _lists as lists
 from loanasync.ledger._entries import HISTORY, Entry
 from loanasync.ledger._formats import FORMAT, PERSON
 from loanasync.ledger._moves import RAN_OUT
 
 __all__ = ["Statements"]
 
-_PAGE = 500  # entries that a scan reads at once, between which others have their turn
 # The server's clock, as it is at this moment: not as it was when a caller's transaction began.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _CLOCK = f"(SELECT {_NOW} AS now) AS clock"
@@ -47,11 +49,16 @@ _INDEXES = """
 CREATE INDEX ON {table} (customer) WHERE customer <> '';
 CREATE INDEX ON {table} ("order") WHERE "order" <> '';
 """
-# The names of a table's columns; NULL if there is no such table.
-_FORM = """
-SELECT array_agg(attname::text) FROM pg_attribute
-WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped
+_LIST_INDEXES = "".join(f"CREATE INDEX ON {{table}} {index};\n" for index in lists.INDEXES)
+_HAS_INDEX = """
+EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('{table}')
+    AND pg_get_indexdef(indexrelid) LIKE '%(state, key)')
 """
+# The names of a table's columns, NULL if there is no such table; and whether it has the indexes for lists.
+_FORM = f"""
+SELECT array_agg(attname::text), {_HAS_INDEX} FROM pg_attribute
+WHERE attrelid = to_regclass('{{table}}') AND attnum > 0 AND NOT attisdropped
+"""  # noqa: S608  (constants, and a name that was checked)
 _EXISTS = "SELECT to_regclass('{table}') IS NOT NULL"
 _CREATE = f"""
 DO $$ BEGIN
@@ -62,7 +69,17 @@ CREATE TABLE {{table}} (
     note text NOT NULL, status smallint, body bytea, fault text
 );
 ALTER TABLE {{table}} {_COLUMNS};
-{_INDEXES}
+{_INDEXES}{_LIST_INDEXES}
+END $$
+"""
+# For a table of this format that was made without these indexes. Those who write do not wait for long.
+_INDEX = f"""
+DO $$ BEGIN
+PERFORM set_config('lock_timeout', '2s', true);
+PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
+IF NOT {_HAS_INDEX} THEN
+{_LIST_INDEXES}
+END IF;
 END $$
 """
 # From format 1. Each statement of an older client names the column `version`, and fails from here on. Rows
@@ -72,7 +89,7 @@ DO $$ BEGIN
 PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
 ALTER TABLE {{table}} RENAME COLUMN version TO format;
 ALTER TABLE {{table}} {_COLUMNS};
-{_INDEXES}
+{_INDEXES}{_LIST_INDEXES}
 END $$
 """
 
@@ -139,7 +156,7 @@ RETURNING {_ROW}, {_SAFELY}
 """  # noqa: S608  (as above)
 
 _LOOK = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (as above)
-_SCAN = f"SELECT {_ROW} FROM {{table}} WHERE key > $1 ORDER BY key LIMIT {_PAGE}"  # noqa: S608  (as above)
+_PAGES = lists.queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
 # customer, order; one of them is not empty. The constant conditions let the planner use the indexes.
 _BY = {
     "customer": "customer = $1 AND customer <> '' AND $2::text = ''",
@@ -163,19 +180,21 @@ class Statements:
     """All that the ledger ever says to PostgreSQL."""
 
     table: str
+    pages: Mapping[str, str]
     exists: str
     form: str
     create: str
     migrate: str
+    index: str
     claim: str
     settle: str
     look: str
-    scan: str
     find: str
     purge: str
 
     @classmethod
     def of(cls, table: str) -> "Statements":
         """For a table, whose name stands in them as it is."""
-        texts = (_EXISTS, _FORM, _CREATE, _MIGRATE, _CLAIM, _SETTLE, _LOOK, _SCAN, _FIND, _PURGE)
-        return cls(table, *(text.format(table=table) for text in texts))
+        texts = (_EXISTS, _FORM, _CREATE, _MIGRATE, _INDEX, _CLAIM, _SETTLE, _LOOK, _FIND, _PURGE)
+        pages = {part: text.format(table=table) for part, text in _PAGES.items()}
+        return cls(table, pages, *(text.format(table=table) for text in texts))

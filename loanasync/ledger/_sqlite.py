@@ -1,7 +1,6 @@
 """A ledger in a file of SQLite's: for the processes of one machine, and with nothing to install."""
 
 import asyncio
-import errno
 import os
 import sqlite3
 import threading
@@ -9,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -19,11 +18,13 @@ from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
+from loanasync.ledger import _lists as lists
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._entries import Entry, Settlement, State, Subject
 from loanasync.ledger._forking import FORKING
 from loanasync.ledger._formats import FORMAT, history_from, history_text, source_in_format_1
+from loanasync.ledger._sqlite_file import check_access, has_tables
 
 __all__ = ["SqliteLedger"]
 
@@ -32,7 +33,6 @@ Write: TypeAlias = Callable[[sqlite3.Connection], T]
 
 _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 _NO_SUBJECT = Subject()
-_PAGE = 500  # entries that a scan reads at once, between which others have their turn
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
 # SQLite's own clock, the machine's: the same for all processes, whatever they believe what time it is.
@@ -57,9 +57,14 @@ _EXTEND = (
     "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
     'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
 )
+# Files of this format that were made before have no index for lists, and get it when they are opened.
+_INDEX = tuple(
+    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
+    for name, index in zip(("state", "without_redirect"), lists.INDEXES, strict=True)
+)
 _FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
-_PAGES = f"SELECT {_NOW}, {_COLUMNS} FROM decisions WHERE key > ? ORDER BY key LIMIT {_PAGE}"  # noqa: S608  (constants)
+_PAGES = lists.queries(f"SELECT {_NOW}, {_COLUMNS} FROM decisions", "?", "?")  # noqa: S608  (constants)
 _ABOUT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions WHERE "  # noqa: S608  (constants)
 # The second condition lets SQLite use the index.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
@@ -136,14 +141,13 @@ class SqliteLedger(Closing):
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
         return await polling.wait(self.get, key, within)
 
-    async def scan(self, *states: State) -> AsyncIterator[Entry]:
+    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
-        last = ""
-        while page := await self._in_thread().read(partial(_page, last)):
-            last = page[-1].key
-            for entry in page:
-                if not states or entry.state in states:
-                    yield entry
+        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
+
+    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+        entries = await self._in_thread().read(partial(_page, part, first, last))
+        return entries[-1].key if entries else "", entries
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
@@ -163,7 +167,7 @@ class SqliteLedger(Closing):
             >>> run(SqliteLedger("mistyped.db").exists())
             False
         """
-        return await asyncio.to_thread(_exists, self._file, self._patience)
+        return await asyncio.to_thread(has_tables, self._file, self._patience)
 
     async def aclose(self) -> None:
         """Let go of the file; a later call opens it anew."""
@@ -258,27 +262,13 @@ def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
         return error
 
 
-def _exists(file: Path, patience: float) -> bool:
-    file = Path(os.path.realpath(file))
-    if not file.exists():
-        return False
-    _check_access(file)
-    with FORKING, closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=patience)) as found:
-        return bool(found.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-
-
-def _check_access(file: Path) -> None:
-    if not os.access(file, os.R_OK | os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-
-
 def _open(file: Path, patience: float) -> sqlite3.Connection:
     file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
     try:  # SQLite gives its other files the same mode
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         # To open and close it here would drop all locks that this process has on it, as of another ledger.
-        _check_access(file)
+        check_access(file)
     connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
         with _writing(connection):
@@ -299,10 +289,13 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     version = run("PRAGMA user_version").fetchone()[0]
     if tables and not (mark == _APPLICATION and 1 <= version <= FORMAT):
         raise ConfigurationError("ledger", f"{file.name} is no ledger of this version: name another file")
+    if not tables or version < FORMAT:
+        for statement in (_RENAME if tables else _CREATE, *_EXTEND):
+            run(statement)
+    for statement in _INDEX:
+        run(statement)
     if tables and version == FORMAT:
         return
-    for statement in (_RENAME if tables else _CREATE, *_EXTEND):
-        run(statement)
     run(f"PRAGMA application_id = {_APPLICATION}")
     run(f"PRAGMA user_version = {FORMAT}")
 
@@ -364,8 +357,8 @@ def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection)
     return after
 
 
-def _page(last: str, connection: sqlite3.Connection) -> list[Entry]:
-    rows = connection.execute(_PAGES, (last,)).fetchall()
+def _page(part: str, first: str, last: str, connection: sqlite3.Connection) -> list[Entry]:
+    rows = connection.execute(_PAGES[part], (first, last)).fetchall()
     return [moves.seen(_entry(tuple(row)), now) for now, *row in rows]
 
 

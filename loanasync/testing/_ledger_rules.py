@@ -19,11 +19,12 @@ from loanasync.testing._ledger_harness import (
     approval,
 )
 from loanasync.testing._ledger_history import LedgerHistoryRules
+from loanasync.testing._ledger_lists import LedgerListRules
 
 __all__ = ["LedgerConformance"]
 
 
-class LedgerConformance(LedgerHistoryRules):
+class LedgerConformance(LedgerHistoryRules, LedgerListRules):
     """The tests that every ledger has to pass. Subclass it in a test file, and say how yours is opened.
 
     `opener` is called several times within a test, and has to open the same ledger each time: one that is

@@ -42,7 +42,7 @@ def named(server: Server) -> str:
 
 
 def made(place: str) -> bool:
-    """Whether anything is stored under a name."""
+    """Return True if anything is stored under a name."""
 
     async def looked() -> bool:
         address, _, own = place.partition("?")
@@ -124,7 +124,7 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     postgres = "postgresql://shop:SECRET@db.example.com/shop?sslmode=require&table=public.decisions"
     told = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
     assert name_of(postgres) == repr(ledger_at(postgres)) == told
-    assert name_of(postgres.replace("public.", "")) != told, "results of another ledger are not gone on with"
+    assert name_of(postgres.replace("public.", "")) != told, "a run with another ledger is another run"
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,10 @@ async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: Sta
     ended = await shop.comes_to()
     entry = await shop.entry()
     assert entry.state is state
-    assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else "")
+    is_bare = isinstance(ended, Approved) and ended.redirect_url is None
+    decided = "no redirect" if is_bare else ""
+    assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else decided)
+    assert bool([each async for each in shop.ledger.scan(without_redirect=True)]) is is_bare
     if entry.status is not None:
         assert isinstance(ended, Approved | Refused | UnexpectedReplyError | UnexpectedStatusError)
         assert entry.status == ended.meta.status

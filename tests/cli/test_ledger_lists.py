@@ -1,0 +1,40 @@
+"""Commands read the entries that they list, and not the whole ledger."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgerfile import ask, key, put, using
+
+from loanasync.ledger import Entry, SqliteLedger, State
+from loanasync.ledger._sqlite import _entry
+
+
+def test_commands_read_the_entries_of_a_list_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "many.db"
+
+    async def fill(ledger: SqliteLedger) -> None:
+        many = (put(ledger, f"{number}", State.REFUSED, under=f"{number:064}") for number in range(3000))
+        await asyncio.gather(*many)
+
+    using(file, fill)
+    using(file, lambda ledger: put(ledger, "lost", State.LOST))
+    using(file, lambda ledger: put(ledger, "said", State.APPROVED, note="ticket 17", source="person"))
+    read: list[object] = []
+
+    def counted(row: tuple[Any, ...]) -> Entry:
+        read.append(row)
+        return _entry(row)
+
+    monkeypatch.setattr("loanasync.ledger._sqlite._entry", counted)
+    assert ask("sweep", file).exit_code == 3
+    assert key("lost")[:12] in ask("ls", file, "--state", "lost").stdout
+    assert ask("ls", file, "--without-redirect").stdout.startswith(key("said")[:12])
+    assert ask("resolve", file, given="s\n").exit_code == 3
+    assert len(read) < 10
+    assert ask("show", file, key("said")[:6]).exit_code == 0
+    assert ask("resolve", file, key("lost")[:6], "--as", "held", "--note", "x").exit_code == 0
+    assert len(read) < 1020, "a page for each short key"
