@@ -386,7 +386,7 @@ class LoanClient(AsksMany, Lifetime):
     async def aclose(self) -> None:
         """Take no more calls, wait for those under way, and close what was opened; again does nothing.
 
-        Calls that outlast ``timeout.total`` seconds lose their connection.
+        Calls still in progress after ``timeout.total`` seconds end with the error of their state.
         """
         await self._pipeline.aclose(self._options.timeout.total)
         if self._memory is not None:

@@ -8,6 +8,7 @@ on the session, sends through the session as its documentation says.
 """
 
 import asyncio
+from contextlib import suppress
 from functools import cache, cached_property
 from inspect import signature
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._closing import Waits
 from loanasync._events import warn_once
 from loanasync._transport import Transport, connecting
 from loanasync._wire import Watch, Wire, parses, path_of
@@ -28,6 +30,7 @@ __all__ = ["Direct", "is_possible"]
 
 # Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
 _AT_ONCE = 1 << 16
+_LONGEST_CLOSE = 1.0  # seconds that aiohttp may take to close its session
 
 
 def _sends() -> tuple[object, object]:
@@ -82,17 +85,23 @@ class Direct:
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._loop)
         self._places: dict[str, _Place] = {}
+        self._waits = Waits()  # for connections
 
     def check(self) -> None:
         """Look whether a call can begin: it can."""
 
     async def aclose(self) -> None:
-        """Close the session."""
-        self._watch.stop()
-        for place in self._places.values():
-            for wire in tuple(place.idle):
-                wire.close()
-        await self._session.close()
+        """End the calls in progress, and close the session."""
+        self._waits.close()
+        wires = tuple(self._watch.wires)
+        for wire in wires:
+            wire.cut_off()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_CLOSE):
+                    await self._through_session.aclose()
+        finally:
+            self._watch.stop()
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
@@ -122,7 +131,7 @@ class Direct:
             wire.end(keep=keep)
             if waiting is None or isinstance(answer, Reply) or answer.is_sent:
                 return answer
-            if self._loop.time() >= until:
+            if self._waits.is_closed or self._loop.time() >= until:
                 return answer
             # The connection ended while it waited, and before anything had left: another will do.
 
@@ -131,8 +140,9 @@ class Direct:
         try:
             return await self._connect(place, connect, until)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = asyncio.CancelledError() if self._waits.is_closed else error
             try:
-                return replies.no_answer(error, never_left=True)
+                return replies.no_answer(reason, never_left=True)
             finally:
                 replies.drop_frames(error)
         except asyncio.CancelledError as given_up:
@@ -144,11 +154,14 @@ class Direct:
     async def _connect(self, place: "_Place", connect: float, until: float) -> Wire:
         connector = self._session.connector
         assert connector is not None  # noqa: S101  (the session is open)
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(until) as limit:
+            self._waits.add(limit)
             try:
                 connection = await connector.connect(place, [], connecting(connect))
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError("no connection in time") from error
+            finally:
+                self._waits.discard(limit)
         wire = Wire(connection, self._watch, place.idle)
         if self._loop.time() >= until:  # the loop stood still while it was made
             wire.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from attrs import define, evolve
 
 from loanasync._calls import Call, NoAnswer, Outcome, Reply, Request
+from loanasync._closing import Waits
 from loanasync._decisions import Approved, Refused
 from loanasync._loops import PerLoop
 from loanasync._meta import Meta
@@ -19,6 +20,7 @@ from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._telemetry import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,
+    ConnectError,
     DeadlineExceededError,
     LoanError,
     PoolTimeoutError,
@@ -69,6 +71,7 @@ class _Lane:
 
     def __init__(self, transport: Sender, slots: int | None) -> None:
         self.transport = transport
+        self.waits = Waits()
         self._slots = None if slots is None else asyncio.Semaphore(slots)
         self._calls = 0
         self._idle: asyncio.Event | None = None  # set when the last call has ended, for `close`
@@ -104,6 +107,12 @@ class _Lane:
                     call.has_slot = await self._slots.acquire()
         return call.has_slot
 
+    def obstacle(self, call: Call) -> StoppedBy | None:
+        """Return why a call cannot make another attempt, or None if it can."""
+        if not call.has_slot:
+            return "slot"
+        return "closed" if self.waits.is_closed else None
+
     def release_slot(self, call: Call) -> None:
         """Give a call's slot back, if it has one."""
         if call.has_slot:
@@ -111,8 +120,18 @@ class _Lane:
             if self._slots is not None:
                 self._slots.release()
 
+    async def wait(self, waiting: Awaitable[None]) -> None:
+        """Wait, at most until the lane is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                self.waits.add(limit)
+                try:
+                    await waiting
+                finally:
+                    self.waits.discard(limit)
+
     async def close(self, within: float) -> None:
-        """Wait for the calls under way, at most so many seconds, and close the transport."""
+        """Wait at most `within` seconds for the calls in progress, end the others, close the transport."""
         try:
             if self._calls:
                 self._idle = self._idle or asyncio.Event()  # it may be closed twice at once
@@ -121,6 +140,7 @@ class _Lane:
         except TimeoutError:
             pass
         finally:  # also when the closing itself is cancelled
+            self.waits.close()
             await self.transport.aclose()
 
 
@@ -132,6 +152,9 @@ class _Answer:
     stopped_by: StoppedBy | None = None
 
 
+# The event loop was blocked until the deadline: no response could be waited for.
+_TOO_LATE = NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+_CLOSED = NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 _RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
@@ -292,8 +315,8 @@ class Pipeline:
 
         async def attempt() -> Reply | NoAnswer:
             within = min(timeout.attempt, remaining())
-            if within <= 0:  # the event loop was blocked: the response could not be waited for
-                return NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+            if within <= 0 or lane.waits.is_closed:
+                return _TOO_LATE if within <= 0 else _CLOSED
             call.attempts += 1
             with record.attempt(call.attempts) as sending:
                 request = call.sending = call.request(sending.headers)
@@ -316,11 +339,11 @@ class Pipeline:
         async def pause(seconds: float) -> None:
             call.sending = None
             lane.release_slot(call)
-            await self._sleep(seconds)
+            await lane.wait(self._sleep(seconds))
 
-        async def again() -> Reply | NoAnswer | None:
-            has_slot = await lane.take_slot(call, remaining(), has_to_wait=lane.is_full)
-            return await attempt() if has_slot else None
+        async def again() -> Reply | NoAnswer | StoppedBy:
+            await lane.take_slot(call, remaining(), has_to_wait=lane.is_full)
+            return lane.obstacle(call) or await attempt()
 
         call.fault = last
         return _Answer(*await repeat(last, again, retry, Stop(call, retry, self._quota, remaining), pause))

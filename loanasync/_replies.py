@@ -48,7 +48,7 @@ def rest_of(content: aiohttp.StreamReader | None) -> bytes:
     return take(-1) if callable(take) else b""
 
 
-def part_of_a_reply(status: int, headers: Mapping[str, str], error: Exception, body: bytes) -> Reply:
+def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Reply:
     """Return a response whose body is incomplete: its status and the received part may have the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
     return Reply(status=status, headers=headers, body=body[:LARGEST_BODY], fault=fault)

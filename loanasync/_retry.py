@@ -18,7 +18,7 @@ _PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def is_system_fault(answer: Reply | NoAnswer | None) -> bool:
+def is_system_fault(answer: Reply | NoAnswer | StoppedBy | None) -> bool:
     """Return True for the one response after which a call may be repeated (spec §7)."""
     return isinstance(answer, Reply) and answer.status == SYSTEM_FAULT
 
@@ -87,7 +87,7 @@ class Stop:
 
 async def repeat(
     fault: Reply,
-    again: Callable[[], Awaitable[Reply | NoAnswer | None]],
+    again: Callable[[], Awaitable[Reply | NoAnswer | StoppedBy]],
     policy: RetryPolicy,
     stop: Stop,
     sleep: Sleep,
@@ -96,7 +96,7 @@ async def repeat(
 
     Args:
         fault: That response.
-        again: Makes another attempt; None if the call got no slot for it.
+        again: Makes another attempt, or returns why the call cannot make one.
         policy: Backoff.
         stop: Ends the attempts.
         sleep: Waits the given seconds.
@@ -108,7 +108,7 @@ async def repeat(
     is_first = True
     given_up: BaseException | None = None
 
-    async def attempt() -> Reply | NoAnswer | None:
+    async def attempt() -> Reply | NoAnswer | StoppedBy | None:
         # tenacity counts attempts from its first call, and the first attempt has been made.
         nonlocal fault, is_first, given_up
         if is_first:
@@ -141,10 +141,10 @@ async def repeat(
         retry_error_callback=last,
     )
     try:
-        answer: Reply | NoAnswer | None = await retrying(attempt)
+        answer: Reply | NoAnswer | StoppedBy | None = await retrying(attempt)
         if given_up is not None:
             raise given_up
-        return (fault, "slot") if answer is None else (answer, stop.reason)
+        return (answer, stop.reason) if isinstance(answer, Reply | NoAnswer) else (fault, answer)
     finally:
         given_up = None
         retrying.iter_state.reset()  # its actions refer to itself

@@ -11,6 +11,7 @@ from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._closing import Waits, end
 from loanasync._display import mask
 from loanasync._standstill import hear_out, listener
 from loanasync.errors import ConfigurationError, ConnectError
@@ -42,6 +43,7 @@ class _Body(bytes, aiohttp.Payload):
         self._asked_for = False
         self._left = False
         self._kept_back = False
+        self._transport: asyncio.WriteTransport | None = None  # to which it was written
 
     def __repr__(self) -> str:
         return mask(self)
@@ -61,6 +63,11 @@ class _Body(bytes, aiohttp.Payload):
         """Do not leave any more."""
         self._kept_back = True
 
+    def cut_off(self) -> None:
+        """Abort a connection that has not sent the whole body: closing it would go on sending."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()
+
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it to a connection on which nothing else is under way."""
         out = cast("StreamWriter", writer)
@@ -71,6 +78,7 @@ class _Body(bytes, aiohttp.Payload):
         is_held = self._kept_back or (self.request is not None and self.request.is_withdrawn)
         if is_held or getattr(out.protocol, "should_close", False):
             raise aiohttp.ClientConnectionResetError("not a clean connection")
+        self._transport = cast("asyncio.WriteTransport | None", getattr(out, "transport", None))
         await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
         self._left = True
         if self.request is not None:
@@ -89,6 +97,7 @@ class Transport:
     def __init__(self, session: aiohttp.ClientSession, *, owned: bool) -> None:
         self._session = session
         self._owned = owned
+        self._waits = Waits()
 
     def check(self) -> None:
         """Look whether a call can begin.
@@ -101,7 +110,7 @@ class Transport:
 
     async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
-        if self._session.closed:  # between two attempts
+        if self._session.closed or self._waits.is_closed:  # between two attempts
             return NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
         if not request.outlives_caller:
             return await self._exchange(request, connect, within)
@@ -126,9 +135,10 @@ class Transport:
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
         # A turn later than what came in time is read: the loop may have stood still until both were due.
-        late = asyncio.get_running_loop().call_later(within, limit.reschedule, 0.0)
+        late = asyncio.get_running_loop().call_later(within, end, limit)
         try:
             async with limit:
+                self._waits.add(limit)
                 response = await self._session.request(
                     request.method,
                     URL(request.url, encoded=True),
@@ -146,11 +156,12 @@ class Transport:
                     return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
                 return await replies.read(response.status, response.headers, response.content, received)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = asyncio.CancelledError() if self._waits.is_closed else error
             try:
                 if response is None:
-                    return replies.no_answer(error, never_left=body.never_left)
+                    return replies.no_answer(reason, never_left=body.never_left)
                 received += replies.rest_of(response.content)
-                return replies.part_of_a_reply(response.status, response.headers, error, bytes(received))
+                return replies.part_of_a_reply(response.status, response.headers, reason, bytes(received))
             finally:
                 replies.drop_frames(error)
         except asyncio.CancelledError as given_up:
@@ -160,12 +171,15 @@ class Transport:
             return replies.no_answer(given_up, never_left=body.never_left)
         finally:
             late.cancel()
+            self._waits.discard(limit)
+            body.cut_off()
             if response is not None:
                 response.close()
             otel_context.detach(instrumented)
 
     async def aclose(self) -> None:
-        """Close the session if it is ours."""
+        """End the calls in progress, and close the session if it is ours."""
+        self._waits.close()
         if self._owned:
             await self._session.close()
 

@@ -218,6 +218,14 @@ class Wire(asyncio.Protocol):
         if self.is_open:  # closed twice, asyncio's TLS forgets itself, and aiohttp's connector breaks on that
             self._transport.close()
 
+    def cut_off(self) -> None:
+        """End the call in progress, if there is one, and the connection."""
+        if self._answer is None:
+            self.close()
+        else:
+            self._fail(asyncio.CancelledError())
+            self._transport.abort()  # closing alone would wait for a server that does not read
+
     def expire(self) -> None:
         """The time is up."""
         if self._answer is None:
@@ -299,7 +307,7 @@ class Wire(asyncio.Protocol):
     def resume_reading(self, *_: object, **__: object) -> None:
         """It was read (the parser's word)."""
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._is_good = False
         if self._head is None:
             self._finish(replies.no_answer(error, never_left=self._parser is None))

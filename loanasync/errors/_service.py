@@ -24,7 +24,7 @@ __all__ = [
     "UserNotFoundError",
 ]
 
-StoppedBy = Literal["attempts", "deadline", "quota", "slot", "cancelled"]
+StoppedBy = Literal["attempts", "deadline", "quota", "slot", "cancelled", "closed"]
 Unclassified = Literal["unknown", "done"]
 
 # HTTP defines that a server which sends one of these has not processed the request (RFC 9110 §15, RFC 6585).
@@ -279,7 +279,8 @@ class SystemFaultError(ServiceError):
 
     Args:
         stopped_by: Why no further attempt was made: ``attempts``, ``deadline``, ``quota``, ``cancelled``, or
-            ``slot`` if the call got no slot again after it had waited for its retry.
+            ``slot`` if the call got no slot again after it had waited for its retry; ``closed`` if the
+            client was closed while the call waited.
 
     Example:
         >>> from loanasync.testing import scripted_client, system_error
