@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 __all__ = ["OPERATIONS", "SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
-__all__ += ["approve", "complete", "create_request", "upload_documents"]
+__all__ += ["UNDECODABLE", "approve", "complete", "create_request", "upload_documents"]
 
+UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not known, or not that of the body
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
 REFUSED = 422  # spec §3
 
@@ -238,8 +239,8 @@ def _is_of_another(codes: Iterable[object], call: Call) -> bool:
 
 
 def _decided_in_part(call: Call, reply: Reply, meta: Meta, reasons: tuple[str, ...]) -> Outcome | LoanError:
-    """A 201 or a 422 whose body is no JSON object: cut off, empty, or something else."""
-    is_cut_off = reply.fault is not None
+    """A 201 or a 422 whose body is no JSON object: cut off, undecodable, empty, or something else."""
+    is_cut_off = reply.fault is not None and reply.fault != UNDECODABLE
     if reply.status == REFUSED and not is_cut_off and not reply.body.strip():
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed: the status says so
     by_status = reply.status != REFUSED

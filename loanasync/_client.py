@@ -56,8 +56,8 @@ class LoanClient(AsksMany, Lifetime):
         timeout: How long a call may take, seconds.
         session: Your aiohttp session, such as one with a proxy: used in its event loop, never
             closed or changed, without its middlewares. Its connector must check certificates.
-        max_concurrency: Calls at once, for each event loop; more wait. None: 100 with our own session,
-            and what its connector allows with yours.
+        direct_connections: With False, each request goes through aiohttp's ``ClientSession.request``.
+        max_concurrency: Calls at once, for each event loop. None: 100, or what your session's connector allows.
         remember: Share one request between overlapping approvals, return a known decision again, and send
             nothing after an unknown outcome: 10,000 approvals of this process, for one hour.
         ledger: Stores decisions beyond this process, such as ``loanasync.ledger.SqliteLedger``; never closed.
@@ -88,6 +88,7 @@ class LoanClient(AsksMany, Lifetime):
         retry: RetryPolicy = RetryPolicy(),
         timeout: Timeout = Timeout(),
         session: "aiohttp.ClientSession | None" = None,
+        direct_connections: bool = True,
         remember: bool = True,
         max_concurrency: int | None = None,
         ledger: "DecisionLedger | None" = None,
@@ -111,7 +112,7 @@ class LoanClient(AsksMany, Lifetime):
             strict=strict,
         )
         self._pipeline = Pipeline(
-            opener(session, ssl),
+            opener(session, ssl, direct_connections=direct_connections),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             places(session, max_concurrency),

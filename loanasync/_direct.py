@@ -3,8 +3,9 @@
 For each request a session sees to cookies, redirects, middlewares, uploads and traces: more work than all
 else that a call does. None of it is wanted here. So the session's connector makes a connection, head and
 body are written to it at once, and aiohttp's own parser reads the answer. The names that this takes are
-public in aiohttp and yet not documented: whoever finds them changed (`is_possible`), or finds a test's hand
-on the session, sends through the session as its documentation says.
+public in aiohttp and yet not documented. So it is done only with the aiohttp versions that this release was
+tested with, and only if aiohttp passes a check (`is_possible`). Otherwise, and while a test replaces methods
+of the session, requests go through `ClientSession.request`.
 """
 
 import asyncio
@@ -19,14 +20,19 @@ from yarl import URL
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits
-from loanasync._events import warn_once
+from loanasync._events import LOGGER, warn_once
+from loanasync._parser import is_parser_usable
+from loanasync._standstill import hear_out
 from loanasync._transport import Transport, connecting
-from loanasync._wire import Watch, Wire, parses, path_of
+from loanasync._wire import Watch, Wire, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Direct", "is_possible"]
+__all__ = ["TESTED_AIOHTTP", "Direct", "is_possible"]
+
+# The minor versions that the tests of this release ran with: the lowest that is allowed, and the newest.
+TESTED_AIOHTTP = frozenset({"3.14"})
 
 # Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
 _AT_ONCE = 1 << 16
@@ -44,7 +50,22 @@ _SEEN = "something has taken the place of aiohttp's ClientSession._request: it s
 
 @cache
 def is_possible() -> bool:
-    """Whether aiohttp has what is used here in the form in which it is used."""
+    """Return True if this aiohttp was tested, and has what is used here in the form in which it is used."""
+    if not is_tested(aiohttp.__version__):
+        LOGGER.info(
+            "aiohttp %s was not tested with this loanasync: requests go through ClientSession.request",
+            aiohttp.__version__,
+        )
+        return False
+    return _has_what_is_used()
+
+
+def is_tested(version: str) -> bool:
+    """Return True for a version of aiohttp that this release was tested with."""
+    return ".".join(version.split(".")[:2]) in TESTED_AIOHTTP
+
+
+def _has_what_is_used() -> bool:
     try:
         from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415  (a later aiohttp may not have it)
         from aiohttp.connector import Connection  # noqa: PLC0415  (as above)
@@ -57,10 +78,10 @@ def is_possible() -> bool:
             and isinstance(Connection.transport, property)
             and isinstance(Connection.protocol, property)
             and isinstance(ResponseHandler.should_close, property)
-            and parses()
+            and is_parser_usable()
             and all(map(_is_aiohttps, _SENDS))
         )
-    except (ImportError, AttributeError, TypeError, ValueError):
+    except Exception:  # noqa: BLE001  (whatever another aiohttp raises)
         return False
 
 
@@ -163,9 +184,20 @@ class Direct:
             finally:
                 self._waits.discard(limit)
         wire = Wire(connection, self._watch, place.idle)
-        if self._loop.time() >= until:  # the loop stood still while it was made
-            wire.close()
-            raise aiohttp.ConnectionTimeoutError("no connection in time")
+        is_clean = False
+        try:
+            # What the server said before it was asked would be taken for the answer.
+            if wire.has_unread_data():  # or a session ticket of TLS
+                await hear_out(wire.has_unread_data)
+            is_clean = wire.is_at_rest
+            if self._loop.time() >= until:  # the loop stood still while it was made
+                is_clean = False
+                raise aiohttp.ConnectionTimeoutError("no connection in time")
+            if not is_clean:
+                raise aiohttp.ClientConnectionResetError("not a clean connection")
+        finally:
+            if not is_clean:
+                wire.close()
         return wire
 
     def _place(self, request: Request) -> "_Place":

@@ -1,6 +1,7 @@
 """Results of aiohttp as messages of the pipeline: a response, a part of it, or a failure."""
 
 import asyncio
+import zlib
 from collections.abc import Mapping
 from traceback import walk_tb
 
@@ -8,7 +9,7 @@ import aiohttp
 from aiohttp.http import HttpProcessingError
 
 from loanasync import _certificates as certificates
-from loanasync._calls import NoAnswer, Reply
+from loanasync._calls import UNDECODABLE, NoAnswer, Reply
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,
@@ -17,9 +18,11 @@ from loanasync.errors import (
     TransportError,
 )
 
-__all__ = ["LARGEST_BODY", "drop_frames", "no_answer", "part_of_a_reply", "read", "rest_of", "was_cancelled"]
+__all__ = ["LARGEST_BODY", "drop_frames", "no_answer", "part_of_a_reply", "read", "reply", "rest_of"]
+__all__ += ["was_cancelled"]
 
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 # What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
 _NO_CONNECTION = (
@@ -37,8 +40,8 @@ async def read(
     while not content.at_eof():
         body += await content.readany()
         if len(body) > LARGEST_BODY:
-            return Reply(status=status, headers=headers, body=bytes(body[:LARGEST_BODY]), fault="too large")
-    return Reply(status=status, headers=headers, body=bytes(body))
+            return reply(status, headers, bytes(body), "too large")
+    return reply(status, headers, bytes(body))
 
 
 def rest_of(content: aiohttp.StreamReader | None) -> bytes:
@@ -48,10 +51,39 @@ def rest_of(content: aiohttp.StreamReader | None) -> bytes:
     return take(-1) if callable(take) else b""
 
 
+def reply(status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None) -> Reply:
+    """Return a response whose body is decoded and cut to `LARGEST_BODY`.
+
+    A body that cannot be decoded stays as it is.
+    """
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    if body and encoding not in {"", "identity"}:
+        decoded, flaw = _decoded(encoding, body)
+        body = body if decoded is None else decoded
+        fault = flaw if flaw == UNDECODABLE else fault or flaw
+    if len(body) > LARGEST_BODY:
+        body, fault = body[:LARGEST_BODY], "too large"
+    return Reply(status=status, headers=headers, body=body, fault=fault)
+
+
+def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
+    """Return a decoded body, or as much of it as there is, and what is wrong with it."""
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        return None, UNDECODABLE
+    for window in (_GZIP_OR_ZLIB, -zlib.MAX_WBITS):  # some servers send "deflate" without zlib's header
+        inflating = zlib.decompressobj(window)
+        try:
+            decoded = inflating.decompress(body, LARGEST_BODY + 1)
+        except zlib.error:
+            continue
+        return decoded, None if inflating.eof or len(decoded) > LARGEST_BODY else "truncated"
+    return None, UNDECODABLE
+
+
 def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Reply:
     """Return a response whose body is incomplete: its status and the received part may have the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
-    return Reply(status=status, headers=headers, body=body[:LARGEST_BODY], fault=fault)
+    return reply(status, headers, body, fault)
 
 
 def was_cancelled() -> bool:

@@ -17,15 +17,23 @@ from loanasync.errors import ConfigurationError
 __all__ = ["opener"]
 
 
-def opener(session: aiohttp.ClientSession | None, trust: object = None) -> Callable[[], Direct | Transport]:
+def opener(
+    session: aiohttp.ClientSession | None, trust: object = None, *, direct_connections: bool = True
+) -> Callable[[], Direct | Transport]:
     """How a running loop gets its transport: over the user's session or, for None, one of our own.
+
+    Args:
+        session: The user's, or None.
+        trust: Whose certificates a session of our own trusts.
+        direct_connections: Whether requests may be written directly to the connections of such a session.
 
     Raises:
         ConfigurationError: The session is none, or whom to trust is not told or told twice.
     """
+    require(bool, "direct_connections", direct_connections)
     context = certificates.trusted(trust)
     if session is None:
-        return partial(_open, context)
+        return partial(_open, context, direct_connections=direct_connections)
     require(aiohttp.ClientSession, "session", session)
     if context is not None:
         raise ConfigurationError("ssl", "is for our own session: give it to the connector of yours")
@@ -36,7 +44,7 @@ def opener(session: aiohttp.ClientSession | None, trust: object = None) -> Calla
     return partial(_borrow, session)
 
 
-def _open(context: ssl.SSLContext | None) -> Direct | Transport:
+def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct | Transport:
     # Instrumentation puts its hooks into each session there is: this one's requests are not for them to see.
     session = aiohttp.ClientSession(
         # The pipeline limits calls, and says so.
@@ -45,7 +53,9 @@ def _open(context: ssl.SSLContext | None) -> Direct | Transport:
         trust_env=False,  # costs thread hops, and may add credentials of a .netrc
     )
     session.trace_configs.clear()
-    return Direct(session) if direct.is_possible() else Transport(session, owned=True)
+    if direct_connections and direct.is_possible():
+        return Direct(session)
+    return Transport(session, owned=True)
 
 
 def _borrow(session: aiohttp.ClientSession) -> Transport:

@@ -1,10 +1,12 @@
 """Requests sent through an aiohttp session: one in, a reply or the word that none came out."""
 
 import asyncio
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
+from aiohttp import http
 from aiohttp.abc import AbstractStreamWriter
 from opentelemetry import context as otel_context
 from yarl import URL
@@ -13,6 +15,7 @@ from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits, end
 from loanasync._display import mask
+from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._standstill import hear_out, listener
 from loanasync.errors import ConfigurationError, ConnectError
 
@@ -65,8 +68,9 @@ class _Body(bytes, aiohttp.Payload):
 
     def cut_off(self) -> None:
         """Abort a connection that has not sent the whole body: closing it would go on sending."""
-        if self._transport is not None and self._transport.get_write_buffer_size():
-            self._transport.abort()
+        with suppress(Exception):  # asyncio's TLS forgets itself when it is closed twice
+            if self._transport is not None and self._transport.get_write_buffer_size():
+                self._transport.abort()
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it to a connection on which nothing else is under way."""
@@ -150,10 +154,16 @@ class Transport:
                     raise_for_status=False,
                     middlewares=(),
                     timeout=connecting(connect),
+                    auto_decompress=False,
+                    max_headers=MOST_HEADERS,
+                    max_line_size=LARGEST_FIELD,
+                    max_field_size=LARGEST_FIELD,
                 )
                 if body.never_left:  # so this is no answer to it, and may be one to somebody else
                     body.keep_back()
                     return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
+                if has_two_lengths(response):
+                    return replies.no_answer(http.HttpProcessingError(), never_left=False)
                 return await replies.read(response.status, response.headers, response.content, received)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = asyncio.CancelledError() if self._waits.is_closed else error

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from math import inf
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
@@ -11,39 +10,22 @@ from aiohttp import http
 
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._parser import has_two_lengths, new_parser
 from loanasync._standstill import listener
 
 if TYPE_CHECKING:
-    from aiohttp.base_protocol import BaseProtocol
     from aiohttp.connector import Connection
 
-__all__ = ["Watch", "Wire", "parses", "path_of"]
+__all__ = ["Watch", "Wire", "path_of"]
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
 _IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
 _HEAD_ENDS = b"\r\n\r\n"
+_CHUNKS_END = b"0\r\n\r\n"
+# aiohttp's parser in C refuses a repeated Content-Length by itself.
+_MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
 _SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
-
-
-def _parser(wire: object, loop: object) -> http.HttpResponseParser:
-    return http.HttpResponseParser(
-        cast("BaseProtocol", wire),  # is asked for two of its methods
-        cast("asyncio.AbstractEventLoop", loop),
-        replies.LARGEST_BODY,
-        payload_exception=aiohttp.ClientPayloadError,
-        read_until_eof=True,
-    )
-
-
-def parses() -> bool:
-    """Whether aiohttp's parser is what `Wire` takes it for."""
-    wire = SimpleNamespace(resume_reading=lambda **_: None)
-    told = _parser(wire, None).feed_data(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-    [(head, content)], is_upgraded, _ = told
-    said = (head.code, head.should_close, is_upgraded, content.total_bytes)
-    body = (content.is_eof(), content.exception(), content.read_nowait())
-    return (said, body) == ((200, False, False, 2), (True, None, b"{}"))
 
 
 class Watch:
@@ -99,10 +81,12 @@ class Watch:
     def _look(self) -> None:
         now = max(self.loop.time(), self._rings_at)  # loops may be early by their clock's resolution
         self.stop()
-        for wire in tuple(self.wires):
-            if wire.until <= now:
-                wire.expire()
-        self.ring(min((wire.until for wire in self.wires), default=inf))
+        try:
+            for wire in tuple(self.wires):
+                if wire.until <= now:
+                    wire.expire()
+        finally:  # also for the calls behind one that broke
+            self.ring(min((wire.until for wire in self.wires), default=inf))
 
 
 class Wire(asyncio.Protocol):
@@ -127,12 +111,15 @@ class Wire(asyncio.Protocol):
         self._unsent: bytes | None = None
         self._request: Request | None = None
         self._received = bytearray()  # of a body that comes in several parts
+        self._head_tail = b""  # the last bytes of a head that is not complete
+        self._behind_head = 0  # bytes that came after the head
+        self._ends_chunks = False
         self._parser: http.HttpResponseParser | None = None
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
         self._is_used = False
-        self._has_news = listener(transport)
+        self.has_unread_data = listener(transport)
         transport.set_protocol(self)
         watch.wires.add(self)
 
@@ -143,6 +130,8 @@ class Wire(asyncio.Protocol):
         self._answer = watch.loop.create_future()
         self._head = None
         self._received.clear()
+        self._head_tail = b""
+        self._behind_head = 0
         self._request = request
         self._unsent = _written(request, host)
         self.until = until
@@ -156,7 +145,7 @@ class Wire(asyncio.Protocol):
             return
         if self.until <= now:
             self.expire()
-        elif self._is_used and self._has_news():  # new ones have some: TLS sends what may be read later
+        elif self._is_used and self.has_unread_data():  # new ones have some: TLS sends what may be read later
             self._is_good = False
 
     def send(self) -> int:
@@ -169,7 +158,7 @@ class Wire(asyncio.Protocol):
             return 0
         size = len(self._unsent)
         try:
-            self._parser = _parser(self, self._watch.loop)
+            self._parser = new_parser(self, self._watch.loop)
             if self._request is not None:
                 self._request.is_sent = True
             self._transport.write(self._unsent)  # no local variable: error reports show those
@@ -210,7 +199,7 @@ class Wire(asyncio.Protocol):
     def is_at_rest(self) -> bool:
         """Whether nothing has come to it: what is written to a connection that has ended is lost."""
         # Asked of the system each time: a server's farewell may stand right behind the answer before.
-        return self._is_good and self.is_open and not self._has_news()
+        return self._is_good and self.is_open and not self.has_unread_data()
 
     def close(self) -> None:
         """Say goodbye to the server."""
@@ -241,9 +230,19 @@ class Wire(asyncio.Protocol):
             return
         try:
             # Each head by itself: where what follows is wrong, the parser raises, and tells of nothing.
-            while self._head is None and (end := data.find(_HEAD_ENDS)) >= 0:
-                self._parse(data[: end + len(_HEAD_ENDS)])
-                data = data[end + len(_HEAD_ENDS) :]
+            while self._head is None:
+                known = len(self._head_tail)
+                end = (self._head_tail + data).find(_HEAD_ENDS)
+                if end < 0:
+                    self._head_tail = (self._head_tail + data)[1 - len(_HEAD_ENDS) :]
+                    break
+                end += len(_HEAD_ENDS) - known
+                self._head_tail = b""
+                self._parse(data[:end])
+                data = data[end:]
+            else:
+                self._behind_head += len(data)
+                self._ends_chunks = data.endswith(_CHUNKS_END)
             self._parse(data)
         except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
             self._look_at_content()  # which may be whole
@@ -260,6 +259,8 @@ class Wire(asyncio.Protocol):
                 break
             if 100 <= head.code < 200 and head.code != _SWITCHING:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)
                 continue
+            if _MUST_CHECK_LENGTHS and has_two_lengths(head):
+                raise http.HttpProcessingError
             self._head, self._content = head, content
             self._is_good = not (head.should_close or is_upgraded)
 
@@ -271,11 +272,15 @@ class Wire(asyncio.Protocol):
             self._fail(cast("Exception", error))
         elif self._is_too_large or content.total_bytes > replies.LARGEST_BODY:
             self._is_good = False
-            part = self._take_part()[: replies.LARGEST_BODY]
-            self._finish(Reply(status=head.code, headers=head.headers, body=part, fault="too large"))
+            self._finish(replies.reply(head.code, head.headers, self._take_part(), "too large"))
         elif content.is_eof():
             body = bytes(self._received) + content.read_nowait()
-            self._finish(Reply(status=head.code, headers=head.headers, body=body))
+            if self._behind_head != content.total_bytes and not (head.chunked and self._ends_chunks):
+                self._is_good = False  # something after the response, perhaps half of a head
+            if "Content-Encoding" in head.headers:
+                self._finish(replies.reply(head.code, head.headers, body))
+            else:
+                self._finish(Reply(status=head.code, headers=head.headers, body=body))
 
     def _take_part(self) -> bytes:
         """Take what has arrived of the body out of the parser, which drops it when the connection fails."""
@@ -284,19 +289,29 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended (asyncio), and with it, perhaps, an answer of no stated length."""
-        self._drop()
-        self._handler.connection_lost(exc)  # aiohttp's close waits for it
-        self._connection.close()
-        if self._parser is not None and self._head is not None:
-            self._take_part()
-            try:
-                self._parser.feed_eof()
-            except Exception:  # noqa: BLE001  (half an answer)
-                self._fail(exc or aiohttp.ClientPayloadError())
-            else:
-                self._look_at_content()
+        # The call's future is completed before aiohttp is called: nothing else would ever complete it.
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
-        self._fail(lost or aiohttp.ServerDisconnectedError())
+        try:
+            self._end_body(exc)
+        finally:
+            self._fail(lost or aiohttp.ServerDisconnectedError())
+            self._drop()
+            try:
+                self._handler.connection_lost(exc)  # aiohttp's close waits for it
+            finally:
+                self._connection.close()
+
+    def _end_body(self, exc: Exception | None) -> None:
+        """Complete a response whose body ends with the connection."""
+        if self._parser is None or self._head is None:
+            return
+        self._take_part()
+        try:
+            self._parser.feed_eof()
+        except Exception:  # noqa: BLE001  (half an answer)
+            self._fail(exc or aiohttp.ClientPayloadError())
+        else:
+            self._look_at_content()
 
     def pause_reading(self) -> None:
         """More has come than is ever read at once (the parser's word)."""
@@ -309,11 +324,12 @@ class Wire(asyncio.Protocol):
 
     def _fail(self, error: BaseException) -> None:
         self._is_good = False
-        if self._head is None:
-            self._finish(replies.no_answer(error, never_left=self._parser is None))
-        else:
-            head, part = self._head, self._take_part()
-            self._finish(replies.part_of_a_reply(head.code, head.headers, error, part))
+        answer: Reply | NoAnswer = replies.no_answer(error, never_left=self._parser is None)
+        try:
+            if (head := self._head) is not None:
+                answer = replies.part_of_a_reply(head.code, head.headers, error, self._take_part())
+        finally:
+            self._finish(answer)
 
     def _finish(self, answer: Reply | NoAnswer) -> None:
         self._parser = self._content = self._unsent = None

@@ -136,7 +136,18 @@ BODIES = [
         server=lambda a: (
             (READ, a.with_body(a.body, "Content-Encoding: gzip", f"Content-Length: {len(a.body)}")),
         ),
-        comes=CUT,
+        comes=evolve(IN_PART, fault="undecodable"),
+        advice=DETAILS,
+    ),
+    Row(
+        name="refusal-encoded",
+        fault="a refusal with a Content-Encoding that cannot be decoded",
+        server=lambda a: (
+            (READ, a.with_body(a.body, "Content-Encoding: br", f"Content-Length: {len(a.body)}")),
+        ),
+        refused=True,
+        operations=("approve",),
+        comes=evolve(UNREADABLE, status=422, fault="undecodable"),
         advice=SETTLE,
     ),
     Row(

@@ -1,0 +1,148 @@
+"""The direct path needs an aiohttp that behaves as expected: no other is used, and none can block a call."""
+
+import asyncio
+import logging
+import re
+from importlib.metadata import requires, version
+from typing import Any
+from unittest import mock
+
+import aiohttp
+import pytest
+from aiohttp import http
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from canned import APPROVAL, REFUSAL, answer, approve, serving
+from rawserver import PATIENCE
+
+from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
+from loanasync import _direct as direct
+from loanasync import _parser as parser
+from loanasync import _wire as wire
+from loanasync._direct import TESTED_AIOHTTP, Direct, is_tested
+from loanasync._transport import Transport
+
+
+def transport_of(client: LoanClient) -> object:
+    lane: Any = client._pipeline._lanes.here()
+    return lane.transport
+
+
+def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) -> None:
+    close(self)
+    raise RuntimeError("aiohttp")
+
+
+HALF = answer(201, b'{"approved":true ,"amount":45000}')[:-3]
+
+
+@pytest.mark.parametrize("response", [b"", HALF], ids=["no head", "half a body"])
+@pytest.mark.parametrize(
+    ("owner", "name", "breaks"),
+    [
+        (ResponseHandler, "connection_lost", mock.Mock(side_effect=RuntimeError("aiohttp"))),
+        (Connection, "close", close_and_fail),
+        (aiohttp.StreamReader, "_read_nowait", mock.Mock(side_effect=RuntimeError("aiohttp"))),
+    ],
+    ids=["connection_lost", "close", "read"],
+)
+async def test_aiohttp_error_on_connection_loss_ends_the_call(
+    owner: type, name: str, breaks: Any, response: bytes
+) -> None:
+    assert direct.is_possible()  # before anything is patched
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    async with serving(response) as server:
+        server.hangs_up = True
+        client = server.client()
+        with mock.patch.object(owner, name, breaks):
+            async with asyncio.timeout(PATIENCE):
+                try:
+                    result: object = await approve(client)
+                except TransportError as error:
+                    result = error
+        assert isinstance(result, ConnectionLostError if not response or name == "_read_nowait" else Approved)
+        async with asyncio.timeout(PATIENCE):
+            await client.aclose()
+
+
+async def test_error_of_one_expired_call_delays_no_other() -> None:
+    loop = mock.Mock(time=mock.Mock(return_value=10.0))
+    watch = wire.Watch(loop)
+    broken = mock.Mock(until=1.0, expire=mock.Mock(side_effect=RuntimeError))
+    later = mock.Mock(until=20.0)
+    watch.wires = {broken, later}
+    with pytest.raises(RuntimeError):
+        watch._look()
+    broken.until = 30.0
+    assert loop.call_at.called
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"response_with_body": False}, parser._parses_length),
+        ({"response_with_body": False}, parser._parses_chunks),
+        ({"read_until_eof": False}, parser._parses_to_eof),
+        ({"limit": 1 << 20}, parser._pauses),
+    ],
+    ids=["length", "chunks", "eof", "pause"],
+)
+async def test_parser_check_notices_another_behaviour(change: dict[str, object], check: Any) -> None:
+    real = http.HttpResponseParser
+
+    def changed(protocol: object, loop: object, limit: object, **options: Any) -> Any:
+        return real(protocol, loop, **{"limit": limit, **options, **change})  # type: ignore[arg-type]
+
+    assert check()
+    with mock.patch.object(http, "HttpResponseParser", changed):
+        try:
+            is_as_expected = check()
+        except Exception:  # noqa: BLE001  (means the same)
+            is_as_expected = False
+    assert not is_as_expected
+
+
+def test_tested_versions_are_the_floor_and_the_installed_one() -> None:
+    [needed] = [each for each in requires("loanasync") or () if re.match(r"aiohttp\b", each)]
+    [floor] = re.findall(r">=([0-9.]+)", needed)
+    assert is_tested(version("aiohttp"))
+    assert floor in TESTED_AIOHTTP
+
+
+@pytest.mark.parametrize("installed", ["3.13.9", "3.15.0", "3.15.0a1", "4.0.0", "3.140.1", "3", ""])
+async def test_untested_aiohttp_takes_the_documented_path(
+    installed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    direct.is_possible.cache_clear()
+    monkeypatch.setattr(aiohttp, "__version__", installed)
+    try:
+        async with serving(REFUSAL) as server:
+            for _ in range(2):
+                async with server.client() as client:
+                    assert isinstance(await approve(client), Refused)
+                    assert type(transport_of(client)) is Transport
+    finally:
+        direct.is_possible.cache_clear()
+    said = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
+    assert len(said) == 1
+    assert f"aiohttp {installed} was not tested" in said[0]
+
+
+@pytest.mark.parametrize("version", ["3.14", "3.14.0", "3.14.99", "3.14.0rc1"])
+def test_patch_versions_of_a_tested_minor_are_tested(version: str) -> None:
+    assert is_tested(version)
+
+
+@pytest.mark.parametrize(("setting", "transport"), [(True, Direct), (False, Transport)])
+async def test_direct_connections_setting_chooses_the_path(setting: bool, transport: type) -> None:  # noqa: FBT001  (parametrised)
+    async with serving(APPROVAL) as server, server.client(direct_connections=setting) as client:
+        assert isinstance(await approve(client), Approved)
+        assert type(transport_of(client)) is transport
+        assert type(transport_of(client.with_options(strict=False))) is transport
+
+
+def test_direct_connections_of_another_type_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="direct_connections: must be of type bool, not str"):
+        LoanClient("https://loans.example.com", shop_id="s", auth_token="t", direct_connections="no")  # type: ignore[arg-type]

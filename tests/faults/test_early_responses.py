@@ -1,0 +1,100 @@
+"""A response that the server sends on a new connection before any request is not taken for an answer."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import aiohttp
+import pytest
+from canned import APPROVAL, approve
+from faultrow import SESSIONS
+from rawserver import PATIENCE, Certificate, authority, certificate
+
+from loanasync import ConnectError, LoanClient
+
+
+class Hasty:
+    """Answers each connection before it reads a request, in a thread."""
+
+    def __init__(self, scheme: str) -> None:
+        self.has_sent = threading.Event()
+        self.requests = 0
+        self._tls = certificate(Certificate.GOOD) if scheme == "https" else None
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(PATIENCE)
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # it is closed in order to stop
+            while True:
+                connection, _ = self._socket.accept()
+                with suppress(OSError):
+                    self._talk(connection)
+
+    def _talk(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(PATIENCE)
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True)
+        with connection:
+            connection.sendall(APPROVAL)
+            self.has_sent.set()
+            self.requests += bool(connection.recv(1 << 16))
+
+
+@contextmanager
+def hasty(scheme: str) -> Iterator[Hasty]:
+    server = Hasty(scheme)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_response_before_any_request_is_refused(
+    session: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = aiohttp.TCPConnector._create_connection
+
+    async def sent_before_we_go_on(self: aiohttp.TCPConnector, *given: Any) -> Any:
+        made = await connected(self, *given)
+        while not server.has_sent.is_set():  # the event loop is blocked: it cannot read the response
+            pass
+        return made
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", sent_before_we_go_on)
+
+    async def call() -> BaseException:
+        trust = ssl.create_default_context()
+        authority().configure_trust(trust)
+        options: dict[str, Any] = {"shop_id": "s", "auth_token": "t", "remember": False}
+        users = None
+        if session == "users":
+            users = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
+            options["session"] = users
+        else:
+            options |= {"ssl": trust, "direct_connections": session == "own"}
+        async with LoanClient(server.base_url, **options) as client:
+            with pytest.raises(ConnectError) as caught:
+                await approve(client)
+        if users is not None:
+            await users.close()
+        return caught.value
+
+    with hasty(scheme) as server:
+        error = asyncio.run(call())
+        assert isinstance(error, ConnectError)
+        assert error.outcome == "not_sent"
+    assert server.requests == 0
