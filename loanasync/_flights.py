@@ -11,11 +11,13 @@ from attrs import frozen
 
 from loanasync._calls import Call, Outcome
 from loanasync._decisions import Approved, Decision, Refused
+from loanasync._events import LOGGER
 from loanasync._meta import RawResponse
 from loanasync._pipeline import Claim
 from loanasync._telemetry import CallRecord
 from loanasync.errors import (
     AlreadyEvaluatedError,
+    DecisionNotRecordedError,
     InFlightError,
     LoanError,
     OutcomeUnknownError,
@@ -68,9 +70,20 @@ class Flight:
         """Remove a caller that waits no longer."""
         with suppress(ValueError):  # it has just ended
             self.waiters.remove(waiter)
+        self.warn_of_unread_decision()
         if not self.waiters:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._abandon)
+
+    def warn_of_unread_decision(self) -> None:
+        """Log that a decision is in no ledger, if no caller is left that gets the error which carries it."""
+        error = self.ended
+        if self.waiters or not isinstance(error, DecisionNotRecordedError):
+            return
+        if error.file is None:
+            LOGGER.error(_IN_MEMORY, error.operation, error.key[:12], error.cause_type)
+        else:
+            LOGGER.warning(_IN_FILE, error.operation, error.key[:12], error.cause_type)
 
     def _abandon(self) -> None:
         """Send nothing more; the response to what was sent is still read, and remembered."""
@@ -80,6 +93,17 @@ class Flight:
                 if self.call.sending is not None:  # or it may be written before the task hears of it
                     self.call.sending.is_withdrawn = True
                 self.task.cancel()
+
+
+_IN_FILE = (
+    "%s, entry %s: the service decided after the call was cancelled, and the ledger could not be written "
+    "(%s); the decision is in a file: import it with import_orphans"
+)
+_IN_MEMORY = (
+    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and neither "
+    "the ledger (%s) nor a file could be written; only the memory of this client has the decision, for an "
+    "hour: call approve again with the same data and client"
+)
 
 
 def wake(waiter: Waiter) -> None:

@@ -264,6 +264,7 @@ class Memory:
                     outcomes.popitem(last=False)
             if self._flights.get(application) is flight:
                 del self._flights[application]
+        flight.warn_of_unread_decision()
         for waiter in tuple(flight.waiters):  # in other threads some may leave meanwhile
             with suppress(RuntimeError):  # its event loop was closed meanwhile
                 waiter.get_loop().call_soon_threadsafe(wake, waiter)

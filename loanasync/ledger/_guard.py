@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
@@ -11,6 +12,7 @@ from loanasync._decisions import Approved, Decision, Refused
 from loanasync._events import LOGGER
 from loanasync._meta import Meta
 from loanasync._pipeline import Claim
+from loanasync._replies import was_cancelled
 from loanasync._telemetry import CLAIMED, CallRecord
 from loanasync.errors import (
     DecisionNotRecordedError,
@@ -79,7 +81,7 @@ class LedgerGuard:
         self._record = record
         self._began = time.monotonic()
         # Who would have to wait for a place looks first: what is known needs none.
-        found = await self._reached(self._ledger.get(self._key)) if is_busy else None
+        found = await self._reached(lambda: self._ledger.get(self._key)) if is_busy else None
         while not isinstance(found, LoanError):
             ended = self._known(found)
             if ended is None:
@@ -88,7 +90,7 @@ class LedgerGuard:
                     return ended
                 found = self._found
             elif isinstance(ended, InFlightError) and (left := self._left()) > 0:
-                found = await self._reached(self._ledger.wait(self._key, left), left)
+                found = await self._reached(partial(self._ledger.wait, self._key, left), left)
                 if isinstance(found, Entry) and found.state is State.INFLIGHT:
                     return ended
             else:
@@ -99,17 +101,21 @@ class LedgerGuard:
     def _left(self) -> float:
         return self._began + self._within - time.monotonic()
 
-    async def _reached(self, move: Awaitable[T], more: float = 0.0) -> T | LoanError:
+    async def _reached(self, move: Callable[[], Awaitable[T]], more: float = 0.0) -> T | LoanError:
         """What comes of a move of the ledger's, or the error that the call ends with without it."""
         try:
             async with asyncio.timeout(self._policy.patience + more):
-                return await move
+                return await move()
         except LoanError as error:  # such as that the file is none of a ledger
             return type(error)(*error.args)
+        except asyncio.CancelledError as error:
+            if was_cancelled():
+                raise
+            return self._unavailable(error)  # the ledger's connection was closed, and this call goes on
         except Exception as error:  # noqa: BLE001  (whatever a backend raises: it cannot be used)
             return self._unavailable(error)
 
-    def _unavailable(self, error: Exception) -> LoanError:
+    def _unavailable(self, error: BaseException) -> LoanError:
         return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)
 
     def _known(self, entry: Entry | None) -> Ended | None:
@@ -166,7 +172,8 @@ class LedgerGuard:
     async def _take(self) -> LoanError | None:
         """Claim the entry, just before the first byte; an error if it is another's, or there is no ledger."""
         lease = self._within + _GRACE * self._policy.patience
-        claim = self._ledger.claim(
+        claim = partial(
+            self._ledger.claim,
             self._key,
             token=self._token,
             payload=self._payload,
@@ -216,7 +223,7 @@ class LedgerGuard:
 
     async def _noted(self, settlement: Settlement) -> Entry | None:
         """Write down what is no decision; if that fails, the lease will run out, and it is UNKNOWN."""
-        entry = await self._reached(self._settling(settlement))
+        entry = await self._reached(lambda: self._settling(settlement))
         if isinstance(entry, LoanError):
             LOGGER.warning("the ledger cannot be written: an entry stays in flight until its lease runs out")
             return None
@@ -230,23 +237,43 @@ class LedgerGuard:
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             return self._not_recorded(decision, None, type(error).__name__)
         try:
-            entry = await self._reached(self._settling(settlement))
-        except asyncio.CancelledError:  # the loop ends, and whether it is written is not known
-            await self._spooled(settlement)
+            entry = await self._reached(lambda: self._settling(settlement))
+            is_kept = not isinstance(entry, LoanError) and self._is_kept(settlement, entry)
+        except GeneratorExit:  # the event loop was closed: no caller is left that could get an error
+            if self._spooled_now(settlement) is None:
+                LOGGER.error(_IN_DANGER, self._key[:12])
             raise
-        if not isinstance(entry, LoanError):
-            if entry.state is not state:
-                LOGGER.warning(
-                    "entry %s stays %s: the service decided otherwise", self._key[:12], entry.state
-                )
-            # A person may have decided first, and the caller may have gone: the response must not be lost.
-            if entry.state is not state or has_more(settlement, entry):
-                await self._spooled(settlement)
+        except asyncio.CancelledError as error:  # the event loop ends: it may not be written
+            return self._not_recorded(decision, self._spooled_now(settlement), type(error).__name__)
+        except Exception as error:  # noqa: BLE001  (a ledger of the shop's own may return anything)
+            return self._not_recorded(decision, await self._spooled(settlement), type(error).__name__)
+        if is_kept:
             return decision
+        file = await self._spooled(settlement)
+        if not isinstance(entry, LoanError):
+            return decision if file is not None else self._not_recorded(decision, None, "OSError")
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
-        return self._not_recorded(decision, await self._spooled(settlement), cause)
+        return self._not_recorded(decision, file, cause)
+
+    def _is_kept(self, settlement: Settlement, entry: Entry) -> bool:
+        """Return True if the entry has the decision with its response.
+
+        A person may have decided first, after which the entry keeps neither.
+        """
+        if entry.state is not settlement.state:
+            LOGGER.warning("entry %s stays %s: the service decided otherwise", self._key[:12], entry.state)
+        return entry.state is settlement.state and not has_more(settlement, entry)
 
     async def _spooled(self, settlement: Settlement) -> str | None:
+        """Write a response to a file in a thread; return its path, or None if no folder took it."""
+        try:
+            return await asyncio.to_thread(self._spooled_now, settlement)
+        except (RuntimeError, asyncio.CancelledError):
+            # No thread starts while the interpreter or the loop shuts down. After a cancellation the thread
+            # may write a second file: importing both has the effect of one.
+            return self._spooled_now(settlement)
+
+    def _spooled_now(self, settlement: Settlement) -> str | None:
         orphan = Orphan(
             key=self._key,
             token=self._token,
@@ -254,7 +281,7 @@ class LedgerGuard:
             subject=self._subject,
             settlement=settlement,
         )
-        file = await asyncio.to_thread(lambda: spool(self._policy.spools, orphan))
+        file = spool(self._policy.spools, orphan)
         return None if file is None else str(file)
 
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
@@ -263,6 +290,10 @@ class LedgerGuard:
         return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
 
 
+_IN_DANGER = (
+    "approve, entry %s: a decision is in danger: the event loop was closed while the decision was being "
+    "written to the ledger, and no file could be written: ask the service for its decision"
+)
 _SCOPE = (
     "entry %s is %s, and the same customer is requested with other data: if the service evaluates each order "
     "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"

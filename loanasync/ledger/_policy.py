@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -38,13 +39,21 @@ class Cipher(Protocol):
 
 
 def default_spools() -> tuple[Path, ...]:
-    """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    own, spare = Path(state).expanduser() / "loanasync" / "orphans", Path(tempfile.gettempdir()) / _SPARE
-    if _is_anothers(spare):
-        LOGGER.warning("%s belongs to another user: passed over", spare)
-        return (own,)
-    return own, spare
+    """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails.
+
+    A process without a home directory, or without a writable folder for temporary files, has fewer of them.
+    """
+    folders: list[Path] = []
+    with suppress(RuntimeError):  # no home directory
+        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        folders.append(Path(state).expanduser() / "loanasync" / "orphans")
+    with suppress(OSError):  # no folder for temporary files can be written, or the disk is full
+        spare = Path(tempfile.gettempdir()) / _SPARE
+        if _is_anothers(spare):
+            LOGGER.warning("%s belongs to another user: passed over", spare)
+        else:
+            folders.append(spare)
+    return tuple(folders)
 
 
 def _is_anothers(folder: Path) -> bool:

@@ -63,9 +63,12 @@ class Orphan:
 
 
 def spool(folders: Iterable[Path], orphan: Orphan) -> Path | None:
-    """Write an answer to a file in the first folder that takes it; None when none does."""
+    """Write an answer to a file in the first folder that takes it; None when none does.
+
+    An error of one folder never ends this: the next folder is tried.
+    """
     for folder in folders:
-        with suppress(OSError):
+        with suppress(Exception):
             return _write(folder, orphan)
     return None
 

@@ -255,7 +255,9 @@ async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tm
     assert flight.task is not None
     flight.task.cancel()  # as the end of the loop does
     await asyncio.wait({flight.task, asking})
-    assert isinstance(asking.exception(), OutcomeUnknownError)
+    error = asking.exception()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (type(error.decision), error.cause_type) == (Approved, "CancelledError")
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
     assert (await shop.entry()).state is State.APPROVED

@@ -1,0 +1,234 @@
+"""A decision that neither the ledger nor a file takes comes with the error, or is named in the log."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from rawserver import until
+from remembering import FailingLedger, Shop, held
+
+from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
+from loanasync.ledger import LedgerPolicy, SqliteLedger, import_orphans
+from loanasync.testing import approved, scripted_client
+
+
+def broken() -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Take the home directory and every folder for temporary files away."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_approve_without_home_and_temp_folder_carries_decision() -> None:
+    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_bulk_without_home_and_temp_folder_carries_decision() -> None:
+    client = scripted_client(approved(), ledger=FailingLedger(settle=broken), ledger_policy=LedgerPolicy())
+    async with client.approve_many([(FISCAL_CODE, approval_request())]) as results:
+        [result] = [result async for result in results]
+    assert isinstance(result.error, DecisionNotRecordedError)
+    assert result.decision is result.error.decision
+    assert (result.status, result.error.file) == ("approved", None)
+
+
+async def test_approve_with_a_folder_that_raises_tries_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "loanasync.ledger._policy.default_spools", lambda: (Path("\0"), tmp_path / "file", tmp_path)
+    )
+    (tmp_path / "file").write_text("in the way")
+    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert error.file is not None
+    assert Path(error.file).parent == tmp_path
+
+
+async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    error = await shop.comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert orphans_in(tmp_path) == 1
+
+
+def orphans_in(folder: Path) -> int:
+    return len(list(folder.glob("*.json")))
+
+
+SHUTDOWN = """
+import asyncio, concurrent.futures.thread as pool, sys, threading, time
+from loanasync import LoanError
+from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.testing import approval_request, approved, computed, scripted_client
+
+arrived = threading.Event()
+
+async def late(_):
+    arrived.set()
+    while not pool._shutdown:
+        await asyncio.sleep(0.01)
+    return approved()
+
+async def main():
+    ledger = SqliteLedger(sys.argv[1] + "/decisions.db")
+    policy = LedgerPolicy(key=b"0123456789abcdef", spool=sys.argv[1] + "/spool")
+    client = scripted_client(computed(late), ledger=ledger, ledger_policy=policy)
+    try:
+        await client.approve("TSTXYZ00A00A000A", approval_request())
+    except LoanError as error:
+        print(type(error).__name__, error.decision.approved, error.file is not None, flush=True)
+
+threading.Thread(target=asyncio.run, args=[main()]).start()
+arrived.wait()
+"""
+
+
+async def test_approve_at_interpreter_shutdown_writes_the_orphan(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", SHUTDOWN, str(tmp_path)]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "DecisionNotRecordedError True True\n", done.stderr
+    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+        assert await import_orphans(ledger, tmp_path / "spool") == 1
+
+
+class Nothing(FailingLedger):
+    """A ledger whose settlement returns something else than an entry."""
+
+    async def settle(self, key: str, **options: Any) -> Any:
+        del key, options
+
+
+class Plain(FailingLedger):
+    """A ledger whose settlement is no coroutine function."""
+
+    def settle(self, key: str, **options: Any) -> Any:
+        del key, options
+        broken()
+
+
+class Cancelling(FailingLedger):
+    """A ledger whose connection is closed, which cancels what waits for it."""
+
+    async def settle(self, key: str, **options: Any) -> Any:
+        del key, options
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("kind", [Nothing, Plain, Cancelling])
+async def test_approve_with_a_faulty_ledger_carries_decision(
+    kind: Callable[[], FailingLedger], tmp_path: Path
+) -> None:
+    error = await Shop(approved(), ledger=kind(), spool=tmp_path).comes_to()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error.decision, Approved)
+    assert error.file is not None
+
+
+async def test_approve_with_a_cancelling_ledger_is_not_sent() -> None:
+    def cancelling() -> NoReturn:
+        raise asyncio.CancelledError
+
+    shop = Shop(approved(), ledger=FailingLedger(claim=cancelling))
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_approve_cancelled_with_unrecorded_decision_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
+) -> None:
+    step, arrived, go = held(approved())
+    spool = tmp_path / "spool"
+    if not is_writable:
+        spool.write_text("in the way")
+    shop = Shop(step, ledger=FailingLedger(settle=broken), spool=spool)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
+    await arrived.wait()
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    go.set()
+    await shop.client.aclose()
+    [record] = [each for each in caplog.records if "after the call was cancelled" in each.getMessage()]
+    assert record.levelno == (logging.WARNING if is_writable else logging.ERROR)
+    assert ("in danger" in record.getMessage()) is not is_writable
+    assert (await shop.entry()).key[:12] in record.getMessage()
+    assert FISCAL_CODE not in caplog.text
+
+
+async def test_approve_cancelled_while_waking_with_decision_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    call = asyncio.create_task(shop.approve())
+    memory = shop.client._memory
+    assert memory is not None
+    await until(lambda: bool(memory._flights))
+    [flight] = memory._flights.values()
+    await until(lambda: flight.ended is not None)
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    assert caplog.text.count("after the call was cancelled") == 1
+
+
+async def test_approve_read_by_one_of_two_callers_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, ledger=FailingLedger(settle=broken), spool=tmp_path)
+    gone, stays = (asyncio.create_task(shop.comes_to()) for _ in range(2))
+    await arrived.wait()
+    gone.cancel()
+    go.set()
+    assert isinstance(await stays, DecisionNotRecordedError)
+    assert "after the call was cancelled" not in caplog.text
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_approve_in_a_loop_closed_amid_its_settlement_is_spooled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
+) -> None:
+    async def hanging() -> None:
+        await asyncio.Event().wait()
+
+    spool = tmp_path / "spool"
+    if not is_writable:
+        spool.write_text("in the way")
+    ledger = FailingLedger(settle=hanging)
+    shop = Shop(approved(), ledger=ledger, spool=spool)
+
+    async def begin() -> "asyncio.Task[Any]":
+        call = asyncio.create_task(shop.approve())
+        await until(lambda: "settle" in ledger.moves)
+        return call
+
+    loop = asyncio.new_event_loop()
+    call = loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    for task in {*left, call}:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()  # as the collector of garbage does
+    assert orphans_in(spool) == is_writable
+    assert ("a decision is in danger" in caplog.text) is not is_writable
