@@ -276,3 +276,5 @@ class Memory:
         tasks = [flight.task for flight in flights if flight.loop is here and flight.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST)
+        if self._recorder is not None:
+            await self._recorder.withdrawals.aclose(_LAST)

@@ -72,7 +72,8 @@ ROOMS = {
         *("_entries", "_formats", "_moves", "_lists", "_protocol", "_polling", "_memory"),
         *("_forking", "_sqlite_file", "_sqlite", "_sweeping"),
         *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
-        *("_policy", "_keys", "_settling", "_spool", "_resolving", "_guard", "_recording", "__init__"),
+        *("_policy", "_keys", "_settling", "_spool", "_resolving", "_withdrawals", "_guard"),
+        *("_recording", "__init__"),
     ],
     "worker": ["_message", "_answer", "_taskiq", "__init__", "_cancelling", "_starting", "nats", "redis"],
 }

@@ -28,6 +28,7 @@ from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
 from loanasync.ledger._settling import kept, replayed, state_of
 from loanasync.ledger._spool import Orphan, has_more, spool
+from loanasync.ledger._withdrawals import Withdrawals
 
 if TYPE_CHECKING:
     from loanasync.errors._ledger import Unsettled
@@ -51,6 +52,11 @@ class LedgerGuard:
         digests: Its key in the ledger, and what stands there for what it asks.
         within: Seconds that the call may take.
         repeats_unknown: Send the request although the outcome of an earlier one is unknown.
+        withdrawals: The client's claims that were given up before their request was sent.
+
+    Before the request is sent, a move of the ledger takes at most the policy's `patience`, and ends with the
+    call's own time. After that, what is still to be written takes `patience` once more: so a call takes at
+    most `within` and `patience` together.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class LedgerGuard:
         within: float,
         *,
         repeats_unknown: bool,
+        withdrawals: Withdrawals,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
@@ -71,6 +78,7 @@ class LedgerGuard:
         self._subject = digests.subject
         self._within = within
         self._repeats_unknown = repeats_unknown
+        self._withdrawals = withdrawals
         self._token = ""
         self._over: str | None = None
         self._found: Entry | None = None
@@ -80,9 +88,12 @@ class LedgerGuard:
         """What the ledger has; if it has nothing, what the service answers, once that is written down."""
         self._record = record
         self._began = time.monotonic()
-        # Who would have to wait for a place looks first: what is known needs none.
-        found = await self._reached(lambda: self._ledger.get(self._key)) if is_busy else None
+        # A call that would wait for a slot looks first: a known decision needs no slot.
+        found = await self._looked_up() if is_busy else None
         while not isinstance(found, LoanError):
+            if found is not None and found.token in self._withdrawals:  # this client's, and never sent
+                found = await self._before(partial(self._withdrawals.release, found.token))
+                continue
             ended = self._known(found)
             if ended is None:
                 ended = await self._asked(ask, found)
@@ -90,7 +101,8 @@ class LedgerGuard:
                     return ended
                 found = self._found
             elif isinstance(ended, InFlightError) and (left := self._left()) > 0:
-                found = await self._reached(partial(self._ledger.wait, self._key, left), left)
+                within = left + self._policy.patience
+                found = await self._reached(partial(self._ledger.wait, self._key, left), within)
                 if isinstance(found, Entry) and found.state is State.INFLIGHT:
                     return ended
             else:
@@ -98,13 +110,23 @@ class LedgerGuard:
         self._record.guarded("unavailable")
         return found
 
+    async def _looked_up(self) -> Entry | LoanError | None:
+        return await self._before(lambda: self._ledger.get(self._key))
+
     def _left(self) -> float:
         return self._began + self._within - time.monotonic()
 
-    async def _reached(self, move: Callable[[], Awaitable[T]], more: float = 0.0) -> T | LoanError:
-        """What comes of a move of the ledger's, or the error that the call ends with without it."""
+    async def _before(self, move: Callable[[], Awaitable[T]]) -> T | LoanError:
+        """Make a move before anything is sent: within the call's own time."""
+        left = self._left()
+        if left <= 0:
+            return self._unavailable(TimeoutError())
+        return await self._reached(move, min(left, self._policy.patience))
+
+    async def _reached(self, move: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
+        """Return the result of a move of the ledger, or the error with which the call ends without it."""
         try:
-            async with asyncio.timeout(self._policy.patience + more):
+            async with asyncio.timeout(within):
                 return await move()
         except LoanError as error:  # such as that the file is none of a ledger
             return type(error)(*error.args)
@@ -181,8 +203,11 @@ class LedgerGuard:
             over=self._over,
             subject=self._subject,
         )
+        if self._left() <= 0:
+            self._record.guarded("unavailable")
+            return self._unavailable(TimeoutError())
         try:
-            entry = await self._reached(claim)
+            entry = await self._before(claim)
         except asyncio.CancelledError:
             await self._withdraw()
             raise
@@ -216,18 +241,37 @@ class LedgerGuard:
     async def _withdraw(self) -> None:
         """Take back a claim before anything was sent; an earlier unknown outcome stays unknown."""
         state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
-        await self._noted(Settlement(state=state, note="not sent"))
+        await self._release(Settlement(state=state, note="not sent"))
+
+    async def _release(self, settlement: Settlement) -> Entry | None:
+        """Write that nothing was evaluated; if the ledger fails, go on in the background."""
+        self._withdrawals.add(self._token, self._key, self._payload, settlement)
+        entry = await self._reached(partial(self._withdrawals.release, self._token), self._policy.patience)
+        if not was_cancelled() or self._call.is_abandoned:  # or the event loop ends
+            self._withdrawals.go_on()
+        if isinstance(entry, LoanError):
+            LOGGER.warning(
+                "the ledger cannot be written: the claim of entry %s is released later", self._key[:12]
+            )
+            return None
+        return entry
 
     def _settling(self, settlement: Settlement) -> Awaitable[Entry]:
         return self._ledger.settle(self._key, token=self._token, payload=self._payload, settlement=settlement)
 
     async def _noted(self, settlement: Settlement) -> Entry | None:
         """Write down what is no decision; if that fails, the lease will run out, and it is UNKNOWN."""
-        entry = await self._reached(lambda: self._settling(settlement))
+        if settlement.state is State.RELEASED:
+            return await self._release(settlement)
+        entry = await self._after(settlement)
         if isinstance(entry, LoanError):
             LOGGER.warning("the ledger cannot be written: an entry stays in flight until its lease runs out")
             return None
         return entry
+
+    async def _after(self, settlement: Settlement) -> Entry | LoanError:
+        """Settle the entry, also after the call's own time."""
+        return await self._reached(lambda: self._settling(settlement), self._policy.patience)
 
     async def _committed(self, decision: Decision) -> Ended:
         """Return the decision once it is written to the ledger, or an error that has it."""
@@ -237,7 +281,7 @@ class LedgerGuard:
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             return self._not_recorded(decision, None, type(error).__name__)
         try:
-            entry = await self._reached(lambda: self._settling(settlement))
+            entry = await self._after(settlement)
             is_kept = not isinstance(entry, LoanError) and self._is_kept(settlement, entry)
         except GeneratorExit:  # the event loop was closed: no caller is left that could get an error
             if self._spooled_now(settlement) is None:

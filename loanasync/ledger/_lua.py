@@ -164,7 +164,7 @@ local version, state, token, claimed, changed, expires, takeovers, note, custome
 if version and not known(version) then
   return told(entry)
 end
-local fresh, stored = not state or state == 'released', state
+local fresh, stored = not state or state == 'released' and token ~= ARGV[3], state
 local source = state and source_of(entry, state)
 if state == 'inflight' and tonumber(expires) <= now then
   state, changed, note = 'unknown', expires, '{RAN_OUT}'

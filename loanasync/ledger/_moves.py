@@ -42,7 +42,8 @@ def claim(
     """What a claim makes of an entry: the claimer's, or what it was before, as seen now.
 
     A claim writes its subject; one without a subject keeps the subject of the entry. The state that the
-    entry leaves is added to its history. A takeover keeps a response that the entry has.
+    entry leaves is added to its history. A takeover keeps a response that the entry has. A claim that was
+    released is not won again: it arrives after its own release.
     """
     fresh = Entry(
         key=key,
@@ -62,7 +63,7 @@ def claim(
     if subject == _NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
     fresh = evolve(fresh, history=_longer(found))
-    if found.state is State.RELEASED:
+    if found.state is State.RELEASED and found.token != token:
         return fresh
     if found.state in UNSETTLED and found.token == over:
         return evolve(

@@ -87,8 +87,9 @@ class LedgerPolicy:
         encrypt: What encrypts the bodies of decisions before the ledger gets them.
         spool: Folder for answers that the ledger did not take; None: ``$XDG_STATE_HOME/loanasync/orphans``,
             by default under ``~/.local/state``, or a folder for temporary files if that cannot be written.
-        patience: Seconds that the ledger may take for each of its moves; the last comes when the call's own
-            time may have ended, since an answer that is there is worth the wait.
+        patience: Seconds that one move of the ledger may take. All moves before the request is sent end with
+            ``Timeout.total``; afterwards, what is still to be written may take `patience` once more. So a
+            call with a ledger ends after ``Timeout.total + patience`` seconds at the latest.
 
     Raises:
         ConfigurationError: A value that cannot be.

@@ -18,7 +18,8 @@ class DecisionLedger(Protocol):
     as safe as the ledger can make it, also from a process that is killed or a machine without power.
 
     - Of all who claim an entry, one wins.
-    - A claim that was released may be claimed anew.
+    - A released entry may be claimed anew, with another token. A claim that arrives after its own release is
+      not won.
     - A claim whose lease has run out is UNKNOWN to whoever looks, and nobody can claim it but by naming its
       token. Leases are measured by one clock, the ledger's, never by those of its clients.
     - A decision (APPROVED, REFUSED) of the service always lands, also late and with the token of an older

@@ -7,6 +7,7 @@ from loanasync.ledger._guard import LedgerGuard
 from loanasync.ledger._keys import digests_of
 from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger._withdrawals import Withdrawals
 
 __all__ = ["Recorder", "recorder"]
 
@@ -32,6 +33,7 @@ class Recorder:
     def __init__(self, ledger: DecisionLedger, policy: LedgerPolicy) -> None:
         self.ledger = ledger
         self.policy = policy
+        self.withdrawals = Withdrawals(ledger, policy.patience)
 
     def guard(self, call: Call, scope: str, within: float, *, repeat_unknown: bool) -> LedgerGuard:
         """Return the guard of a call that may take `within` seconds.
@@ -45,4 +47,12 @@ class Recorder:
 
         digests = digests_of(call, self.policy, scope)
         call.entry = digests.key
-        return LedgerGuard(self.ledger, self.policy, call, digests, within, repeats_unknown=repeat_unknown)
+        return LedgerGuard(
+            self.ledger,
+            self.policy,
+            call,
+            digests,
+            within,
+            repeats_unknown=repeat_unknown,
+            withdrawals=self.withdrawals,
+        )

@@ -118,8 +118,9 @@ ON CONFLICT (key) DO UPDATE SET
     "order" = CASE WHEN {_HAS_SUBJECT} THEN excluded."order" ELSE found."order" END,
     scope = CASE WHEN {_HAS_SUBJECT} THEN excluded.scope ELSE found.scope END,
     history = {_longer(_TAKEN, _TAKEN_AT, _TAKEN_FOR)}
-WHERE found.format <= {FORMAT} AND (found.state = 'released' OR found.token = $5::text AND (
-    found.state IN ('unknown', 'lost', 'held') OR found.state = 'inflight' AND found.expires <= {_NOW}
+WHERE found.format <= {FORMAT} AND (found.state = 'released' AND found.token <> $2
+    OR found.token = $5::text AND (found.state IN ('unknown', 'lost', 'held')
+    OR found.state = 'inflight' AND found.expires <= {_NOW}
 ))
 RETURNING {_ROW}, {_SAFELY}
 """  # noqa: S608  (constants, and a name that was checked)

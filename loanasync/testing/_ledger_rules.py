@@ -109,6 +109,17 @@ class LedgerConformance(LedgerHistoryRules, LedgerListRules):
             assert (anew.takeovers, anew.claimed) == (0, anew.changed)
             assert anew.claimed > first.claimed
 
+    async def test_a_claim_after_its_own_release_is_not_won(self) -> None:
+        async with self.opened() as ledger, self.opened() as other:
+            for key in ("unclaimed", "claimed"):
+                if key == "claimed":
+                    await self.claimed(ledger, key, "t")
+                await ledger.settle(key, token="t", payload="p", settlement=RELEASED)
+                late = await other.claim(key, token="t", payload="p", lease=HOUR)
+                assert (late.state, late.token) == (State.RELEASED, "t")
+                assert await ledger.get(key) == late
+                assert (await self.claimed(ledger, key, "u")).is_claimed_by("u")
+
     async def test_a_lease_that_ran_out_leaves_the_outcome_unknown_and_is_not_claimable(self) -> None:
         async with self.opened() as ledger, self.opened() as other:
             entry = await self.run_out(ledger, "k", "t")

@@ -1,0 +1,102 @@
+"""Claims whose request was never sent, and their release."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from contextlib import suppress
+
+from attrs import define
+
+from loanasync._events import LOGGER
+from loanasync.ledger._entries import Entry, Settlement
+from loanasync.ledger._protocol import DecisionLedger
+
+__all__ = ["Withdrawals"]
+
+_MOST = 10_000  # claims
+_LATEST = 120.0  # seconds after which no claim reaches a ledger that answers
+_FIRST, _LAST = 0.5, 10.0  # seconds between two attempts
+
+
+@define
+class _Claim:
+    key: str
+    payload: str
+    settlement: Settlement
+    given_up: float
+
+
+class Withdrawals:
+    """The claims of a client that were given up before their request was sent.
+
+    A claim can reach the ledger long after its call gave it up, such as when the server hangs. So it is kept
+    here until its release is written: by its own call, in the background, or by a later call that finds its
+    token in the entry. A released claim cannot be won any more (see `DecisionLedger`), in whatever order
+    claim and release arrive.
+
+    Args:
+        ledger: The ledger.
+        patience: Seconds that one release may take.
+    """
+
+    def __init__(self, ledger: DecisionLedger, patience: float) -> None:
+        self._ledger = ledger
+        self._patience = patience
+        self._claims: OrderedDict[str, _Claim] = OrderedDict()
+        self._task: asyncio.Task[None] | None = None
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._claims
+
+    def add(self, token: str, key: str, payload: str, settlement: Settlement) -> None:
+        """Remember a claim, and how it is to be settled."""
+        self._claims[token] = _Claim(key, payload, settlement, time.monotonic())
+        while len(self._claims) > _MOST:
+            self._claims.popitem(last=False)
+
+    async def release(self, token: str) -> Entry:
+        """Release a claim, and return its entry as it stands now.
+
+        Raises:
+            Exception: The ledger cannot be used; `release` can be repeated.
+        """
+        claim = self._claims[token]
+        entry = await self._ledger.settle(
+            claim.key, token=token, payload=claim.payload, settlement=claim.settlement
+        )
+        is_late = time.monotonic() - claim.given_up > _LATEST
+        if entry.token == token or is_late:
+            self._claims.pop(token, None)
+        return entry
+
+    def go_on(self) -> None:
+        """Release what is left in the background, as long as the event loop runs."""
+        task = self._task
+        if self._claims and (task is None or task.done() or task.get_loop().is_closed()):
+            self._task = asyncio.get_running_loop().create_task(self._repeat())
+
+    async def _repeat(self) -> None:
+        pause = _FIRST
+        while self._claims:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST)
+            await self._release_all(self._patience)
+
+    async def _release_all(self, within: float) -> None:
+        """Release each claim, until the ledger fails or needs more than `within` seconds for one."""
+        try:
+            for token in tuple(self._claims):
+                async with asyncio.timeout(within):
+                    await self.release(token)
+        except Exception as error:  # noqa: BLE001  (whatever a backend raises: it may work later)
+            LOGGER.debug("claims are still to be released (%s)", type(error).__name__)
+
+    async def aclose(self, within: float) -> None:
+        """End the background task of this event loop, after a last attempt of at most `within` seconds."""
+        task, self._task = self._task, None
+        if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.wait({task})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self._release_all(within)

@@ -1,0 +1,195 @@
+"""A claim that reaches the ledger after its call gave it up is released, for the request was never sent."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from builders import FISCAL_CODE
+from remembering import FailingLedger, Shop, held
+from servers import Server, Valkey
+from sharing import OnPostgres, OnValkey
+
+from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
+from loanasync.ledger import DecisionLedger, Entry, Settlement, SqliteLedger, State
+from loanasync.ledger import _withdrawals as withdrawals
+from loanasync.testing import approved, not_connected, timed_out
+
+SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
+
+
+class Hanging:
+    """A ledger that can be made to hang, so that what was sent to it arrives when it goes on."""
+
+    def __init__(self, ledger: DecisionLedger, hang: Callable[[], Any], go_on: Callable[[], Any]) -> None:
+        self.ledger = ledger
+        self._hang, self._go_on = hang, go_on
+
+    async def hang(self) -> None:
+        await asyncio.to_thread(self._hang)
+
+    async def go_on(self) -> None:
+        await asyncio.to_thread(self._go_on)
+
+
+@pytest.fixture(params=["sqlite", "valkey", "postgres"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hanging]:
+    if request.param == "sqlite":
+        ledger: DecisionLedger = SqliteLedger(tmp_path / "decisions.db")
+        await ledger.get("k")
+        other = await asyncio.to_thread(
+            sqlite3.connect, tmp_path / "decisions.db", isolation_level=None, check_same_thread=False
+        )
+        yield Hanging(ledger, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("COMMIT"))
+        await asyncio.to_thread(other.close)
+    else:
+        server: Server = request.getfixturevalue(request.param)
+        kept = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)  # type: ignore[arg-type]
+        ledger = kept.ledger()
+        await ledger.get("k")
+        yield Hanging(ledger, server.pause, server.resume)
+    await ledger.aclose()
+
+
+async def settled(shop: Shop, *states: State) -> None:
+    """Wait until the entries are in these states."""
+    async with asyncio.timeout(30):
+        while [entry.state for entry in await shop.entries()] != list(states):  # noqa: ASYNC110  (of a server)
+            await asyncio.sleep(0.02)
+
+
+async def test_late_claim_is_released_in_the_background(place: Hanging) -> None:
+    shop = Shop(approved(), ledger=place.ledger, patience=0.3)
+    await place.hang()
+    assert isinstance(await shop.comes_to(timeout=SHORT), LedgerUnavailableError)
+    await place.go_on()
+    await settled(shop, State.RELEASED)
+    assert isinstance(await shop.approve(shop.another()), Approved)
+    await shop.client.aclose()
+
+
+class Late(FailingLedger):
+    """A ledger that can be down: claims wait and arrive later, all other moves fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_down = True
+        self.waiting: list[tuple[str, dict[str, Any]]] = []
+
+    async def _move(self, name: str) -> None:
+        await super()._move(name)
+        if self.is_down and name == "settle":
+            raise ConnectionError
+
+    async def claim(self, key: str, **options: Any) -> Entry:
+        if self.is_down:
+            self.waiting.append((key, options))
+            await asyncio.Event().wait()
+        return await super().claim(key, **options)
+
+    async def arrive(self) -> None:
+        self.is_down = False
+        for key, options in self.waiting:
+            await self.whole.claim(key, **options)
+
+
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop releases in the background."""
+    monkeypatch.setattr(withdrawals, "_FIRST", 3600.0)
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("lease", [True, False])
+async def test_late_claim_is_recognised_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, *, lease: bool
+) -> None:
+    ledger = Late()
+    shop = Shop(approved(), ledger=ledger, patience=0.05)
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    await ledger.arrive()
+    if not lease:
+        now = ledger.whole._now()
+        monkeypatch.setattr(ledger.whole, "_now", lambda: now + 3600)
+    assert (await shop.entry()).state is (State.INFLIGHT if lease else State.UNKNOWN)
+    stranger = await shop.comes_to(shop.another(), timeout=SHORT)
+    assert isinstance(stranger, InFlightError if lease else OutcomeUnknownError)
+    assert isinstance(await shop.approve(), Approved)
+    await shop.client.aclose()
+
+
+@pytest.mark.usefixtures("calm")
+async def test_late_claim_is_released_when_the_client_is_closed() -> None:
+    ledger = Late()
+    shop = Shop(ledger=ledger, patience=0.05)
+    await shop.comes_to()
+    await ledger.arrive()
+    await shop.client.aclose()
+    assert (await shop.entry()).state is State.RELEASED
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_release_that_fails_is_repeated_in_the_background() -> None:
+    """A request that was provably not sent: its entry must not stay in flight."""
+    ledger = Late()
+    ledger.is_down = False
+    step, arrived, go = held(not_connected())
+    shop = Shop(step, ledger=ledger)
+    call = asyncio.create_task(shop.comes_to())
+    await arrived.wait()
+    ledger.is_down = True
+    go.set()
+    await call
+    assert (await shop.entry()).state is State.INFLIGHT
+    ledger.is_down = False
+    await settled(shop, State.RELEASED)
+    await shop.client.aclose()
+
+
+async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
+    ledger = Late()
+    ledger.is_down = False
+    shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.05)
+    await shop.comes_to()
+    ledger.is_down = True
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    await ledger.arrive()
+    await settled(shop, State.UNKNOWN)
+    await shop.client.aclose()
+
+
+async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(withdrawals, "_MOST", 3)
+    kept = withdrawals.Withdrawals(Late(), 1.0)
+    for number in range(5):
+        kept.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
+    assert [f"t{number}" in kept for number in range(5)] == [False, False, True, True, True]
+
+
+async def test_call_with_a_hanging_ledger_ends_in_its_time_and_patience() -> None:
+    """By the limits that the moves are given, not by the clock of this machine."""
+    limits: list[float] = []
+    timeout = asyncio.timeout
+
+    def noted(within: float | None) -> asyncio.Timeout:
+        assert within is not None
+        limits.append(within)
+        return timeout(min(within, 0.01))
+
+    async def hanging() -> NoReturn:
+        await asyncio.Event().wait()
+        raise NotImplementedError
+
+    ledger = FailingLedger(claim=hanging, settle=hanging)
+    shop = Shop(ledger=ledger, patience=7.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loanasync.ledger._guard.asyncio.timeout", noted)
+        error = await shop.comes_to(timeout=Timeout(total=1, attempt=0.9, connect=0.1), code=FISCAL_CODE)
+    assert isinstance(error, LedgerUnavailableError)
+    claim, release, *_ = limits
+    assert 0 < claim <= 1.0
+    assert release == 7.0
+    ledger.faults.clear()
+    await shop.client.aclose()
