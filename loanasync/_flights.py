@@ -71,7 +71,11 @@ class Flight:
         with suppress(ValueError):  # it has just ended
             self.waiters.remove(waiter)
         self.warn_of_unread_decision()
-        if not self.waiters:
+        if self.waiters:
+            return
+        if asyncio.get_running_loop() is self.loop:
+            self._abandon()  # at once: a turn later the first byte may be sent
+        else:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._abandon)
 

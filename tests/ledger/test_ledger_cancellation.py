@@ -1,0 +1,117 @@
+"""Cancelled calls with a ledger: nothing is sent after the caller left, and nothing is repeated."""
+
+import asyncio
+import itertools
+
+import pytest
+from canned import APPROVAL, FAULT
+from rawserver import until
+from recalling import SESSIONS, cancelled, held_server, request
+
+from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
+from loanasync._memory import Memory
+from loanasync.ledger import MemoryLedger, SqliteLedger, State
+
+AT_ONCE = RetryPolicy(base=0.001, cap=0.001)
+each_session = pytest.mark.parametrize("session", SESSIONS)
+
+
+class Slow(MemoryLedger):
+    """A ledger whose claim takes a few turns of the loop, as those on a disk or a server do."""
+
+    async def claim(self, key: str, **options: object) -> object:  # type: ignore[override]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        entry = await super().claim(key, **options)  # type: ignore[arg-type]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return entry
+
+
+@each_session
+async def test_approve_cancelled_at_any_turn_sends_nothing_afterwards(session: str) -> None:
+    """Cancel one turn later each time, until the request was sent; with warm and with cold connections."""
+    for turns in itertools.count():
+        ledger = Slow()
+        async with held_server(session, ledger=ledger) as (server, client):
+            memory = client._memory
+            assert memory is not None
+
+            async def caller(client: LoanClient = client, memory: Memory = memory) -> bool:
+                try:
+                    await request(client)
+                except asyncio.CancelledError:
+                    [flight] = memory._flights.values()
+                    return flight.call.sending is not None and flight.call.sending.is_sent
+                raise AssertionError
+
+            call = asyncio.create_task(caller())
+            for _ in range(turns + 1):
+                await asyncio.sleep(0)
+            call.cancel()
+            was_sent = await call
+            if was_sent:
+                await server.asked_times(1)
+                server.answer_all(APPROVAL)
+            await until(lambda memory=memory: not memory._flights)  # type: ignore[misc]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert server.requests == was_sent
+            states = [entry.state async for entry in ledger.scan()]
+            assert states == [State.APPROVED] if was_sent else states in ([], [State.RELEASED])
+            if was_sent:
+                return
+
+
+@each_session
+async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> None:
+    ledger = MemoryLedger()
+    async with held_server(session, retry=AT_ONCE, ledger=ledger) as (server, client):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        server.script = lambda _: APPROVAL
+        server.answer_all(FAULT)
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
+        assert isinstance(await request(client), OutcomeUnknownError)
+        assert server.requests == 1
+        assert isinstance(await request(client, repeat_unknown=True), Approved)
+
+
+@each_session
+async def test_approve_cancelled_amid_a_retry_is_not_retried(session: str) -> None:
+    ledger = MemoryLedger()
+    async with held_server(session, FAULT, APPROVAL, ledger=ledger) as (server, client):
+        pausing, forever = asyncio.Event(), asyncio.Event()
+
+        async def sleep(_: float) -> None:
+            pausing.set()
+            await forever.wait()
+
+        client._pipeline._sleep = sleep
+        call = asyncio.create_task(request(client))
+        await pausing.wait()
+        await cancelled(call)
+        forever.set()
+        memory = client._memory
+        assert memory is not None
+        await until(lambda: not memory._flights)
+        assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
+        assert server.requests == 1
+
+
+@each_session
+async def test_approve_cancelled_after_sending_is_settled(session: str, tmp_path: object) -> None:
+    async with (
+        SqliteLedger(f"{tmp_path}/decisions.db") as ledger,
+        held_server(session, ledger=ledger) as (server, client),
+    ):
+        call = asyncio.create_task(request(client))
+        await server.asked_times(1)
+        await cancelled(call)
+        server.answer_all(APPROVAL)
+        await client.aclose()
+        assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
