@@ -1,6 +1,7 @@
 """A worker of a fleet in tests: set up by its environment, stopped for ever at a named point to be killed."""
 
 import json
+import logging
 import os
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -131,7 +132,8 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
         ledger=ledger,
         ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"]),
     )
-    register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED)
+    tries = settings.get("tries", 100)
+    register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED, tries=tries)
     return broker
 
 
@@ -142,6 +144,7 @@ def make() -> AsyncBroker:
 
 if __name__ == "__main__":
     # What `taskiq worker` does in each of its processes.
+    logging.basicConfig()
     slots = json.loads(os.environ[SETTINGS]).get("slots", 100)
     start_listen(
         WorkerArgs(broker="fleetworker:make", modules=[], configure_logging=False, max_async_tasks=slots)

@@ -48,6 +48,7 @@ class FailingLedger:
         return self.whole.scan(*states, **options)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        await self._move("find")
         return await self.whole.find(customer=customer, order=order)
 
     async def purge(self, older_than: float) -> int:

@@ -75,7 +75,10 @@ ROOMS = {
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_withdrawals", "_guard"),
         *("_recording", "__init__"),
     ],
-    "worker": ["_message", "_answer", "_taskiq", "__init__", "_cancelling", "_starting", "nats", "redis"],
+    "worker": [
+        *("_message", "_answer", "_letters", "_delivery", "_pausing", "_taskiq", "__init__"),
+        *("_cancelling", "_starting", "_streams_lua", "nats", "redis"),
+    ],
 }
 
 # For the type checkers alone; or for a client that has a ledger.

@@ -10,6 +10,7 @@ from rich.console import Console
 from loanasync import __version__
 from loanasync.cli._description import Description
 from loanasync.cli._ledger_commands import app as ledger
+from loanasync.cli._letters import app as letters
 from loanasync.cli._many_command import approve_many
 from loanasync.cli._one import approve, check, complete
 
@@ -29,6 +30,7 @@ app.command()(approve)
 app.command()(complete)
 app.command("approve-many")(approve_many)
 app.add_typer(ledger, name="ledger")
+app.add_typer(letters, name="dead-letters")
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  (typer's form of a callback)

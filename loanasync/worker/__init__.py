@@ -7,6 +7,7 @@ kind calls `answer` from a task of its own.
 from typing import TYPE_CHECKING, Any
 
 from loanasync.worker._answer import Answer, answer
+from loanasync.worker._letters import DeadLetter, NoQueueError
 from loanasync.worker._message import message
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from loanasync._client import LoanClient
 
-__all__ = ["Answer", "answer", "message", "register"]
+__all__ = ["Answer", "DeadLetter", "NoQueueError", "answer", "message", "register"]
 
 
 def register(
@@ -31,8 +32,13 @@ def register(
 
     The task takes what `message` makes and has the result of `answer`. A message is acknowledged once its
     result is saved, or could not be: the ledger is the record, and a later call returns the same decision.
-    If the error is repeatable, or another worker is requesting the approval, the message is put in the queue
-    again after a growing delay, at most `tries` times.
+    If nothing was evaluated, as with an error that `answer` raises, the message is put in the queue again
+    after a growing delay. After `tries` of them it is a dead letter (see `DeadLetter`); with a broker that is
+    not one of this package, its result is that of the last error.
+
+    A task whose client cannot work is paused: at once after a `ConfigurationError`, and after denials for
+    five different customers in a row. Its messages stay in the queue, and the log says why. A worker whose
+    tasks are all paused ends, if its broker is one of this package.
 
     Args:
         broker: Of taskiq's, one that delivers again what was not acknowledged.
@@ -40,7 +46,7 @@ def register(
         name: The task's, if a broker has those of several shops.
         redelivery: Seconds after which the broker delivers again what was not acknowledged; None: as it is
             set for the brokers of taskiq-redis and taskiq-nats.
-        tries: How often a message is tried at most; then its result is that of the last error.
+        tries: How often a message is tried at most. With `JetStream`, how often it is delivered.
         base: Seconds of the first delay; each is twice the one before.
         cap: Seconds of any delay at most.
 
@@ -70,6 +76,7 @@ def register(
         ... )))
         'approved'
     """
-    from loanasync.worker._taskiq import Tries, registered  # noqa: PLC0415  (it needs the extra)
+    from loanasync.worker._delivery import Tries  # noqa: PLC0415  (for brokers alone)
+    from loanasync.worker._taskiq import registered  # noqa: PLC0415  (it needs the extra)
 
     return registered(broker, client, name, redelivery, Tries(tries, base, cap))

@@ -5,19 +5,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync.bulk._rows import Row, result_of
 from loanasync.errors import (
+    AccessDeniedError,
     ClientClosedError,
+    ConfigurationError,
     DecisionNotRecordedError,
     InFlightError,
     LoanError,
     ServiceError,
+    ShopNotAllowedError,
     UnexpectedReplyError,
+    UnexpectedStatusError,
 )
 from loanasync.worker._message import question_of
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
 
-__all__ = ["Answer", "answer", "told_of"]
+__all__ = ["Answer", "answer", "is_denied", "told_of"]
 
 Answer: TypeAlias = dict[str, Any]
 
@@ -47,8 +51,11 @@ async def answer(client: "LoanClient", message: object) -> Answer:
         message: What `message` made.
 
     Raises:
-        LoanError: The message may be delivered again: the error is `repeatable`, another worker is requesting
-            this approval (`InFlightError`), or the client is closed (`ClientClosedError`).
+        LoanError: The message must be delivered again, since nothing was evaluated: the error is
+            `repeatable`, another worker is requesting this approval (`InFlightError`), the client is closed
+            (`ClientClosedError`), its settings are wrong (`ConfigurationError`), or the service accepts
+            nothing from this shop or from this address (`AccessDeniedError`, `ShopNotAllowedError`, and
+            `UnexpectedStatusError` with a status such as 401, 404 or 429).
 
     Example:
         >>> from loanasync.worker import answer, message
@@ -81,7 +88,14 @@ async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
 
 
 def _may_be_delivered_again(error: LoanError) -> bool:
-    return error.repeatable or isinstance(error, InFlightError | ClientClosedError)
+    is_ours = isinstance(error, InFlightError | ClientClosedError | ConfigurationError)
+    return error.repeatable or is_ours or is_denied(error)
+
+
+def is_denied(error: LoanError) -> bool:
+    """Return True if the service refused to process a request, for a reason that no customer gave."""
+    kinds = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError
+    return isinstance(error, kinds) and error.outcome == "not_evaluated"
 
 
 def told_of(ended: Decision | Exception) -> Answer:

@@ -31,33 +31,15 @@ from loanasync._client import LoanClient
 from loanasync._events import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
-from loanasync.worker._answer import Answer, answer, told_of
+from loanasync.worker._answer import Answer, answer, is_denied, told_of
+from loanasync.worker._delivery import PutBack, PuttingBack, Tries, put_back
+from loanasync.worker._pausing import Pause, all_paused, pause_of
 
-__all__ = ["Tries", "registered"]
+__all__ = ["registered"]
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again
 _NATS_ACK_WAIT = 30.0  # seconds: the server's own, where a consumer says nothing
-
-
-@frozen
-class Tries:
-    """How often a message is tried, and the seconds in between."""
-
-    most: int
-    base: float
-    cap: float
-
-    def __attrs_post_init__(self) -> None:
-        if self.most < 1:
-            raise ConfigurationError("tries", "must be an int of at least 1")
-        if not 0 < self.base <= self.cap:
-            raise ConfigurationError("base", "must be a number of seconds above 0, and cap no less")
-
-    def delay(self, tried: int) -> float:
-        """Seconds to wait after so many tries."""
-        doublings = min(tried - 1, 30)  # of more, a float would be infinite
-        return float(min(self.cap, self.base * 2**doublings))
 
 
 class _Passage(TaskiqMiddleware):
@@ -86,9 +68,11 @@ class _Reading(TaskiqFormatter):
     taskiq would log it, customer and all. So it is what nobody can ask, and is turned away as that.
     """
 
-    def __init__(self, formatter: TaskiqFormatter, name: str) -> None:
-        self._formatter = formatter
+    def __init__(self, broker: AsyncBroker, name: str, tries: Tries) -> None:
+        self._broker = broker
+        self._formatter = broker.formatter
         self._name = name
+        self._tries = tries
 
     def dumps(self, message: TaskiqMessage) -> BrokerMessage:
         """As of the broker's."""
@@ -105,6 +89,9 @@ class _Reading(TaskiqFormatter):
         except Exception as error:  # noqa: BLE001  (whatever the shop's serializer raises; it may quote a person)
             LOGGER.warning("a message of the queue cannot be read (%s): turned away", type(error).__name__)
         else:
+            if isinstance(self._broker, PuttingBack) and self._broker.find_task(read.task_name) is None:
+                # taskiq acknowledges it with a warning; another worker may know its task.
+                put_back.set(_put_back(self._broker, read, "this worker has no such task", self._tries))
             return read
         return TaskiqMessage(task_id=task_id, task_name=self._name, labels={}, args=[None], kwargs={})
 
@@ -127,29 +114,23 @@ def registered(
     """`loanasync.worker.register`."""
     ledger, patience = _ledger_of(broker, client)
     _require(broker, client, redelivery, tries)
+    pause = pause_of(broker, name)
+    task = _Task(broker, client, pause, tries)
+    if isinstance(broker, PuttingBack):
+        broker.limit(tries.most)
 
     async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> Answer:  # noqa: ANN401  (a type would be parsed by taskiq, which logs what it cannot parse)
-        tried = int(context.message.labels.get(_TRIED, 0))
         with _within_its_trace(context.message.labels):
-            while True:
-                try:
-                    return await answer(client, message)
-                except LoanError as error:
-                    tried += 1
-                    if tried >= tries.most:
-                        return told_of(error)
-                    LOGGER.info("%s: tried again in %.1f s", type(error).__name__, tries.delay(tried))
-                await asyncio.sleep(tries.delay(tried))
-                with suppress(SendTaskError):  # the queue is down: then it is tried again from here
-                    await _put_again(context, tried)
-                    raise NoResultError  # that comes later; this message is done with
+            return await task.run(message, context)
 
     async def opened(_: TaskiqState) -> None:
         try:
             async with asyncio.timeout(patience):
-                await ledger.get(f"worker {token_hex(8)}")
-        except LoanError:
-            raise
+                await ledger.find(customer=f"worker {token_hex(8)}")  # each ledger checks its format for it
+        except ConfigurationError as error:
+            pause.now(str(error))
+            if all_paused(broker):
+                raise
         except Exception as error:  # noqa: BLE001  (whatever a backend raises: it may work later)
             LOGGER.warning(
                 "the ledger cannot be used (%s): nothing is asked until it can", type(error).__name__
@@ -160,10 +141,92 @@ def registered(
         await ledger.aclose()
 
     broker.add_middlewares(_Passage(name))
-    broker.formatter = _Reading(broker.formatter, name)
+    broker.formatter = _Reading(broker, name, tries)
     broker.on_event(TaskiqEvents.WORKER_STARTUP)(opened)
     broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(closed)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
+
+
+@frozen
+class _Task:
+    """One task of a worker: a message ends with a result, or is put in the queue again."""
+
+    broker: AsyncBroker
+    client: LoanClient
+    pause: Pause
+    tries: Tries
+
+    async def run(self, message: object, context: Context) -> Answer:
+        if not isinstance(self.broker, PuttingBack):
+            return await self._tried_here(message, context)
+        ended = await self._ended(message)
+        if isinstance(ended, dict):
+            return ended
+        is_counted = not self.pause.reason
+        put_back.set(
+            _put_back(self.broker, context.message, _reason(ended), self.tries, is_counted=is_counted)
+        )
+        raise NoResultError  # that comes with a later delivery
+
+    async def _tried_here(self, message: object, context: Context) -> Answer:
+        """Wait for the next try in this worker, where the broker itself has no delay."""
+        tried = int(context.message.labels.get(_TRIED, 0))
+        while True:
+            ended = await self._ended(message)
+            if isinstance(ended, dict):
+                return ended
+            delay = self.tries.cap
+            if not self.pause.reason:
+                tried += 1
+                delay = self.tries.delay(tried)
+            if ended is not None and tried >= self.tries.most:
+                return told_of(ended)
+            LOGGER.info("%s: tried again in %.1f s", _reason(ended), delay)
+            await asyncio.sleep(delay)
+            with suppress(SendTaskError):  # the queue is down: then it is tried again from here
+                await _put_again(context, tried)
+                raise NoResultError  # that comes later; this message is done with
+
+    async def _ended(self, message: object) -> Answer | LoanError | None:
+        """Return a result, or the error after which a message is delivered again; None in a pause."""
+        if self.pause.reason:
+            return None
+        try:
+            result = await answer(self.client, message)
+        except ConfigurationError as error:
+            self.pause.now(str(error))
+            return error.with_traceback(None)  # its frames know the customer
+        except LoanError as error:
+            if is_denied(error) and isinstance(message, dict):
+                self.pause.denied(message.get("fiscal_code"), error)
+            return error.with_traceback(None)  # as above
+        if result["meta"] is not None and result["meta"]["attempts"]:
+            self.pause.answered()
+        return result
+
+
+def _reason(ended: LoanError | None) -> str:
+    return "the task is paused in this worker" if ended is None else type(ended).__name__
+
+
+def _put_back(
+    broker: AsyncBroker, message: TaskiqMessage, reason: str, tries: Tries, *, is_counted: bool = True
+) -> PutBack:
+    labels = {name: value for name, value in message.labels.items() if name != _TRIED}
+
+    def with_tries(tried: int) -> bytes:
+        counted = TaskiqMessage(
+            task_id=message.task_id,
+            task_name=message.task_name,
+            labels={**labels, _TRIED: tried} if tried else labels,
+            labels_types=message.labels_types,
+            args=message.args,
+            kwargs=message.kwargs,
+        )
+        return broker.formatter.dumps(counted).message
+
+    tried = int(message.labels.get(_TRIED, 0))
+    return PutBack(message.task_id, reason, tried, tries, is_counted, with_tries)
 
 
 async def _put_again(context: Context, tried: int) -> None:

@@ -14,23 +14,31 @@ from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
 from loanasync._events import LOGGER
+from loanasync.worker import _streams_lua as lua
 from loanasync.worker._cancelling import heed_cancellation
+from loanasync.worker._delivery import PutBack, PuttingBack, put_back
+from loanasync.worker._letters import DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker._pausing import all_paused
 from loanasync.worker._starting import when_reached
 
-__all__ = ["RedisStreams"]
+__all__ = ["DeadLetters", "RedisStreams"]
 
 _BEGIN = b"0-0"
+_MOVED = 1000  # delayed messages that one script puts into the stream, at most
 _AWAY = (NotConnectedError, TooLateError)
 _PAUSE = 1.0  # seconds until a server that cannot answer is asked again
 
 
-class RedisStreams(RedisStreamBroker):
+class RedisStreams(PuttingBack, RedisStreamBroker):
     """taskiq-redis's stream broker, made to lose no message and to keep none.
 
     Up to 1.2.4 that one looks for what a dead worker left only after something new came, so that the last
     messages of a queue are stuck; it ends its worker when the server restarts, reads a hundred messages
     ahead, passes over what was sent before anybody opened it, and leaves those that are done with in the
     stream, with all that they say of a person. Here none of that is so. Needs Redis 6.2 or any Valkey.
+
+    A message that is put back waits in the sorted set ``<queue_name>:later``. A message that used up its
+    tries is in the stream ``<queue_name>:dead``, for ``loanasync dead-letters``.
 
     Args:
         url: Of the server: ``redis://``, or ``rediss://`` over TLS.
@@ -56,9 +64,10 @@ class RedisStreams(RedisStreamBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Deliver what is new, and what a worker left; a server that cannot answer is asked again."""
-        while True:
+        while not all_paused(self):
             try:
                 await super()._declare_consumer_group()  # a server that lost its data has none
+                await self._delete_consumers()
                 async with aclosing(self._deliveries()) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
@@ -70,9 +79,10 @@ class RedisStreams(RedisStreamBroker):
         pause = min(_PAUSE, self.idle_timeout / 4000)  # seconds between two looks for what was left
         cursor, due = _BEGIN, 0.0
         async with Redis(connection_pool=self.connection_pool) as redis:
-            while True:
+            while not all_paused(self):
                 heed_cancellation()
                 if time.monotonic() >= due:
+                    await self._run(redis, lua.DUE, "later", _MOVED)
                     cursor, found = await self._left(redis, cursor)
                     if cursor == _BEGIN:  # seen all of them
                         due = time.monotonic() + pause
@@ -105,12 +115,97 @@ class RedisStreams(RedisStreamBroker):
 
     def _ack_generator(self, id: str, queue_name: str) -> Callable[[], Awaitable[None]]:  # noqa: A002  (the name there)
         async def acknowledge() -> None:
+            asked = put_back.get()
             try:
-                async with Redis(connection_pool=self.connection_pool) as redis, redis.pipeline() as both:
-                    both.xack(queue_name, self.consumer_group_name, id)
-                    both.xdel(queue_name, id)
-                    await both.execute()
+                async with Redis(connection_pool=self.connection_pool) as redis:
+                    if asked is not None:
+                        await self._put_back(redis, id, asked)
+                        return
+                    async with redis.pipeline() as both:
+                        both.xack(queue_name, self.consumer_group_name, id)
+                        both.xdel(queue_name, id)
+                        await both.execute()
             except RedisError as error:  # it comes again, to the same result
                 LOGGER.warning("a message is done with, and could not be taken off: %s", type(error).__name__)
 
         return acknowledge
+
+    async def _put_back(self, redis: Any, number: str, asked: PutBack) -> None:  # noqa: ANN401  (see `_left`)
+        tried = asked.tried + asked.is_counted
+        mine = (self.consumer_group_name, number)
+        if tried >= asked.tries.most:
+            LOGGER.error("message %s is a dead letter after %d tries: %s", asked.task_id, tried, asked.reason)
+            await self._run(redis, lua.BURY, "dead", *mine, asked.with_tries(0), asked.reason)
+            return
+        delay = asked.delay(tried)
+        LOGGER.info("%s: message %s is tried again in %.1f s", asked.reason, asked.task_id, delay)
+        await self._run(redis, lua.LATER, "later", *mine, asked.with_tries(tried), delay)
+
+    async def _run(self, redis: Any, script: str, beside: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_left`)
+        names = [self.queue_name, f"{self.queue_name}:{beside}"]
+        done: int = await redis.register_script(script)(keys=names, args=arguments)
+        return done
+
+    async def _delete_consumers(self, own: str = "") -> None:
+        """Delete a consumer of this name, and the consumers of workers that were killed."""
+        ended = (self.consumer_group_name, own, 2 * self.idle_timeout)
+        async with Redis(connection_pool=self.connection_pool) as redis:
+            await redis.register_script(lua.LEAVE)(keys=[self.queue_name], args=ended)
+
+    async def shutdown(self) -> None:
+        """Close the connections; a worker deletes its consumer first."""
+        if self.is_worker_process:
+            try:
+                await self._delete_consumers(self.consumer_name)
+            except RedisError as error:
+                LOGGER.warning("this worker's consumer was not deleted (%s)", type(error).__name__)
+        await super().shutdown()
+
+
+class DeadLetters(DeadLettersBase):
+    """The dead letters of a queue that is a `RedisStreams`.
+
+    Args:
+        url: Address of the server.
+        name: Name of the stream.
+
+    Raises:
+        NoQueueError: There is no such stream; raised by `list` and `replay`.
+
+    Example:
+        >>> from loanasync.worker.redis import DeadLetters
+        >>> async def replay_all(url):
+        ...     async with DeadLetters(url) as letters:
+        ...         return [await letters.replay(each) for each in await letters.list()]
+    """
+
+    def __init__(self, url: str, name: str = "loanasync") -> None:
+        self._redis: Any = Redis.from_url(url, driver_info=None)  # as above
+        self._names = [name, f"{name}:dead"]
+
+    async def list(self) -> list[DeadLetter]:
+        """Return all dead letters, oldest first."""
+        await self._check()
+        return [_letter(number, fields) for number, fields in await self._redis.xrange(self._names[1])]
+
+    async def replay(self, letter: DeadLetter) -> bool:
+        """Put a dead letter into the queue again, as a message that was never tried."""
+        await self._check()
+        script = self._redis.register_script(lua.REPLAY)
+        return bool(await script(keys=self._names, args=[letter.id]))
+
+    async def _check(self) -> None:
+        if not await self._redis.exists(*self._names):
+            raise NoQueueError(f"there is no queue {self._names[0]} on this server")
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._redis.aclose()
+
+
+def _letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
+    name = number.decode()
+    task, task_id = named(fields.get(b"data", b""))
+    since = int(name.partition("-")[0]) / 1000
+    reason = fields.get(b"reason", b"").decode(errors="replace")
+    return DeadLetter(id=name, since=since, reason=reason, task=task, task_id=task_id)

@@ -11,6 +11,7 @@ from remembering import FailingLedger, Shop
 
 from loanasync import (
     ClientClosedError,
+    ConfigurationError,
     ConnectError,
     InFlightError,
     LedgerUnavailableError,
@@ -52,7 +53,6 @@ FINAL: list[tuple[Step, str, str, str | None]] = [
     (refused(), "refused", "refused", None),
     (reply(422, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
     (reply(201, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
-    (denied(), "error", "not_evaluated", "AccessDeniedError"),
     (rejected({"city": ["This value should not be blank."]}), "rejected", "not_evaluated", "RejectedError"),
     (domain_error("User not found"), "error", "not_evaluated", "UserNotFoundError"),
     (domain_error("The campaign has ended"), "unknown", "unknown", "DomainError"),
@@ -150,6 +150,35 @@ async def test_what_was_provably_not_sent_is_raised_to_be_delivered_again() -> N
     assert isinstance(await raised(shop), LedgerUnavailableError)
     await shop.client.aclose()
     assert isinstance(await raised(shop), ClientClosedError)
+
+
+DENIALS = [
+    denied(),
+    *(reply(status) for status in (301, 401, 404, 429)),
+    domain_error("This sales point cannot apply for a loan"),
+]
+
+
+@pytest.mark.parametrize("step", DENIALS, ids=lambda step: str(step.status))
+async def test_answer_denial_of_the_shop_is_raised_and_released(step: Step) -> None:
+    shop = Shop(step, approved())
+    assert (await raised(shop)).outcome == "not_evaluated"
+    assert (await shop.entry()).state is State.RELEASED
+    assert (await comes_to(shop))["status"] == "approved"
+
+
+async def test_answer_denial_after_an_unknown_outcome_is_final() -> None:
+    shop = Shop(denied(), unknown="probe")
+    await shop.put(State.UNKNOWN)
+    ended = await comes_to(shop)
+    assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
+
+
+async def test_answer_wrong_configuration_is_raised() -> None:
+    def later() -> None:
+        raise ConfigurationError("ledger", "has entries of a later version")
+
+    assert isinstance(await raised(Shop(ledger=FailingLedger(get=later, claim=later))), ConfigurationError)
 
 
 async def test_what_another_worker_asks_is_raised_to_be_delivered_again() -> None:

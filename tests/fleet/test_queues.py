@@ -153,16 +153,15 @@ async def test_broker_whose_server_never_comes_raises_in_the_end(monkeypatch: py
     await broker.shutdown()
 
 
-async def last_in(url: str, queue: str) -> bytes:
-    """The message that came to a queue last."""
+async def is_put_back(url: str, queue: str) -> bool:
+    """Return True once a message of this queue was put back."""
     if url.startswith("nats"):
         connection = await nats.connect(url)
-        found = await connection.jetstream().get_last_msg(queue, queue)
+        found = await connection.jetstream().consumer_info(queue, queue)
         await connection.close()
-        return found.data or b""
+        return bool(found.num_redelivered)
     async with Redis.from_url(url) as redis:
-        newest: Any = await redis.xrevrange(queue, count=1)
-        return b"".join(members[b"data"] for _, members in newest)
+        return bool(await redis.zcard(f"{queue}:later"))
 
 
 async def test_a_message_waits_in_the_queue_until_the_service_is_reached(
@@ -175,7 +174,7 @@ async def test_a_message_waits_in_the_queue_until_the_service_is_reached(
     with fleet.worker():
         (task,) = await fleet.put(customer)
         async with asyncio.timeout(60):
-            while b"loanasync-tried" not in await last_in(url_of(server), fleet.settings["queue"]):
+            while not await is_put_back(url_of(server), fleet.settings["queue"]):
                 pass
         with Sandbox.in_thread(port=port, state=state) as sandbox:
             assert (await fleet.result(task))["status"] == "approved"
@@ -241,6 +240,33 @@ async def test_a_message_that_was_deleted_meanwhile_stops_nobody(valkey: Valkey)
         await redis.xdel(queue, number)  # type: ignore[arg-type]  # as above
         (found,) = await taken(living, 1)
         assert (first.data, found.data) == (b"message 0", second.data)
+
+
+async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey) -> None:
+    queue = f"q{token_hex(4)}"
+    workers = [RedisStreams(valkey.url, queue_name=queue, redelivery=0.2) for _ in range(3)]
+    for each in workers:
+        each.is_worker_process = True
+    killed, busy, last = workers
+
+    async with Redis.from_url(valkey.url) as redis:
+
+        async def names() -> set[str]:
+            return {each["name"].decode() for each in await redis.xinfo_consumers(queue, queue)}
+
+        async with filled(killed, 1):
+            (found,) = await taken(killed, 1)
+            await found.ack()  # type: ignore[misc]  # a coroutine
+            async with filled(busy, 1):
+                await taken(busy, 1)
+            assert await names() == {killed.consumer_name, busy.consumer_name}  # it had a message still
+            async with filled(last, 0):
+                async with asyncio.timeout(60):
+                    while killed.consumer_name in await names():
+                        await taken(last, 1)
+                (left,) = await taken(last, 1)
+                await left.ack()  # type: ignore[misc]  # a coroutine
+            assert last.consumer_name not in await names()
 
 
 async def test_what_was_sent_before_anybody_opened_the_queue_is_delivered_too(valkey: Valkey) -> None:

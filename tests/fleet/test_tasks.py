@@ -27,7 +27,7 @@ from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.testing import approved, not_connected, scripted_client
 from loanasync.worker import message, register
-from loanasync.worker._taskiq import Tries
+from loanasync.worker._delivery import Tries
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
 
@@ -159,7 +159,7 @@ async def test_a_ledger_that_is_none_ends_the_worker_at_its_start() -> None:
         raise ConfigurationError("path", "is no ledger")
 
     with pytest.raises(ConfigurationError, match="is no ledger"):
-        async with running(Shop(ledger=FailingLedger(get=no_ledger))):
+        async with running(Shop(ledger=FailingLedger(find=no_ledger))):
             pass
 
 
@@ -167,7 +167,7 @@ async def test_a_ledger_that_hangs_keeps_no_worker_from_starting(caplog: pytest.
     async def hanging() -> None:
         await asyncio.Event().wait()
 
-    async with running(Shop(ledger=FailingLedger(get=hanging), patience=0.05)):
+    async with running(Shop(ledger=FailingLedger(find=hanging), patience=0.05)):
         assert "the ledger cannot be used (TimeoutError)" in caplog.text
 
 
@@ -181,7 +181,7 @@ async def test_a_ledger_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixt
         ledger.faults.clear()
         raise OSError(111, "Connection refused")
 
-    ledger.faults.update(get=broken, claim=soon)
+    ledger.faults.update(find=broken, claim=soon)
     shop = Shop(approved(), ledger=ledger)
     async with running(shop) as put:
         assert "the ledger cannot be used (ConnectionRefusedError)" in caplog.text

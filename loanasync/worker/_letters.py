@@ -1,0 +1,63 @@
+"""Dead letters: messages that a queue does not deliver any more, until somebody replays them."""
+
+import json
+from abc import abstractmethod
+
+from attrs import frozen
+
+from loanasync._closing import Closing
+
+__all__ = ["DeadLetter", "DeadLettersBase", "NoQueueError", "named"]
+
+
+class NoQueueError(Exception):
+    """There is no queue of this name on this server."""
+
+
+@frozen(kw_only=True)
+class DeadLetter:
+    """A message that used up its tries. It was never sent to the service, or the service did nothing.
+
+    Args:
+        id: Its id among the dead letters of its queue.
+        since: Time at which it became one, in seconds since 1970.
+        reason: Why, as far as it is known.
+        task: Name of its task; empty if the message cannot be read.
+        task_id: Id of its task, under which a replay saves its result.
+
+    Example:
+        >>> from loanasync.worker import DeadLetter
+        >>> DeadLetter(id="7-0", since=0.0, reason="AccessDeniedError").task
+        ''
+    """
+
+    id: str
+    since: float
+    reason: str
+    task: str = ""
+    task_id: str = ""
+
+
+class DeadLettersBase(Closing):
+    """The dead letters of one queue; use it in ``async with``."""
+
+    @abstractmethod
+    async def list(self) -> list[DeadLetter]:
+        """Return all dead letters, oldest first."""
+
+    @abstractmethod
+    async def replay(self, letter: DeadLetter) -> bool:
+        """Put a dead letter into the queue again, as a message that was never tried.
+
+        Returns:
+            False if somebody else has replayed it meanwhile.
+        """
+
+
+def named(data: bytes) -> tuple[str, str]:
+    """Return the name and the id of a message's task; empty if it is not JSON as taskiq writes it."""
+    try:
+        message = json.loads(data)
+        return str(message["task_name"]), str(message["task_id"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "", ""

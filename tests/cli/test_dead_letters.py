@@ -1,0 +1,76 @@
+"""``loanasync dead-letters`` lists and replays messages, and shows no password and no customer."""
+
+import asyncio
+import json
+from secrets import token_hex
+
+import nats as nats_py
+import pytest
+from asking import PLAIN
+from redis.asyncio import Redis
+from servers import Nats, Valkey
+from typer.testing import CliRunner, Result
+
+from loanasync.cli._commands import app
+from loanasync.worker.nats import JetStream
+
+DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": ["TSTXYZ00A00A000A"]})
+
+
+def ask(*words: str) -> Result:
+    return CliRunner().invoke(app, ["dead-letters", *words], env=PLAIN)
+
+
+async def buried_in_redis(url: str, queue: str) -> None:
+    async with Redis.from_url(url) as redis:
+        await redis.xadd(f"{queue}:dead", {"data": DATA, "reason": "AccessDeniedError"})
+
+
+async def buried_in_nats(url: str, queue: str) -> None:
+    broker = JetStream(url, name=queue)
+    await broker.startup()
+    await broker.js.publish(queue, DATA.encode())
+    advisory = {"stream_seq": 1, "timestamp": "2026-11-22T11:05:48.949756408Z", "deliveries": 3}
+    subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{queue}.{queue}"
+    await broker.js.publish(subject, json.dumps(advisory).encode())
+    await broker.shutdown()
+
+
+async def messages_in(url: str, queue: str) -> int:
+    if url.startswith("nats"):
+        client = await nats_py.connect(url)
+        found = (await client.jetstream().stream_info(queue)).state.messages
+        await client.close()
+        return found
+    async with Redis.from_url(url) as redis:
+        return int(await redis.xlen(queue))
+
+
+@pytest.mark.parametrize("kind", ["valkey", "nats"])
+def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Valkey | Nats = request.getfixturevalue(kind)
+    queue = f"q{token_hex(4)}"
+    asyncio.run((buried_in_redis if kind == "valkey" else buried_in_nats)(server.url, queue))
+    where = ("--queue", server.url, "--name", queue)
+    listed = ask("ls", *where)
+    assert listed.exit_code == 3, listed.output
+    assert "order-17" in listed.stdout
+    assert "TSTXYZ" not in listed.output
+    (letter,) = [json.loads(line) for line in ask("ls", "--json", *where).stdout.splitlines()]
+    assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
+    assert ask("replay", "7-7", *where).exit_code in (1, 2)
+    done = ask("replay", letter["id"], *where)
+    assert (done.exit_code, done.stderr) == (0, "1 dead letters are in the queue again\n")
+    assert asyncio.run(messages_in(server.url, queue)) == 1
+    again = ask("ls", *where)
+    assert (again.exit_code, again.stderr) == (0, "no dead letters\n")
+    assert ask("replay", "--all", *where).stderr == "0 dead letters are in the queue again\n"
+
+
+def test_dead_letters_of_a_wrong_place_are_an_error(valkey: Valkey) -> None:
+    gone = ask("ls", "--queue", valkey.url, "--name", "nowhere")
+    assert (gone.exit_code, gone.stderr) == (2, "there is no queue nowhere on this server\n")
+    away = ask("ls", "--queue", "redis://:SECRET@127.0.0.1:1")
+    assert (away.exit_code, away.stderr) == (1, "the queue cannot be used (ConnectionError)\n")
+    for words in (["ls", "--queue", "http://127.0.0.1"], ["replay", "--queue", valkey.url]):
+        assert ask(*words).exit_code == 2

@@ -1,0 +1,211 @@
+"""Messages that were never sent stay in the queue, or become dead letters that can be replayed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+from fleetplay import Fleet, posts, until
+from fleetworker import Told, broker_of, results
+from remembering import Shop
+from servers import Nats, Server, Valkey
+from taskiq import AsyncBroker
+from taskiq.kicker import AsyncKicker
+from taskiq.receiver import Receiver
+
+from loanasync import ConfigurationError
+from loanasync.ledger import SqliteLedger
+from loanasync.sandbox import Sandbox
+from loanasync.testing import Step, approved, denied, not_connected
+from loanasync.worker import DeadLetter, NoQueueError, message, register
+from loanasync.worker.nats import DeadLetters as NatsLetters
+from loanasync.worker.redis import DeadLetters as RedisLetters
+
+
+@pytest.fixture(params=["valkey", "nats"])
+def url(request: pytest.FixtureRequest) -> str:
+    server: Valkey | Nats = request.getfixturevalue(request.param)
+    return server.url
+
+
+def letters_of(url: str, queue: str) -> Any:
+    return (NatsLetters if url.startswith("nats") else RedisLetters)(url, queue)
+
+
+class Queue:
+    """A queue of its own, its worker in this process, and the results of its messages."""
+
+    def __init__(self, url: str, folder: Path, *steps: Step, **options: Any) -> None:
+        self.url, self.name = url, f"q{token_hex(4)}"
+        self.file = folder / "results.jsonl"
+        self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"))
+        self.options = {"redelivery": 600, "base": 0.01, "cap": 0.02, **options}
+        self.broker = self.another()
+
+    def another(self) -> AsyncBroker:
+        broker = broker_of(self.url, self.name).with_result_backend(Told(self.file))
+        register(broker, self.shop.client, **self.options)
+        return broker
+
+    async def put(self, *customers: str, task: str = "loanasync:approve") -> list[str]:
+        kicker: AsyncKicker[Any, Any] = AsyncKicker(task, self.broker, {})
+        return [(await kicker.kiq(message(each, approval_request()))).task_id for each in customers]
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["asyncio.Task[None]"]:
+        self.broker.is_worker_process = True
+        await self.broker.startup()
+        stop = asyncio.Event()
+        receiver = Receiver(self.broker, max_async_tasks=1, run_startup=False)
+        working = asyncio.create_task(receiver.listen(stop))
+        try:
+            yield working
+        finally:
+            stop.set()
+            await working
+            await self.broker.shutdown()
+
+    def statuses(self) -> list[str]:
+        return [each["status"] for each in results(self.file)]
+
+    async def letters(self, number: int) -> list[DeadLetter]:
+        """The dead letters, once there are so many."""
+        found: list[DeadLetter] = []
+        async with asyncio.timeout(60), letters_of(self.url, self.name) as letters:
+            while len(found) < number:
+                found = await letters.list()
+        return found
+
+
+CUSTOMERS = [f"TSTXYZ00A00A00{number}{letter}" for number in range(2) for letter in "ABCDEFGH"]
+
+
+async def test_worker_with_an_old_token_consumes_no_message(
+    url: str, served: Sandbox, tmp_path: Path
+) -> None:
+    fleet = Fleet(served, url, str(tmp_path / "decisions.db"), tmp_path)
+    tasks = await fleet.put(*[await fleet.customer() for _ in range(20)])
+    with fleet.worker(auth_token="old-token") as bad:
+        assert await asyncio.to_thread(bad.wait, 60) == 0
+        assert fleet.results.exists() is False
+        assert "task loanasync:approve is paused" in fleet.log.read_text(encoding="utf-8")
+    with fleet.worker(), fleet.worker(auth_token="old-token"):
+        assert {(await fleet.result(task))["status"] for task in tasks} == {"approved"}
+    assert sum(each.status == 201 for each in posts(served)) == 20
+
+
+async def test_denied_message_becomes_a_dead_letter_that_can_be_replayed(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 3, approved(), tries=3)
+    async with queue.open():
+        (task,) = await queue.put(CUSTOMERS[0])
+        (letter,) = await queue.letters(1)
+        assert (letter.task, letter.task_id) == ("loanasync:approve", task)
+        assert queue.statuses() == []
+        assert CUSTOMERS[0] not in repr(letter)
+        async with letters_of(url, queue.name) as letters:
+            assert await letters.replay(letter)
+            assert not await letters.replay(letter)
+            await until(lambda: queue.statuses() == ["approved"])
+            assert await letters.list() == []
+    assert queue.shop.script.left == 0
+
+
+async def test_replayed_message_has_all_its_tries_again(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[not_connected()] * 3, approved(), tries=2)
+    async with queue.open():
+        await queue.put(CUSTOMERS[0])
+        (letter,) = await queue.letters(1)
+        async with letters_of(url, queue.name) as letters:
+            await letters.replay(letter)
+        await until(lambda: queue.statuses() == ["approved"])
+
+
+async def test_five_denials_in_a_row_pause_the_worker(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 4, approved(), *[denied()] * 5, base=60, cap=60)
+    async with queue.open() as working:
+        await queue.put(*CUSTOMERS)
+        async with asyncio.timeout(60):
+            await working
+    assert queue.statuses() == ["approved"]
+    assert queue.shop.script.left == 0
+    assert "AccessDeniedError (status 403) for 5 customers in a row" in caplog.text
+    assert not any(each in caplog.text for each in CUSTOMERS)
+
+
+async def test_denials_of_one_customer_pause_nothing(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 6, approved())
+    async with queue.open() as working:
+        await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+        assert not working.done()
+
+
+async def test_wrong_configuration_pauses_at_once_and_keeps_the_message(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(url, tmp_path, approved(), tries=1)
+
+    async def later(*_: Any, **__: Any) -> None:
+        raise ConfigurationError("ledger", "has entries of a later version")
+
+    async with queue.open() as working:
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteLedger, "get", later)
+            patch.setattr(SqliteLedger, "claim", later)
+            await queue.put(*CUSTOMERS[:3])
+            async with asyncio.timeout(60):
+                await working
+    assert queue.statuses() == []
+    assert len(queue.shop.script.sent) == 0
+
+
+async def test_paused_shop_leaves_the_other_shops_of_its_worker_alone(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 5)
+    (tmp_path / "other").mkdir()
+    other = Shop(*[approved()] * 3, ledger=SqliteLedger(tmp_path / "other" / "decisions.db"))
+    register(queue.broker, other.client, name="other", redelivery=600)
+    async with queue.open() as working:
+        await queue.put(*CUSTOMERS[:5])
+        await until(lambda: queue.shop.script.left == 0)
+        await queue.put(*CUSTOMERS[:3], task="other")
+        await until(lambda: queue.statuses() == ["approved"] * 3)
+        assert not working.done()
+    assert len(queue.shop.script.sent) == 5
+
+
+async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, tries=2)
+    async with queue.open():
+        (task,) = await queue.put(FISCAL_CODE, task="another shop's")
+        (letter,) = await queue.letters(1)
+    assert (letter.task, letter.task_id) == ("another shop's", task)
+
+
+async def test_dead_letters_of_no_queue_are_an_error(url: str) -> None:
+    async with letters_of(url, "nowhere") as letters:
+        with pytest.raises(NoQueueError, match="no queue nowhere"):
+            await letters.list()
+
+
+async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server, tmp_path: Path) -> None:
+    """JetStream delivers it no more, and its advisory says so; nobody has to be alive for that."""
+    queue = Queue(nats.url, tmp_path, tries=2)
+    queue.broker = broker_of(queue.url, queue.name, redelivery=0.2)
+    register(queue.broker, queue.shop.client, redelivery=600, tries=2)
+    await queue.broker.startup()
+    await queue.put(FISCAL_CODE)
+    deliveries = queue.broker.listen()
+    for _ in range(2):
+        await anext(deliveries)  # and nobody finishes it
+    looking = asyncio.ensure_future(anext(deliveries))
+    (letter,) = await queue.letters(1)
+    looking.cancel()
+    await asyncio.wait([looking])
+    await queue.broker.shutdown()
+    assert letter.reason == "delivered 2 times"
