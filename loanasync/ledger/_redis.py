@@ -198,7 +198,7 @@ class _Server:
         return await self.client.register_script(script)(keys=names, args=arguments)
 
     async def _check(self) -> None:
-        from redis.exceptions import ResponseError  # noqa: PLC0415  (needs its extra)
+        from redis.exceptions import BusyLoadingError, ResponseError  # noqa: PLC0415  (needs its extra)
 
         if self._is_checked:
             return
@@ -209,11 +209,11 @@ class _Server:
         if told.get("maxmemory_policy", "").startswith("allkeys"):
             raise _unsafe("may evict decisions", "set its maxmemory-policy to noeviction")
         if told.get("aof_enabled") == 0:
+            # It is off, too, while the server loads its data or synchronizes as a replica.
+            if told.get("loading") or await self._setting("appendonly") == "yes":
+                raise BusyLoadingError("the server is starting")
             raise _unsafe("forgets decisions when it ends", "set its appendonly to yes")
-        try:
-            when = (await self.client.config_get("appendfsync")).get("appendfsync", "always")
-        except ResponseError:  # as above; where others keep the server, nobody may
-            when = "always"
+        when = await self._setting("appendfsync") or "always"
         if when != "always":
             LOGGER.warning(
                 "the ledger's server writes to the disk late (appendfsync %s): what it said last is lost "
@@ -221,6 +221,16 @@ class _Server:
                 when,
             )
         self._is_checked = True
+
+    async def _setting(self, name: str) -> str:
+        """Return a setting of the server; empty if this user may not read it."""
+        from redis.exceptions import ResponseError  # noqa: PLC0415  (needs its extra)
+
+        try:
+            found = (await self.client.config_get(name)).get(name)
+        except ResponseError:  # where others keep the server, nobody may
+            return ""
+        return found or ""
 
 
 def _unsafe(what: str, mend: str) -> ConfigurationError:

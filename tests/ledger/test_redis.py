@@ -79,6 +79,45 @@ async def test_a_server_that_writes_late_is_warned_of_once(
             assert caplog.text.count("appendfsync everysec") == warnings
 
 
+async def test_server_that_loads_its_data_is_unavailable_and_not_unsafe() -> None:
+    """While it loads, INFO says that append-only files are off."""
+    with ledger_on(key_load_delay="200") as (server, opener):
+        async with Redis.from_url(server.url) as client, client.pipeline() as many:
+            for number in range(20_000):
+                many.set(f"other {number}", "x")
+            await many.execute()
+        await asyncio.to_thread(server.kill)
+        starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+        shop, seen = Shop(approved(), ledger=opener()), set()
+        while not starting.done():
+            ended = await shop.comes_to()
+            seen.add(getattr(ended, "cause_type", type(ended).__name__))
+        await starting
+        assert seen - {"Approved"} <= {"BusyLoadingError", "ConnectionError", "TimeoutError"}
+        assert "BusyLoadingError" in seen
+        assert isinstance(await shop.approve(), Approved)
+        await shop.ledger.aclose()
+
+
+async def test_server_whose_append_only_file_is_off_for_a_while_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a replica that synchronizes: the setting is on, the file is not."""
+    info = Redis.info
+
+    async def without_file(self: Any, *args: Any) -> Any:
+        return {**await info(self, *args), "aof_enabled": 0}
+
+    with ledger_on() as (_, opener):
+        shop = Shop(approved(), ledger=opener())
+        with monkeypatch.context() as patch:
+            patch.setattr(Redis, "info", without_file)
+            with pytest.raises(LedgerUnavailableError, match="BusyLoadingError"):
+                await shop.approve()
+        assert isinstance(await shop.approve(), Approved)
+        await shop.ledger.aclose()
+
+
 @pytest.mark.parametrize("forbidden", [["-config"], ["-config", "-info"]])
 async def test_where_nobody_may_ask_how_the_server_is_set_up_the_shop_is_trusted(
     forbidden: list[str], valkey: Valkey, caplog: pytest.LogCaptureFixture
