@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from urllib.parse import unquote_to_bytes
 
 __all__ = ["Redactor", "is_made_of"]
@@ -22,6 +22,7 @@ _RUN = 12  # letters of a value in a row that are hidden also within words
 _RUN_OF_CODE = 8  # the same, of a code or a number
 _WORD = 4  # a shorter value is hidden only where it stands as one word
 _SHORTEST = 2
+_MOST_NAMES = 8
 _MOST_WORDS = 6  # values with more words are prose, whose words stand in innocent texts, too
 
 # spec §2.1: of the order and of nobody; a limit that equals one of them must stay readable.
@@ -37,6 +38,10 @@ _DATE = re.compile(
     r"([0-9]{4})\D([0-9]{1,2})(?:\D([0-9]{1,2}))?(?:[T ].{,40})?"
     r"|(?:([0-9]{1,2})\D)?([0-9]{1,2})\D([0-9]{4})"
 )
+# Omocodia replaces digits by letters where two people would have the same code.
+_DIGITS = str.maketrans("LMNPQRSTUV", "0123456789")
+_LETTERS_OF_MONTHS = "ABCDEHLMPRST"
+_FISCAL_CODE = re.compile("[A-Z]{6}([0-9L-NP-V]{2})([A-EHLMPRST])([0-9L-NP-V]{2})[A-Z][0-9L-NP-V]{3}[A-Z]")
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september"),
     *("october", "november", "december"),
@@ -70,6 +75,7 @@ class Redactor:
         self._words: set[str] = set()  # hidden between the ends of words
         self._upper: set[str] = set()
         self._is_too_much = False
+        names: list[str] = []
         left = _MOST
         for name, value in _values(sent):
             left -= _COST_OF_DATE if _DATE.fullmatch(value) else _COST_OF_VALUE
@@ -78,6 +84,10 @@ class Redactor:
                 self._is_too_much = True
                 break
             self._add(name, value[:_LONGEST_VALUE])
+            if _NAMES.search(name) and len(names) < _MOST_NAMES:
+                names.append(_letters(value[:_LONGEST_VALUE]))
+        for both in permutations(names, 2):  # as in a name of a user
+            self._add_form("".join(both), _WORD, is_code=False)
         self._run_sizes = sorted({*map(len, self._runs)})
         self._word_sizes = sorted({*map(len, self._words)})
 
@@ -89,7 +99,7 @@ class Redactor:
         # In lower case, so short a text is more often a word such as "no" than a name.
         shortest = _SHORTEST if is_name or value != value.lower() else _WORD
         is_code = len(value.split()) == 1
-        for form in (*map(_letters, _forms(value)), *_dates(value)):
+        for form in (*map(_letters, _forms(value)), *_dates(value), *_birthdays(value)):
             self._add_form(form, shortest, is_code=is_code)
         own = _MAIL_END.sub("", value) if "@" in value else value
         words = re.findall(r"\w+", own)
@@ -213,6 +223,16 @@ def _dates(value: str) -> set[str]:
     if other is None:
         return set(_orders(year, one, None))
     return {*_orders(year, one, other), *_orders(year, other, one)}
+
+
+def _birthdays(value: str) -> set[str]:
+    """Return the date of birth that a fiscal code has: year, month, and day, with 40 more for women."""
+    found = _FISCAL_CODE.fullmatch(value.strip().upper())
+    if found is None:
+        return set()
+    year, day = found[1].translate(_DIGITS), int(found[3].translate(_DIGITS)) % 40
+    month = _LETTERS_OF_MONTHS.index(found[2]) + 1
+    return {form for century in ("19", "20") for form in _orders(century + year, str(month), str(day))}
 
 
 def _orders(year: str, month: str, day: str | None) -> Iterator[str]:

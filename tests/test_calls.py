@@ -235,7 +235,7 @@ def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
     said["errors"]["3330000000"] = ["x"]  # type: ignore[index]
     error = read(APPROVE, 400, said)
     assert [(each.wire_name, each.message) for each in error.problems] == [
-        ("email", "*** is taken by *** ***"),
+        ("email", "*** is taken by ***"),
         ("fiscalCode", "*** with ***"),
         ("address", "approval of ***"),
         ("***", "x"),

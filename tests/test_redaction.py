@@ -124,6 +124,19 @@ def test_redactor_text_without_values_stays(text: str) -> None:
     assert redacted(text) == text
 
 
+@pytest.mark.parametrize("code", ["TSTXYZ80L43A000A", "TSTXYZULLQPALLLZ", "tstxyz80l43a000a"])
+def test_redactor_date_of_birth_in_the_fiscal_code_is_removed(code: str) -> None:
+    """Of a woman, born on the third of July 1980; in the second code all digits are letters."""
+    for text in ("03/07/1980", "1980-07-03", "3 luglio 1980", "July 3, 1980", "3.7.80"):
+        assert redacted(f"born {text}: too young", code) == "born ***: too young"
+    assert redacted("born 04/07/1980", code) == "born 04/07/1980"
+
+
+def test_redactor_names_written_as_one_word_are_removed() -> None:
+    sent = {"firstname": "Bo", "lastname": "Lee"}
+    assert redacted("bolee, user LEEBO.", sent) == "***, user ***."
+
+
 def test_redactor_words_of_prose_stay() -> None:
     """Only the whole text and long parts of it are removed."""
     prose = "please send the contract by mail to the office"
