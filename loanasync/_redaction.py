@@ -125,6 +125,8 @@ class Redactor:
         if plain is None or self._is_too_much:
             return _MASK
         shown = "".join(self._parts(plain, is_cut=is_cut))
+        if shown == plain:  # nothing was removed, so it stays as the service wrote it
+            shown = text
         printable = "".join(character if character.isprintable() else " " for character in shown)
         return printable if len(printable) <= longest else printable[: longest - 1] + "…"
 

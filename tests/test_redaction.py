@@ -118,6 +118,7 @@ def test_redactor_value_with_other_signs_is_removed(text: str, shown: str) -> No
         "Via e-mail, 12 or 5 times, L.I.",
         "Il valore è già usato",
         "50% & more, a < b, C:\\data",
+        "50%25 &amp; more, a &lt; b, C:\\new, \\u0061",
     ],
 )
 def test_redactor_text_without_values_stays(text: str) -> None:
