@@ -157,7 +157,7 @@ class Call:
 
     @property
     def sent(self) -> tuple[object, ...]:
-        """What was sent of the customer and of the shop: the service may repeat it.
+        """Values of the customer and of the shop that were sent: the service may repeat them.
 
         Raises:
             Malformed: The body is nested more deeply than can be read.

@@ -66,7 +66,7 @@ class Redactor:
 
     Example:
         >>> redacted = Redactor({"lastname": "D'Amicò", "mobilePhone": "3331234567"})
-        >>> redacted("D&#39;AMICO' has 333-123.4567", longest=60)
+        >>> redacted("D&#39;AMICO has 333-123.4567", longest=60)
         '*** has ***'
     """
 

@@ -362,7 +362,7 @@ def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
 def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: int) -> None:
-    """What was sent cannot be removed from the messages."""
+    """Its values could not be removed from the messages."""
     for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
         error = read(evolve(call, body=b"[" * 5_000), status, errors(city=["no"]))
         assert error.status == status

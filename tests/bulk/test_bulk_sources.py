@@ -75,7 +75,7 @@ async def test_source_that_fails_is_raised_after_all_results(
     kind: type[BaseException], make: Any, options: dict[str, Any]
 ) -> None:
     if (kind, make) in [(StopIteration, Now), (StopAsyncIteration, Later)]:
-        return  # the end of such rows
+        return  # these end the rows
     desk, read = Desk(), list[RowResult]()
     task = asyncio.create_task(read_all(read, bulk(desk.approve, make(kind("gone")), **options)))
     await settled()

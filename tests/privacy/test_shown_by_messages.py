@@ -4,7 +4,7 @@ import html
 import json
 import unicodedata
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import date
 from typing import Any
 from urllib.parse import quote, unquote
@@ -106,7 +106,7 @@ async def call(operation: str, status: int, body: bytes, seen: Seen) -> None:
     headers = {"X-Request-Id": f"r-{b64encode(body[:9]).decode()}", "Location": f"https://x.example/{CODE}"}
     ledger = MemoryLedger()
     client = scripted_client(reply(status, body, headers), ledger=ledger, retry=ONCE, **seen.providers)
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "approve": lambda: client.approve(CODE, REQUEST),
         "complete": lambda: client.complete(CODE, DATA),
         "create_request": lambda: client.create_request(PAYLOAD),
