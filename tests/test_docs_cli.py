@@ -76,6 +76,7 @@ def test_what_the_page_on_settling_types_can_be_typed(
         "ledger resolve c7ee1cbfc005": 0,
         "ledger import-orphans": 0,
         "ledger ls --state": 0,
+        "ledger ls --without-redirect": 0,
         "ledger export -o": 0,
         "ledger purge --older-than": 0,
     }

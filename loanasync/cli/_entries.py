@@ -28,7 +28,10 @@ ADVICE = {
     State.APPROVED: "decided, for ever",
     State.REFUSED: "decided, for ever",
 }
-CORRECTION = "a person said so; to correct it: loanasync ledger resolve {key}"
+CORRECTION = (
+    "a person stated this; if it is wrong: loanasync ledger resolve {key}"
+    ' --as approved|refused|released|held|unknown --note "ticket 17"'
+)
 
 
 def when(seconds: float) -> str:

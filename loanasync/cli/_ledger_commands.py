@@ -21,9 +21,10 @@ from loanasync.cli._entries import answer_of, facts_of, line_of, story_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
 from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
-from loanasync.ledger import Entry, State, import_orphans
+from loanasync.ledger import Entry, State
 from loanasync.ledger._keys import key_of
 from loanasync.ledger._policy import default_spools
+from loanasync.ledger._spool import import_from
 from loanasync.ledger._sweeping import sweep as sweep_ledger
 
 __all__ = ["LEDGER", "app"]
@@ -163,10 +164,10 @@ def resolve(
 ) -> None:
     """Settle approvals of unknown outcome with what the service says of them, or correct a mistake.
 
-    Without KEY, goes through all that are unknown or lost, and asks for each. No decision of the service is
-    overwritten. A mistake of a person is corrected, and the earlier state is kept in the history.
-    Ends with 0 when all are settled, 1 when one could not be, 2 when nothing was done, 3 when one was
-    skipped.
+    Run `loanasync ledger import-orphans` on every machine before: a response may be in a file. Without KEY,
+    goes through all that are unknown or lost, and asks for each. No decision of the service is overwritten.
+    A mistake of a person is corrected, and the earlier state is kept in the history. Ends with 0 when all
+    are settled, 1 when one could not be, 2 when nothing was done, 3 when one was skipped.
 
     Example: loanasync ledger resolve 3f2a9c17d0b4 --as refused --note "ticket 17" --ledger decisions.db
     """
@@ -175,7 +176,9 @@ def resolve(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--note") from None
     if word is not None and not (keys and said):
-        raise typer.BadParameter("needs KEY, and --note for who says so", param_hint="--as")
+        given = " ".join(keys or ["KEY"])
+        told = f'needs KEY and --note: loanasync ledger resolve {given} --as {word.value} --note "ticket 17"'
+        raise typer.BadParameter(told, param_hint="--as")
 
     def work(use: Opened) -> Exit:
         entries = [use.entry(key) for key in keys] if keys else _open(use)
@@ -189,7 +192,7 @@ def resolve(
 
 
 def _open(use: Opened) -> list[Entry]:
-    return sorted(use.entries(*OPEN), key=lambda entry: entry.changed)
+    return sorted(use.entries(*OPEN), key=lambda entry: (entry.changed, entry.key))
 
 
 @app.command()
@@ -285,24 +288,37 @@ def export(
 def bring_orphans(
     ledger: Name,
     folder: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Where they are, if not where clients put them."),
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder that clients were given as LedgerPolicy(spool=...); may be given again.",
+        ),
     ] = None,
 ) -> None:
     """Bring answers to the ledger that it could not take when they came, and delete their files.
 
-    Ends with 1 when files were left: they are no answers, or contradict the ledger.
+    Run it on every machine with clients, before `loanasync ledger resolve`. A file that cannot be imported
+    is left and listed, and the next one follows. Ends with 1 when files were left: they cannot be read, hold
+    something else, or contradict the ledger.
 
     Example: loanasync ledger import-orphans --ledger decisions.db
     """
 
     def work(use: Opened) -> Exit:
-        brought = use.run(import_orphans(use.ledger, folder))
-        folders = default_spools() if folder is None else (folder,)
-        left = sum(len([*each.glob("*.json")]) for each in folders)
-        _say(
-            f"{brought:,} answers were brought to the ledger" + (f", {left:,} files are left" if left else "")
-        )
-        return Exit.FAILED if left else Exit.DECIDED
+        folders = folder or default_spools()
+        done = use.run(import_from(use.ledger, folders))
+        for each in done.left:
+            typer.echo(f"{each.path}: {each.reason}")
+        _say(f"looked into {', '.join(str(each) + _absence(each) for each in folders)}")
+        if not folder:
+            _say("clients with LedgerPolicy(spool=...) write elsewhere: name their folders with --folder")
+        left = f", {len(done.left):,} files are left" if done.left else ""
+        _say(f"{done.number:,} answers were brought to the ledger{left}")
+        return Exit.FAILED if done.left else Exit.DECIDED
 
     _with(ledger, work)
+
+
+def _absence(folder: Path) -> str:
+    return "" if folder.exists() else " (not there)"

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 
 import typer
 
@@ -10,11 +12,17 @@ from loanasync.cli._entries import line_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import Opened, short
 from loanasync.ledger import Entry, State, resolve
+from loanasync.ledger._policy import default_spools
+from loanasync.ledger._spool import orphans_in
 
 __all__ = ["OPEN", "Word", "note_that_is_safe", "settle", "settle_by_asking"]
 
 OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
 _SETTLED = frozenset({*OPEN, State.HELD})
+_KEPT_OPEN = (State.UNKNOWN, State.HELD)  # a response can still come to the ledger
+_IN_FILE = (
+    "its response may be in {file}: loanasync ledger import-orphans, or move a file away that this leaves"
+)
 _PERSONAL = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
 
 
@@ -53,6 +61,9 @@ def note_that_is_safe(note: str) -> str:
 def settle(use: Opened, entry: Entry, word: Word, note: str, say: Callable[[str], object]) -> Exit:
     """Write what a person said of an entry; correct the entry if a person decided or released it."""
     state = State(word.value)
+    if state not in _KEPT_OPEN and (file := _file_of(entry)) is not None:
+        say(f"{short(entry.key)} stays {entry.state.value}: {_IN_FILE.format(file=file)}")
+        return Exit.FAILED
     corrects = entry.is_correctable and entry.state is not state
     if entry.state in _SETTLED or corrects:
         entry = use.run(resolve(use.ledger, entry, state, note))
@@ -60,21 +71,41 @@ def settle(use: Opened, entry: Entry, word: Word, note: str, say: Callable[[str]
         more = ": corrected; the earlier state is kept in the history" if corrects else ""
         say(f"{short(entry.key)} is {state.value}{more}")
         return Exit.DECIDED
-    why = {
+    why = _finality(entry) or "another person settled it meanwhile; look at it, then give the command again"
+    say(f"{short(entry.key)} stays {entry.state.value}: {why}")
+    return Exit.FAILED
+
+
+def _finality(entry: Entry) -> str | None:
+    """Return why a person cannot change an entry; None if they can."""
+    if entry.state in _SETTLED or entry.is_correctable:
+        return None
+    return {
         State.INFLIGHT: "somebody is asking now: wait for the end of the lease",
         State.RELEASED: "it was never evaluated: there is nothing to settle",
     }.get(entry.state, "a decision of the service is never overwritten")
-    if entry.is_correctable:
-        why = "another person settled it meanwhile; look at it, then give the command again"
-    say(f"{short(entry.key)} stays {entry.state.value}: {why}")
-    return Exit.FAILED
+
+
+def _file_of(entry: Entry) -> Path | None:
+    """Return a file of this machine with a response for an entry, where clients without ``spool=`` put it."""
+    for folder in default_spools():
+        with suppress(OSError):
+            for file in orphans_in(folder, entry.key):
+                return file
+    return None
 
 
 def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str, say: Callable[[str], object]) -> Exit:
     """Go through entries with a person; what they skip stays as it is."""
     worst = Exit.DECIDED
-    for number, entry in enumerate(entries, 1):
+    for number, listed in enumerate(entries, 1):
+        entry = use.run(use.ledger.get(listed.key)) or listed  # others may have settled it since
         say(f"{number} of {len(entries)}: {line_of(entry)}")
+        file = _file_of(entry)
+        if why := _finality(entry) or (file and _IN_FILE.format(file=file)):
+            say(f"{short(entry.key)} stays {entry.state.value}: {why}")
+            worst = max(worst, Exit.FAILED)
+            continue
         answer = _answer()
         if answer == "q":
             return Exit.UNKNOWN

@@ -18,8 +18,9 @@ from loanasync.ledger._formats import FORMAT
 from loanasync.ledger._policy import default_spools
 from loanasync.ledger._protocol import DecisionLedger
 
-__all__ = ["Orphan", "has_more", "import_orphans", "spool"]
+__all__ = ["Orphan", "has_more", "import_from", "import_orphans", "orphans_in", "spool"]
 
+_NAMED = 12  # characters of the key with which the name of a file begins
 _LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
 
 
@@ -81,7 +82,7 @@ def _write(folder: Path, orphan: Orphan) -> Path:
             file.write(orphan.as_json())
             file.flush()
             os.fsync(file.fileno())
-        whole = folder / f"{orphan.key[:12]}-{token_hex(8)}.json"
+        whole = folder / f"{orphan.key[:_NAMED]}-{token_hex(8)}.json"
         Path(name).replace(whole)  # from here on an import sees it, whole
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -99,11 +100,29 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+@frozen
+class Left:
+    """A file or folder that was not imported, and the reason."""
+
+    path: Path
+    reason: str
+
+
+@frozen
+class Import:
+    """The result of an import: the number of responses that the ledger has now, and what is left."""
+
+    number: int
+    left: tuple[Left, ...]
+
+
 async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = None) -> int:
     """Bring answers that lie in files to the ledger, and delete the files of those that are there.
 
-    A decision lands however late it comes; one that is in the ledger already stays as it is. A file that is
-    no answer, or contradicts the ledger, is left and told of in the log. To be done again does no harm.
+    A decision lands however late it comes; one that is in the ledger already stays as it is. A file that
+    cannot be read, is no answer, or contradicts the ledger is left and named in the log, and the next one
+    follows. To be done again does no harm. Run it on every machine, and for each folder that a client was
+    given as ``LedgerPolicy(spool=...)``, before a person resolves entries.
 
     Args:
         ledger: The ledger, working again.
@@ -119,23 +138,66 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
         ...     run(import_orphans(MemoryLedger(), folder))
         0
     """
-    files = await asyncio.to_thread(_files, folder)
-    return sum([await _brought(ledger, file) for file in files])
+    folders = await asyncio.to_thread(default_spools) if folder is None else (Path(folder),)
+    done = await import_from(ledger, folders)
+    for each in done.left:
+        LOGGER.warning("%s was not imported: %s", each.path.name, each.reason)
+    return done.number
 
 
-def _files(given: str | Path | None) -> list[Path]:
-    folders = default_spools() if given is None else (Path(given),)
-    return [file for folder in folders for file in sorted(folder.glob("*.json"))]
+async def import_from(ledger: DecisionLedger, folders: Iterable[Path]) -> Import:
+    """Import the files of several folders as `import_orphans` does, without log."""
+    number, left = 0, []
+    for folder in folders:
+        try:
+            files = await asyncio.to_thread(orphans_in, folder)
+        except OSError as error:
+            left.append(Left(folder, _reason(error)))
+            continue
+        for file in files:
+            try:
+                reason = await _brought(ledger, file)
+            except FileNotFoundError:  # another import has brought it meanwhile
+                continue
+            except Exception as error:  # noqa: BLE001  (of the file's content, unless the ledger fails, too)
+                await ledger.get("")
+                reason = _reason(error)
+            if reason:
+                left.append(Left(file, reason))
+            else:
+                number += 1
+    return Import(number, tuple(left))
 
 
-async def _brought(ledger: DecisionLedger, file: Path) -> bool:
+def orphans_in(folder: Path, key: str = "") -> list[Path]:
+    """Return the files of a folder that may hold a response; none where the folder does not exist.
+
+    Args:
+        folder: The folder.
+        key: Key of an entry, for the files of this entry alone.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    # A file whose writer was killed before it had its name can be whole.
+    kinds = (".json",) if key else (".json", ".part")
+    try:
+        files = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [file for file in files if file.suffix in kinds and file.name.startswith(key[:_NAMED])]
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+async def _brought(ledger: DecisionLedger, file: Path) -> str:
+    """Bring a response to the ledger. Return the reason why it is left, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
-    except FileNotFoundError:  # another import has brought it meanwhile
-        return False
     except ValueError:
-        LOGGER.warning("%s is no answer of ours: left where it is", file.name)
-        return False
+        return "it is not whole, or holds something else"
     if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
         # A settlement has no subject, so a claim makes the entry. If another claim was first, that one stays.
         await ledger.claim(
@@ -150,17 +212,14 @@ async def _brought(ledger: DecisionLedger, file: Path) -> bool:
         orphan.key, token=orphan.token, payload=orphan.payload, settlement=orphan.settlement
     )
     if entry.state is not orphan.settlement.state:
-        LOGGER.warning("%s contradicts the ledger: left where it is", file.name)
-        return False
+        return f"it contradicts the ledger, where the entry is {entry.state.value}"
     if has_more(orphan.settlement, entry):
-        LOGGER.warning(
-            "%s not deleted: a person decided first, and the ledger does not have this response; "
-            "resolve the entry as unknown, then import again",
-            file.name,
+        return (
+            "a person decided first, and the ledger does not have this response: "
+            "resolve the entry as unknown, then import again"
         )
-        return False
     await asyncio.to_thread(file.unlink, missing_ok=True)
-    return True
+    return ""
 
 
 def has_more(settlement: Settlement, entry: Entry) -> bool:

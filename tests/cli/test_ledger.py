@@ -201,8 +201,8 @@ def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--as", "held"), "needs KEY, and --note"),
-        ((key("lost"), "--as", "held"), "needs KEY, and --note"),
+        (("--as", "held"), 'needs KEY and --note: loanasync ledger resolve KEY --as held --note "ticket 17"'),
+        ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
         ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not name a customer"),
         ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not name a customer"),
         ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),

@@ -83,7 +83,10 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     ]
     history = [text.split("  ", 1)[1].split() for name, text in told if name == "history"]
     assert history == [["unknown", "service", "n"], ["approved", "person", "ticket", "17"]]
-    assert told[-1][1] == f"a person said so; to correct it: loanasync ledger resolve {key('scoped')[:12]}"
+    assert told[-1][1] == (
+        f"a person stated this; if it is wrong: loanasync ledger resolve {key('scoped')[:12]}"
+        ' --as approved|refused|released|held|unknown --note "ticket 17"'
+    )
     facts = json.loads(ask("show", file, key("scoped"), "--json").stdout)
     assert (facts["scope"], facts["source"], facts["has_answer"]) == ("spring", "person", False)
     assert [(each["state"], each["source"], each["note"]) for each in facts["history"]] == [

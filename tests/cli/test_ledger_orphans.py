@@ -1,0 +1,173 @@
+"""Orphan files from the command line: every folder is named, and no response in a file is decided over."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgerfile import ask, entries, key, one_of_each, put, states, using
+
+from loanasync.ledger import DecisionLedger, Settlement, State
+from loanasync.ledger._spool import Orphan, spool
+
+REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "decisions.db"
+    one_of_each(made)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of clients without `spool=`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path / "state" / "loanasync" / "orphans"
+
+
+def orphan(folder: Path, file: Path, name: str) -> Path:
+    entry = entries(file)[name]
+    left = Orphan(key=entry.key, token=entry.token, payload=entry.payload, settlement=REFUSED)
+    written = spool([folder], left)
+    assert written is not None
+    return written
+
+
+def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: Path, tmp_path: Path) -> None:
+    done = ask("import-orphans", file)
+    assert done.exit_code == 0
+    spare = tmp_path / "loanasync-orphans"
+    assert done.stderr.splitlines() == [
+        f"looked into {folder} (not there), {spare} (not there)",
+        "clients with LedgerPolicy(spool=...) write elsewhere: name their folders with --folder",
+        "0 answers were brought to the ledger",
+    ]
+    others = [tmp_path / "a", tmp_path / "b"]
+    for each, name in zip(others, ("unknown", "lost"), strict=True):
+        orphan(each, file, name)
+    done = ask("import-orphans", file, *(word for each in others for word in ("--folder", each)))
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        f"looked into {others[0]}, {others[1]}",
+        "2 answers were brought to the ledger",
+    ]
+    assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
+
+
+def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Path) -> None:
+    orphan(folder, file, "unknown")
+    (folder / "0-directory.json").mkdir()
+    (folder / "1-deep.json").write_text("[" * 200_000)
+    (folder / "2-cut.part").write_text("{")
+    content = orphan(folder, file, "lost").read_text()
+    (folder / "3-surrogate.json").write_text(content.replace(key("lost"), "\\ud800"))
+    done = ask("import-orphans", file)
+    assert done.exit_code == 1
+    told = {
+        line.partition(": ")[0].rpartition("/")[2]: line.partition(": ")[2]
+        for line in done.stdout.splitlines()
+    }
+    assert told == {
+        "0-directory.json": "Is a directory",
+        "1-deep.json": "RecursionError",
+        "2-cut.part": "it is not whole, or holds something else",
+        "3-surrogate.json": "UnicodeEncodeError",
+    }
+    assert done.stderr.endswith("2 answers were brought to the ledger, 4 files are left\n")
+    assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+def test_import_from_a_folder_that_it_cannot_read_fails(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(folder, file, "unknown")
+    listed = Path.iterdir
+
+    def forbidden(path: Path) -> Any:
+        if path == folder:  # the rights of a file do not keep root from reading it
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    done = ask("import-orphans", file)
+    assert (done.exit_code, done.stdout) == (1, f"{folder}: Permission denied\n")
+    assert done.stderr.endswith("0 answers were brought to the ledger, 1 files are left\n")
+
+
+def test_import_ends_when_the_ledger_fails(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan(folder, file, "unknown")
+    reads: list[str] = []
+
+    async def get(_: object, name: str) -> None:
+        reads.append(name)
+        if len(reads) > 1:
+            raise ConnectionError
+
+    async def settle(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", get)
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", settle)
+    done = ask("import-orphans", file)
+    assert (done.exit_code, done.stderr) == (2, "the ledger cannot be used (ConnectionError)\n")
+
+
+@pytest.mark.parametrize("word", ["approved", "refused", "released"])
+def test_resolve_decides_nothing_while_a_response_is_in_a_file(file: Path, folder: Path, word: str) -> None:
+    written = orphan(folder, file, "unknown")
+    for done in (
+        ask("resolve", file, key("unknown"), "--as", word, "--note", "ticket 17"),
+        ask("resolve", file, key("unknown"), given=f"{word[0]}\nticket 17\n"),
+    ):
+        assert done.exit_code == 1
+        assert (
+            f"stays unknown: its response may be in {written}: loanasync ledger import-orphans" in done.stderr
+        )
+        assert "What does the service say" not in done.stderr
+    assert states(file)["unknown"] == "unknown"
+    assert ask("resolve", file, key("unknown"), "--as", "held", "--note", "ticket 17").exit_code == 0
+    assert ask("import-orphans", file).exit_code == 0
+    assert states(file)["unknown"] == "refused"
+
+
+def test_resolve_asks_only_about_entries_that_can_be_changed(file: Path, folder: Path) -> None:
+    assert not folder.exists()
+    using(file, lambda ledger: put(ledger, "said", State.REFUSED, note="ticket 5", source="person"))
+    names = ("approved", "inflight", "released", "said", "held")
+    done = ask("resolve", file, *map(key, names), given="a\nticket 17\nr\nticket 18\n")
+    assert done.exit_code == 1
+    assert done.stderr.count("What does the service say") == 2
+    for name, why in {
+        "approved": "a decision of the service is never overwritten",
+        "inflight": "somebody is asking now: wait for the end of the lease",
+        "released": "it was never evaluated: there is nothing to settle",
+    }.items():
+        assert f"{key(name)[:12]} stays {name}: {why}" in done.stderr
+    assert (states(file)["said"], states(file)["held"]) == ("approved", "refused")
+
+
+def test_resolve_does_not_ask_about_an_entry_that_was_decided_since(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not folder.exists()
+    answers = iter("ssr")
+
+    late = Settlement(state=State.APPROVED, status=201, body=b"{}")
+
+    async def decide(ledger: DecisionLedger) -> None:
+        async for entry in ledger.scan():
+            await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
+
+    def meanwhile(*_: object, **__: object) -> str:
+        """Decide the other entries while the person thinks about the first one."""
+        using(file, decide)
+        return next(answers)
+
+    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    done = ask("resolve", file, "--note", "ticket 17")
+    assert done.stderr.count("stays approved: a decision of the service is never overwritten") == 2
+    assert "".join(answers) == "sr", "one question"
