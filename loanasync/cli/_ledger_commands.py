@@ -23,7 +23,7 @@ from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened,
 from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
 from loanasync.ledger import Entry, State
 from loanasync.ledger._keys import key_of
-from loanasync.ledger._policy import default_spools
+from loanasync.ledger._policy import default_spools, spools_of_others
 from loanasync.ledger._spool import import_from
 from loanasync.ledger._sweeping import sweep as sweep_ledger
 
@@ -45,6 +45,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JS
 _KEY = typer.Argument(metavar="KEY", help="An entry's key, or how it begins.", show_default=False)
 _SPAN = re.compile("([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_ELSEWHERE = "clients of other users, or with LedgerPolicy(spool=...), write elsewhere: name it with --folder"
 _FORGOTTEN = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
@@ -308,14 +309,17 @@ def bring_orphans(
     def work(use: Opened) -> Exit:
         folders = folder or default_spools()
         done = use.run(import_from(use.ledger, folders))
+        others = () if folder else spools_of_others()
         for each in done.left:
             typer.echo(f"{each.path}: {each.reason}")
+        for spare in others:
+            typer.echo(f"{spare}: belongs to another user: run this command as that user, too")
         _say(f"looked into {', '.join(str(each) + _absence(each) for each in folders)}")
         if not folder:
-            _say("clients with LedgerPolicy(spool=...) write elsewhere: name their folders with --folder")
+            _say(_ELSEWHERE)
         left = f", {len(done.left):,} files are left" if done.left else ""
         _say(f"{done.number:,} answers were brought to the ledger{left}")
-        return Exit.FAILED if done.left else Exit.DECIDED
+        return Exit.FAILED if done.left or others else Exit.DECIDED
 
     _with(ledger, work)
 

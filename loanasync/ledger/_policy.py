@@ -13,7 +13,7 @@ from loanasync._display import mask
 from loanasync._events import LOGGER
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Cipher", "LedgerPolicy", "default_spools"]
+__all__ = ["Cipher", "LedgerPolicy", "default_spools", "spools_of_others"]
 
 _LEAST_KEY = 16  # bytes
 _TRIAL = b"a body to try"
@@ -63,6 +63,15 @@ def _is_anothers(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     return owner != getattr(os, "geteuid", lambda: owner)()  # Windows has none, and a folder for each user
+
+
+def spools_of_others() -> tuple[Path, ...]:
+    """Return the default folders that belong to another user, who has to import their files."""
+    try:
+        spare = Path(tempfile.gettempdir()) / _SPARE
+    except OSError:  # there is no folder for temporary files
+        return ()
+    return (spare,) if _is_anothers(spare) else ()
 
 
 @frozen(kw_only=True)

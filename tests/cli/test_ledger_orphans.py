@@ -42,7 +42,7 @@ def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: 
     spare = tmp_path / "loanasync-orphans"
     assert done.stderr.splitlines() == [
         f"looked into {folder} (not there), {spare} (not there)",
-        "clients with LedgerPolicy(spool=...) write elsewhere: name their folders with --folder",
+        "clients of other users, or with LedgerPolicy(spool=...), write elsewhere: name it with --folder",
         "0 answers were brought to the ledger",
     ]
     others = [tmp_path / "a", tmp_path / "b"]
@@ -96,6 +96,22 @@ def test_import_from_a_folder_that_it_cannot_read_fails(
     done = ask("import-orphans", file)
     assert (done.exit_code, done.stdout) == (1, f"{folder}: Permission denied\n")
     assert done.stderr.endswith("0 answers were brought to the ledger, 1 files are left\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="users of POSIX")
+def test_import_names_the_folder_of_another_user(
+    file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare = tmp_path / "loanasync-orphans"
+    orphan(spare, file, "unknown")
+    user = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    done = ask("import-orphans", file)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"{spare}: belongs to another user")
+    assert done.stderr.startswith(f"looked into {folder} (not there)\n")
+    assert ask("import-orphans", file, "--folder", spare).exit_code == 0
+    assert states(file)["unknown"] == "refused"
 
 
 def test_import_ends_when_the_ledger_fails(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
