@@ -306,15 +306,21 @@ async def test_format_1_script_leaves_an_entry_that_is_released(keys: OldKeys) -
     await ledger.aclose()
 
 
-async def test_format_1_script_that_was_cut_off_leaves_an_unknown_entry(keys: OldKeys) -> None:
+@pytest.mark.parametrize("move", ["claim", "settle"])
+async def test_format_1_script_that_was_cut_off_leaves_an_unknown_entry(keys: OldKeys, move: str) -> None:
     """An old worker that dies after its failed claim: the entry needs a person, and is listed once seen."""
     ledger = keys.ledger()
     await every(ledger)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await keys.run("claim", "fresh", "1", "t", "p", 0.0)
-    seen = await ledger.claim("fresh", token="u", payload="p", lease=60)
+    if move == "claim":
+        seen = await ledger.claim("fresh", token="u", payload="p", lease=60)
+    else:
+        lost = Settlement(state=State.LOST)
+        seen = await ledger.settle("fresh", token="u", payload="p", settlement=lost)
     assert (seen.state, seen.token) == (State.UNKNOWN, "t")
     assert (await every(ledger))["fresh"] == seen
+    assert seen in [entry async for entry in ledger.scan(State.UNKNOWN)]
     assert (await resolve(ledger, seen, State.RELEASED, "ticket 17")).state is State.RELEASED
     await ledger.aclose()
 

@@ -14,6 +14,7 @@ from servers import Postgres, Valkey
 
 from loanasync import ConfigurationError
 from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger, Settlement, SqliteLedger, State
+from loanasync.ledger import _lua as lua
 
 WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 REFUSED = Settlement(state=State.REFUSED, status=422)
@@ -134,6 +135,30 @@ async def test_redis_claim_while_the_sets_are_made_is_listed(unlisted: Unlisted)
     assert len(await keys(ledgers[0])) == 1201
     for each in ledgers:
         await each.aclose()
+
+
+async def test_redis_sets_that_were_begun_are_completed(unlisted: Unlisted) -> None:
+    """A client that died while it made them had closed the index to older clients."""
+    await unlisted.fill(1200)
+    begun = await unlisted.client.eval(
+        lua.MIGRATE,
+        2,
+        *(f"{unlisted.prefix}{name}" for name in ("entries", "index", "entry:")),
+        500,
+        unlisted.prefix,
+    )
+    assert begun == 500
+    async with unlisted.ledger() as ledger:
+        assert len(await keys(ledger, State.UNKNOWN, State.INFLIGHT)) == 1200
+        assert len(await keys(ledger)) == 1201
+
+
+async def test_redis_purge_leaves_no_name(unlisted: Unlisted) -> None:
+    async with unlisted.ledger() as ledger:
+        await ledger.settle("k", token="t", payload="p", settlement=WORD)
+        assert await ledger.purge(0) == 1
+    left = [key async for key in unlisted.client.scan_iter(f"{unlisted.prefix}*")]
+    assert left == [f"{unlisted.prefix}entries".encode()]
 
 
 @pytest.mark.parametrize("command", [("ZADD", 1, "an order"), ("RPUSH", "an order"), ("SADD", "an order")])
