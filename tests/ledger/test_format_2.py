@@ -90,6 +90,24 @@ async def test_postgres_table_without_indexes_gets_them_once(postgres: Postgres)
     await owner.close()
 
 
+async def test_postgres_statements_of_the_page_make_the_indexes(postgres: Postgres) -> None:
+    table, page = f"t{token_hex(4)}", Path(__file__).parents[2] / "docs" / "howto" / "ledger.md"
+    owner = await asyncpg.connect(postgres.url)
+    async with PostgresLedger(postgres.url, table=table) as ledger:
+        await fill(ledger)
+    made = await owner.fetch(INDEXES, table)
+    for (name,) in made:
+        await owner.execute(f"DROP INDEX {name}")
+    text = await asyncio.to_thread(page.read_text, encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("CREATE INDEX"):
+            await owner.execute(line.replace("loanasync_decisions", table))
+    async with PostgresLedger(postgres.url, table=table) as ledger:
+        await check(ledger)
+    assert await owner.fetch(INDEXES, table) == made
+    await owner.close()
+
+
 class Unlisted:
     """A ledger on Valkey as the first clients of format 2 left it."""
 
