@@ -43,7 +43,7 @@ class Meta:
     """How an answer came about: nothing personal in it, safe to log.
 
     Args:
-        status: HTTP status of the last answer. Of a decision that a person settled, the status of the response
+        status: HTTP status of the last answer. If a person settled the decision, the status of the response
             that the ledger keeps; without one, 201 if it is approved and 422 if it is refused.
         attempts: How many requests were sent for this call; more than 1 only after a 500.
         elapsed: Seconds from the call's first step to its answer, waiting and sleeping included.

@@ -112,6 +112,42 @@ def test_what_was_surely_not_sent_may_be_repeated() -> None:
     assert "may have received the request; ask it" in str(errors.ConnectError("approve", "x", "unknown", 2))
 
 
+OTHERS = ["create_request", "upload_documents", "complete"]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("operation", OTHERS)
+def test_error_text_of_other_calls_names_no_evaluation(operation: str, attempts: int) -> None:
+    """Only `approve` evaluates the customer, so no other call may have."""
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    found = [kind for kind in kinds if issubclass(kind, errors.ServiceError)]
+    assert len(found) > 8
+    for kind in found:
+        text = str(kind(operation, (), Meta(500, attempts, 0.1)))
+        known = "this customer was evaluated before" if kind is errors.AlreadyEvaluatedError else ""
+        assert "evaluat" not in text.replace(known, ""), text
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+def test_error_text_of_other_calls_says_what_may_be(operation: str) -> None:
+    first, later = (Meta(500, attempts, 0.1) for attempts in (1, 2))
+    asked = "ask it for the outcome before repeating the call"
+    assert f"the service may have carried out the call: {asked}" in str(
+        errors.SystemFaultError(operation, (), first)
+    )
+    assert "may have been carried out: ask the service" in str(errors.AccessDeniedError(operation, (), later))
+    again = str(errors.AlreadyEvaluatedError(operation, (), later, after_retry=True))
+    assert "this customer was evaluated before" in again
+
+
+def test_user_not_found_on_a_creation_asks_for_no_creation() -> None:
+    said = str(errors.UserNotFoundError("create_request", (), Meta(400, 1, 0.1)))
+    assert said == "create_request was answered with 400: check the fiscal code"
+    assert "call create_request for it first" in str(
+        errors.UserNotFoundError("approve", (), Meta(400, 1, 0.1))
+    )
+
+
 def test_service_errors_tell_status_and_attempts() -> None:
     error = errors.SystemFaultError(*SERVICE)
     assert (error.status, error.attempts, error.stopped_by) == (400, 2, "attempts")

@@ -21,8 +21,8 @@ class LoanError(Exception):
     Attributes:
         outcome: State of the operation after the call. ``not_sent``: no request left this process.
             ``not_evaluated``: the service proved that it did nothing. ``unknown``: the service may have
-            evaluated the customer. ``approved``, ``refused``: the service has decided. ``done``: the service
-            carried out an operation other than `approve`.
+            evaluated the customer or, for the other calls, carried out the call. ``approved``, ``refused``:
+            the service has decided. ``done``: the service carried out an operation other than `approve`.
         repeatable: True if a program may send the same call again unchanged.
         entry: Key of the call's entry in the ledger, None without a ledger.
 

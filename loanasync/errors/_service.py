@@ -33,7 +33,7 @@ NOT_PROCESSED = frozenset(
 )
 
 _AFTER_FAULT = (
-    "an earlier attempt of this call was answered with 500 and may have been evaluated: "
+    "an earlier attempt of this call was answered with 500 and may have been {done}: "
     "ask the service for the outcome before repeating the call"
 )
 _AFTER_UNKNOWN = (
@@ -89,10 +89,17 @@ class ServiceError(LoanError):
         """How many requests were sent for this call."""
         return self.meta.attempts
 
-    def _says(self, advice: str, after_fault: str = _AFTER_FAULT) -> str:
+    @property
+    def _may_have(self) -> str:
+        is_approval = self.operation == "approve"  # no other call evaluates the customer
+        return f"the service may have {'evaluated the customer' if is_approval else 'carried out the call'}"
+
+    def _says(self, advice: str, after_fault: str = "") -> str:
         said = f" ({listed(self.problems)})" if self.problems else ""
         # Only a 500 is ever followed by another attempt.
         is_repeat = self.meta.after_unknown and self._proves_no_evaluation
+        done = "evaluated" if self.operation == "approve" else "carried out"
+        after_fault = after_fault or _AFTER_FAULT.format(done=done)
         what = after_fault if self.attempts > 1 else _AFTER_UNKNOWN if is_repeat else advice
         return f"{self.operation} was answered with {self.status}{said}: {what}"
 
@@ -156,7 +163,8 @@ class UserNotFoundError(DomainError):
     _proves_no_evaluation = True
 
     def __str__(self) -> str:
-        return self._says("check the fiscal code, and call create_request for it first")
+        first = "" if self.operation == "create_request" else ", and call create_request for it first"
+        return self._says(f"check the fiscal code{first}")
 
 
 class ShopNotAllowedError(DomainError):
@@ -225,7 +233,7 @@ class AlreadyEvaluatedError(DomainError):
             "this customer was evaluated before: ask the service for its decision, "
             "do not request approval again"
         )
-        if self.after_retry:
+        if self.after_retry and self.operation == "approve":
             advice = (
                 "an earlier attempt of this call, answered with 500, may be the evaluation; "
                 "its decision did not arrive: ask the service for it, do not request approval again"
@@ -266,14 +274,12 @@ class CannotCompleteError(ServiceError):
     """
 
     def __str__(self) -> str:
-        return self._says(
-            "the service may have evaluated the customer: ask it for the outcome; do not repeat the call"
-        )
+        return self._says(f"{self._may_have}: ask it for the outcome; do not repeat the call")
 
 
 @define(slots=False, repr=False)
 class SystemFaultError(ServiceError):
-    """500 to the last attempt (spec §7): the service failed, and it may have evaluated the customer before.
+    """500 to the last attempt (spec §7): the service failed, and it may have carried out the call before.
 
     Ask the service for the outcome before the call is repeated.
 
@@ -298,7 +304,7 @@ class SystemFaultError(ServiceError):
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         advice = (
             f"gave up after {times}, stopped by {self.stopped_by}; "
-            "the service may have evaluated the customer: ask it for the outcome before repeating the call"
+            f"{self._may_have}: ask it for the outcome before repeating the call"
         )
         return self._says(advice, after_fault=advice)
 
