@@ -126,6 +126,7 @@ class Store(Protocol):
     """Where customers outlive the process."""
 
     def open(self) -> None: ...
+    def is_there(self) -> bool: ...
     def load(self) -> dict[str, str]: ...
     def put(self, code: str, record: str) -> None: ...
     def delete(self, code: str) -> None: ...
@@ -237,7 +238,18 @@ class Customers:
     def save(self, code: str, customer: Customer) -> None:
         """Write a created customer through, before anybody is told."""
         if self._writing and customer.created and not customer.gone and self._store is not None:
+            if not self._store.is_there():
+                self._write_again()
             self._store.put(code, _dump(customer))
+
+    def _write_again(self) -> None:
+        """Write all customers to a new file: the open one was removed, and would never be found again."""
+        self.close()
+        self._ahead = True
+        try:
+            self.open()
+        finally:
+            self._writing = True  # if it failed, the next call tries again, and fails as visibly
 
     def snapshot(self) -> Snapshot:
         """All of them as they are now."""

@@ -221,14 +221,15 @@ class Engine:
 
     def record(self, call: Call, treated: Treated, started: float) -> None:
         """Note the call, before its first byte is answered."""
-        if call.is_forgotten:
-            return
-        self.journal.total += 1
-        number = self.journal.total
-        for rule in call.findings:
-            self.linter.note(rule, number)
-        if self.journal.on:
-            self.journal.append(_entry(number, call, treated, started))
+        with self.lock:  # a reset by another thread comes before all of it, or after
+            if call.is_forgotten:
+                return
+            self.journal.total += 1
+            number = self.journal.total
+            for rule in call.findings:
+                self.linter.note(rule, number)
+            if self.journal.on:
+                self.journal.append(_entry(number, call, treated, started))
         self.changed()
 
     def changed(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SandboxProcess"]
 
 _READY = "sandbox ready at "
+_SPELLED = ("status", "evaluated")  # None, True and False as the journal's filters have them
 _PATIENCE = 10.0  # seconds, for a process that was asked for something
 _OPENER = build_opener(ProxyHandler({}))  # it is on this machine, whatever the environment says
 
@@ -64,16 +65,18 @@ class SandboxProcess:
         """A client of the SDK for this sandbox; options as for `loanasync.LoanClient`."""
         return client_of(self.base_url, self.shop_id, self.auth_token, options)
 
-    def calls(self, **criteria: str) -> list[dict[str, Any]]:
+    def calls(self, **criteria: str | float | None) -> list[dict[str, Any]]:
         """The journal, masked, oldest first.
 
         Args:
-            criteria: As for `Journal.calls`, as text: operation, status, fiscal_code, fault and the like.
+            criteria: As for `Journal.calls`: operation, status, fiscal_code, fault and the like.
 
         Raises:
-            ValueError: There is no such criterion.
+            RuntimeError: It does not run.
+            ValueError: There is no such criterion, or the journal is off.
         """
-        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(criteria)}").split("\n")
+        texts = {name: str(value).lower() if name in _SPELLED else value for name, value in criteria.items()}
+        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(texts)}").split("\n")
         return [json.loads(line) for line in lines if line]
 
     def fault(self, text: str) -> None:
@@ -94,6 +97,7 @@ class SandboxProcess:
         self._wait()
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> str:
+        _ = self.pid  # it runs
         data = None if form is None else urlencode(form).encode()
         request = Request(self.base_url + path, data=data)  # noqa: S310  (its own address)
         try:
@@ -105,6 +109,8 @@ class SandboxProcess:
         return text
 
     def __enter__(self) -> Self:
+        if self._process is not None:
+            raise RuntimeError(f"the sandbox runs already, at {self.base_url}")
         # A pipe that nobody reads would block.
         self._told = tempfile.TemporaryFile("w+", encoding="utf-8")
         self._process = subprocess.Popen(  # noqa: S603  (this very Python)

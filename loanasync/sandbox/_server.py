@@ -305,7 +305,8 @@ class Sandbox:
             self._application(), access_log=None, logger=quiet_logger(), shutdown_timeout=1
         )
         try:
-            self._engine.customers.open()
+            with self._engine.lock:
+                self._engine.customers.open()
             await self._runner.setup()
             self._listening = await asyncio.get_running_loop().create_server(
                 cast("web.Server", self._runner.server), self._host, self._port, reuse_address=True
@@ -333,7 +334,8 @@ class Sandbox:
                 await self._hang_up()
                 await runner.cleanup()
             finally:
-                self._engine.customers.close()
+                with self._engine.lock:
+                    self._engine.customers.close()
 
     async def _hang_up(self) -> None:
         server, self._listening = self._listening, None

@@ -20,8 +20,9 @@ class SqliteStore:
     """
 
     def __init__(self, file: str | Path) -> None:
-        self._file = file
+        self._file = Path(file).absolute()  # also after a change of the working folder
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -40,6 +41,7 @@ class SqliteStore:
                 self._file, isolation_level=None, timeout=0, check_same_thread=False
             )
             self._prepare()
+            self._opened = self._identity()
         except sqlite3.Error as error:
             self.close()
             told = "another sandbox uses it" if "locked" in str(error) else str(error)
@@ -47,6 +49,17 @@ class SqliteStore:
         except StateFileError:
             self.close()
             raise
+
+    def is_there(self) -> bool:
+        """Return whether the file is the one that was opened; on POSIX an open file can be removed."""
+        return self._identity() == self._opened
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _prepare(self) -> None:
         run = self._database.execute

@@ -96,8 +96,12 @@ class Journal(Sequence[Entry]):
                 ``fiscal_code=...``; ``body={...}`` for fields of the request.
 
         Raises:
+            RuntimeError: The journal is off.
             TypeError: There is no criterion of this name.
+            ValueError: A criterion has a value that no call can have.
         """
+        if not self.on:
+            raise RuntimeError(_OFF)
         wanted = Criteria(criteria)
         return [entry for entry in self if wanted.met_by(entry)]
 

@@ -81,6 +81,8 @@ def read_words(words: str, *, endless: bool = False) -> Outcome:
                 raise UnknownTagError("Two of these sandbox tags exclude each other: choose one of them.")
             else:
                 found[name] = value
+    if "decision" in found and found.get("error", "conflict") != "conflict":
+        raise UnknownTagError("A decision and an error exclude each other: choose one of these sandbox tags.")
     counted = found.pop("counted", False)
     whole = endless and not counted and len(found.get("before", ())) == 1
     return Outcome(**found, endless=whole, name=words)

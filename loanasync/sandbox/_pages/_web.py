@@ -110,10 +110,11 @@ class Web:
         return checked
 
     async def _application(self, request: web.Request) -> web.StreamResponse:
-        found = self._engine.customers.at_page(request.match_info["page"])
-        if found is None:
-            return _html(pages.missing(), 404)
-        return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
+        with self._engine.lock:
+            found = self._engine.customers.at_page(request.match_info["page"])
+            if found is None:
+                return _html(pages.missing(), 404)
+            return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
 
     async def _decided(self, request: web.Request) -> web.StreamResponse:
         wanted = (await read_form(request, "action")).get("action")
@@ -196,6 +197,8 @@ class Web:
             lines = self._engine.journal.to_jsonl(**read_filters(request.query))
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
+        except RuntimeError as error:  # it is off
+            raise web.HTTPConflict(text=str(error)) from None
         return _text(lines, "application/jsonl")
 
     async def _findings(self, request: web.Request) -> web.StreamResponse:
@@ -233,7 +236,8 @@ class Web:
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
         text = (await read_form(request, "rule")).get("rule", "").strip()
         try:
-            self._engine.rules.add_text(text)
+            with self._engine.lock:
+                self._engine.rules.add_text(text)
         except ValueError as error:
             if not _is_page(request):
                 raise web.HTTPBadRequest(text=str(error)) from None
@@ -245,7 +249,8 @@ class Web:
 
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
         await read_form(request)
-        self._engine.rules.clear()
+        with self._engine.lock:
+            self._engine.rules.clear()
         self._engine.changed()
         raise _see(request, _INSPECTOR)
 
