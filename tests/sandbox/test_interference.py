@@ -76,7 +76,7 @@ async def test_state_file_stays_where_it_is_when_the_folder_changes(
 def post(url: str, data: bytes, token: str = "") -> int:
     asked = urllib.request.Request(url, data, {"X-Auth-Token": token})  # noqa: S310  (the sandbox's)
     try:
-        with urllib.request.urlopen(asked, timeout=30) as response:  # noqa: S310  (as above)
+        with urllib.request.urlopen(asked, timeout=30) as response:  # noqa: S310  (the sandbox's)
             return int(response.status)
     except HTTPError as error:
         with error:

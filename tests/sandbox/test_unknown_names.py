@@ -105,6 +105,21 @@ async def test_criteria_find_calls_however_they_are_written(raw: Raw) -> None:
     assert journal.calls(fault="418before") == []
 
 
+@pytest.mark.parametrize("count", [0, -1, "2", True, 1.5])
+async def test_wait_with_a_wrong_count_is_an_error(raw: Raw, count: Any) -> None:
+    await raw.create()
+    with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
+        raw.sandbox.journal.wait(count)
+    with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
+        await raw.sandbox.journal.wait_for(count)
+
+
+@pytest.mark.parametrize("headers", [[("Retry-After", "7")], "Retry-After", {7: "a"}])
+def test_headers_of_another_type_are_refused(headers: Any) -> None:
+    with pytest.raises(TypeError, match="headers must map names to texts"):
+        Sandbox().on().respond(503, headers=headers)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [

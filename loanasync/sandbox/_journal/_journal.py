@@ -25,6 +25,8 @@ class _Waiting(Future[list[Entry]]):
 
     def __init__(self, criteria: Criteria, count: int) -> None:
         super().__init__()
+        if type(count) is not int or count < 1:
+            raise ValueError(f"count {count!r} must be a whole number, 1 or more")
         self.criteria = criteria
         self.count = count
         self.set_running_or_notify_cancel()  # from here on only an answer ends it
@@ -169,6 +171,7 @@ class Journal(Sequence[Entry]):
 
         Raises:
             AssertionError: They did not come in time; the text has the nearest ones.
+            ValueError: The count is not a whole number of 1 or more.
 
         Example:
             >>> [call] = run(sandbox.journal.wait_for(operation="create_request"))
@@ -191,6 +194,7 @@ class Journal(Sequence[Entry]):
 
         Raises:
             AssertionError: They did not come in time.
+            ValueError: The count is not a whole number of 1 or more.
 
         Example:
             >>> [call] = sandbox.journal.wait(operation="create_request")

@@ -190,6 +190,8 @@ def _canned(
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise TypeError("headers must map names to texts, such as {'Retry-After': '7'}")
     for name, value in headers.items():
         if name.lower() in _SERVER_S_OWN:
             raise ValueError(f"header {name} is the server's own: leave it out")
