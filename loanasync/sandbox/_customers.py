@@ -152,6 +152,7 @@ class Customers:
         # Asked for and never created: a misspelt code must not cost a customer their place.
         self._strangers: OrderedDict[str, Customer] = OrderedDict()
         self._ahead = False  # of the store, by what was done while it was closed
+        self._was_open = False
         self._writing = False
 
     def open(self) -> None:
@@ -168,13 +169,20 @@ class Customers:
                 self._store.replace(self.snapshot())
             else:
                 self._fill(self._store.load())
+                if not self._was_open:
+                    self._forget_rules()
         except NoCustomersError:
             self._store.close()
             raise StateFileError("the state file holds no customers of a sandbox: name another") from None
         except BaseException:
             self._store.close()
             raise
-        self._ahead, self._writing = False, True
+        self._ahead, self._writing, self._was_open = False, True, True
+
+    def _forget_rules(self) -> None:
+        """Forget the counts of an earlier process: its rules ended with it, and new ones have their numbers."""
+        for customer in self._by_code.values():
+            customer.faults = {name: count for name, count in customer.faults.items() if "#" not in name}
 
     def close(self) -> None:
         """Let go of the store; the customers stay."""

@@ -51,6 +51,18 @@ async def test_completion_fault_is_remembered_across_a_restart(tmp_path: Path) -
             assert await complete(Raw(sandbox, session)) == 200
 
 
+async def test_rule_of_a_new_sandbox_counts_from_the_start(tmp_path: Path) -> None:
+    """A rule ends with its sandbox, so no rule of another one is used up by it."""
+    async with aiohttp.ClientSession() as session:
+        for expected in ([500, 201], [500, 201]):
+            sandbox = Sandbox(state=tmp_path / "state.sqlite", faults=["create_request=500x1"])
+            async with sandbox:
+                raw = Raw(sandbox, session)
+                assert [(await raw.create())[0] for _ in range(2)] == expected
+        async with sandbox:  # the same object: its rules go on
+            assert (await Raw(sandbox, session).create())[0] == 201
+
+
 async def test_completion_fault_of_a_rule_spoils_each_call(raw: Raw) -> None:
     await prepare(raw, "approved")
     raw.sandbox.on("complete").respond(500, phase="after")
