@@ -180,7 +180,7 @@ class Customers:
         self._ahead, self._writing, self._was_open = False, True, True
 
     def _forget_rules(self) -> None:
-        """Forget the counts of an earlier process: its rules ended with it, and new ones have their numbers."""
+        """Forget the counts of an earlier process: its rules ended, and new rules have their numbers."""
         for customer in self._by_code.values():
             customer.faults = {name: count for name, count in customer.faults.items() if "#" not in name}
 

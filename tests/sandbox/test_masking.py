@@ -65,6 +65,21 @@ async def test_returned_field_with_the_name_of_a_message_is_masked(raw: Raw, sen
     assert exported == {"errors": "***", "error": "***"}
 
 
+@pytest.mark.parametrize(
+    "name", ["Anna Prova", "Prova.pdf", CODE, CODE.lower(), "anna@example.com", "333000"]
+)
+async def test_member_that_is_named_like_a_person_is_masked(raw: Raw, name: str) -> None:
+    """The name of a file or a fiscal code may be the name of a member."""
+    body = {"fiscalCode": CODE, "documentFront2": "x", name: "x"}
+    for path in ("", f"/{CODE}/documents"):
+        await raw("POST", path, body)
+        number = raw.sandbox.journal[-1].number
+        line = (await get(raw, f"/_sandbox/journal.jsonl?number={number}"))[1]
+        assert list(json.loads(line)["request"]) == ["fiscalCode", "documentFront2", "***"]
+        assert name not in line
+        assert name not in (await get(raw, f"/_sandbox/calls/{number}"))[1]
+
+
 def entry(answer: dict[str, Any]) -> Entry:
     request = {**BODY, "salary": 123_456, "documents": [{"holder": "Rossi"}]}
     return Entry(

@@ -12,6 +12,8 @@ __all__ = ["MASK", "masked", "masked_answer", "masked_email", "pseudonym", "show
 
 MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
+_FIELD = re.compile("[a-z][A-Za-z0-9_]{0,39}")
+_FIELD_DIGITS = 4  # fewer than a fiscal code in small letters has
 _DIGITS = 5  # shorter numbers stand in messages by chance, such as "between 3 and 60"
 _KEY = secrets.token_bytes(16)
 
@@ -37,7 +39,13 @@ def shown(name: str, value: object) -> object:
 
 def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a body with the names of all its fields, and the values that belong to nobody."""
-    return None if body is None else {name: shown(name, value) for name, value in body.items()}
+    return None if body is None else {_field(name): shown(name, value) for name, value in body.items()}
+
+
+def _field(name: str) -> str:
+    """Return the name of a member, or the mask: a document may have the name of a file or a person."""
+    digits = sum(map(str.isdecimal, name))
+    return name if _FIELD.fullmatch(name) and digits < _FIELD_DIGITS else MASK
 
 
 def masked_answer(
