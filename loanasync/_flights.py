@@ -19,6 +19,7 @@ from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionNotRecordedError,
     InFlightError,
+    LedgerError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -149,7 +150,12 @@ def unknown_outcome(call: Call, note: str) -> LoanError:
 
 def anew(error: Exception) -> Exception:
     """Return a copy for each caller: one exception cannot be raised in several places."""
-    return type(error)(*error.args) if isinstance(error, LoanError) else error
+    if not isinstance(error, LoanError):
+        return error
+    again = type(error)(*error.args)
+    if isinstance(error, LedgerError) and isinstance(again, LedgerError):
+        again.trace_id = error.trace_id
+    return again
 
 
 @frozen

@@ -22,6 +22,7 @@ from loanasync.errors import (
     ClientClosedError,
     ConnectError,
     DeadlineExceededError,
+    LedgerError,
     LoanError,
     PoolTimeoutError,
     ReadTimeoutError,
@@ -229,6 +230,8 @@ class Pipeline:
                 ask = partial(self._outcome, call, lane, record, started, timeout, retry)
                 outcome = await guard(record, ask, is_busy=lane.is_full)
             if isinstance(outcome, LoanError):
+                if isinstance(outcome, LedgerError):
+                    outcome.trace_id = record.trace_id
                 # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
                 # token and the URL, is its cause or context.
                 try:

@@ -41,6 +41,9 @@ class LedgerError(LoanError):
         operation: The call, ``approve``.
         key: Key of the entry in the ledger: an HMAC, which names nobody. Empty without a ledger.
 
+    Attributes:
+        trace_id: Id of the trace of the call in hexadecimal; None without a trace.
+
     Example:
         >>> from loanasync.ledger import SqliteLedger
         >>> shop = sandbox.client(ledger=SqliteLedger("/nowhere/decisions.db"))
@@ -57,6 +60,7 @@ class LedgerError(LoanError):
 
     def __attrs_post_init__(self) -> None:
         self.entry: str | None = self.key or None
+        self.trace_id: str | None = None
 
     @property
     def _entry(self) -> str:

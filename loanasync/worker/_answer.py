@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opentelemetry import trace
+from opentelemetry.trace import format_trace_id
+
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync.bulk._rows import Row, result_of
 from loanasync.errors import (
@@ -38,12 +41,14 @@ async def answer(client: "LoanClient", message: object) -> Answer:
     ``outcome``     ``not_sent``, ``not_evaluated``, ``unknown``, ``approved`` or ``refused``
     ``repeatable``  True if the same message may be put in the queue again, unchanged
     ``decision``    ``approved``, ``amount``, ``net_amount``, ``instalments``, ``zero_interest_rate``,
-                    ``payment_day_of_month`` and ``redirect_url``; None without a decision
-    ``error``       ``type``, ``message`` and ``problems``; with a ledger also ``entry``, the key of the
-                    ledger entry; None without an error. A decision that could not be written to the ledger
-                    comes with an error, whose ``file`` is the path of the orphan file
-    ``meta``        ``status``, ``attempts``, ``elapsed``, ``trace_id`` and ``entry`` of the last response;
-                    None without a response
+                    ``payment_day_of_month`` and ``redirect_url``; None without a decision. A decision that a
+                    person settled may have no redirect and no amounts
+    ``not_stored``  None; with a decision that the ledger could not store, the error as below, and
+                    ``file``, the path of the orphan file
+    ``error``       ``type``, ``message``, ``problems`` and ``entry``, the key of the ledger entry, None
+                    without one; None with a decision
+    ``meta``        ``status`` of the response, ``attempts``, ``elapsed``, ``trace_id`` and ``entry``; each is
+                    None if it is not known
     ==============  =====================================================================================
 
     Args:
@@ -101,13 +106,16 @@ def is_denied(error: LoanError) -> bool:
 def told_of(ended: Decision | Exception) -> Answer:
     """Return a decision or an error as plain JSON."""
     result = result_of(0, _NO_ROW, ended)
+    error = None if result.error is None else _error(result.error)
+    is_decided = result.decision is not None
     return {
         "status": result.status,
         "outcome": result.outcome,
         "repeatable": result.repeatable,
         "decision": None if result.decision is None else _decision(result.decision),
-        "error": None if result.error is None else _error(result.error),
-        "meta": _meta(result.decision if result.decision is not None else result.error),
+        "not_stored": error if is_decided else None,
+        "error": None if is_decided else error,
+        "meta": _meta(result.error if result.decision is None else result.decision),
     }
 
 
@@ -124,8 +132,7 @@ def _error(error: Exception) -> dict[str, Any]:
     told["problems"] = [
         {"field": each.field, "wire_name": each.wire_name, "message": each.message} for each in problems
     ]
-    if isinstance(error, LoanError) and error.entry is not None:
-        told["entry"] = error.entry
+    told["entry"] = error.entry if isinstance(error, LoanError) else None
     if isinstance(error, DecisionNotRecordedError):
         told["file"] = error.file
     return told
@@ -135,17 +142,28 @@ def _says(error: Exception) -> str:
     return str(error) if isinstance(error, LoanError) else "no error of loanasync's: see its type"
 
 
-def _meta(ended: object) -> dict[str, Any] | None:
-    if not isinstance(ended, Approved | Refused | ServiceError | UnexpectedReplyError):
-        return None
-    meta = ended.meta
+def _meta(ended: Decision | Exception | None) -> dict[str, Any]:
+    if isinstance(ended, Approved | Refused | ServiceError | UnexpectedReplyError):
+        meta = ended.meta
+        return {
+            "status": meta.status,
+            "attempts": meta.attempts,
+            "elapsed": round(meta.elapsed, 6),
+            "trace_id": meta.trace_id or _current_trace(),
+            "entry": meta.entry,
+        }
     return {
-        "status": meta.status,
-        "attempts": meta.attempts,
-        "elapsed": round(meta.elapsed, 6),
-        "trace_id": meta.trace_id,
-        "entry": meta.entry,
+        "status": None,
+        "attempts": getattr(ended, "attempts", 0) if isinstance(ended, LoanError) else None,
+        "elapsed": None,
+        "trace_id": getattr(ended, "trace_id", None) or _current_trace(),
+        "entry": ended.entry if isinstance(ended, LoanError) else None,
     }
+
+
+def _current_trace() -> str | None:
+    context = trace.get_current_span().get_span_context()
+    return format_trace_id(context.trace_id) if context.is_valid else None
 
 
 _NO_ROW = Row("", None)  # type: ignore[arg-type]  # a message is no row of a table: what is read is the outcome

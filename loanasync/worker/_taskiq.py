@@ -200,7 +200,7 @@ class _Task:
             if is_denied(error) and isinstance(message, dict):
                 self.pause.denied(message.get("fiscal_code"), error)
             return error.with_traceback(None)  # as above
-        if result["meta"] is not None and result["meta"]["attempts"]:
+        if result["meta"]["status"] and result["meta"]["attempts"]:
             self.pause.answered()
         return result
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from builders import FISCAL_CODE, approval_request
+from cryptography.fernet import Fernet
+from opentelemetry.sdk.trace import TracerProvider
 from remembering import FailingLedger, Shop
 
 from loanasync import (
@@ -19,7 +21,7 @@ from loanasync import (
     RetryPolicy,
     Timeout,
 )
-from loanasync.ledger import State
+from loanasync.ledger import State, resolve
 from loanasync.testing import (
     Step,
     approved,
@@ -130,8 +132,64 @@ async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file
     ended = await comes_to(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
     assert ended["decision"]["redirect_url"]
-    assert ended["error"]["type"] == "DecisionNotRecordedError"
-    assert Path(ended["error"]["file"]).parent == tmp_path
+    assert ended["error"] is None  # a consumer that looks at it first sees a decision
+    assert ended["not_stored"]["type"] == "DecisionNotRecordedError"
+    assert Path(ended["not_stored"]["file"]).parent == tmp_path
+
+
+LEFT_UNKNOWN: list[Step] = [
+    reply(201, b'{"appro'),
+    reply(201, b'{"amount": 45000, "approved": '),
+    reply(201, b"<html>"),
+    reply(201, b""),
+    reply(201, b'{"amount": 45000}'),
+    reply(422, b'{"amount": 45000}'),
+    connection_lost(),
+    timed_out(),
+    system_error(),
+    domain_error("User already evaluated for approval"),
+]
+
+
+@pytest.mark.parametrize("keep", ["decision", "body"])
+@pytest.mark.parametrize("cipher", [None, Fernet(Fernet.generate_key())], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("step", LEFT_UNKNOWN, ids=[str(number) for number in range(len(LEFT_UNKNOWN))])
+async def test_answer_after_resolve_is_the_decision_of_the_ledger(
+    step: Step, cipher: Fernet | None, keep: str
+) -> None:
+    shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, keep=keep, encrypt=cipher)
+    assert (await comes_to(shop))["status"] == "unknown"
+    await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
+    for client in (shop.client, shop.another()):
+        ended = await answer(client, message(FISCAL_CODE, approval_request()))
+        assert (ended["status"], ended["outcome"], ended["error"]) == ("approved", "approved", None)
+        assert (ended["decision"]["approved"], ended["decision"]["redirect_url"]) == (True, None)
+        assert ended["meta"]["entry"] == (await shop.entry()).key
+
+
+@pytest.mark.parametrize("unknown", ["hold", "probe"])
+async def test_answer_for_a_customer_decided_elsewhere_names_its_entry(unknown: str) -> None:
+    shop = Shop(domain_error("User already evaluated for approval"), unknown=unknown)
+    if unknown == "probe":
+        await shop.put(State.UNKNOWN)
+    for _ in range(2):
+        ended = await comes_to(shop)
+        entry = await shop.entry()
+        assert (entry.state, ended["status"], ended["outcome"]) == (State.LOST, "unknown", "unknown")
+        assert ended["error"]["entry"] == ended["meta"]["entry"] == entry.key
+
+
+async def test_answer_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
+    """The span of the call is the root: no sender's trace could be taken instead."""
+    options = {"tracer_provider": tracing, "retry": RetryPolicy(attempts=1)}
+    shop = Shop(connection_lost(), options=options)
+    lost, held_back = await comes_to(shop), await comes_to(shop)
+    assert held_back["error"]["type"] == "OutcomeUnknownError"
+    entry = (await shop.entry()).key
+    assert {each["meta"]["entry"] for each in (lost, held_back)} == {entry}
+    assert len({each["meta"]["trace_id"] for each in (lost, held_back)} - {None}) == 2
+    wrong = await answer(shop.client, message(FISCAL_CODE, approval_request(amount=1)))
+    assert (wrong["status"], wrong["error"]["entry"], wrong["meta"]["attempts"]) == ("rejected", None, 0)
 
 
 async def raised(shop: Shop) -> LoanError:
