@@ -57,7 +57,7 @@ class LoanClient(AsksMany, Lifetime):
         session: Your aiohttp session, such as one with a proxy: used in its event loop, never
             closed or changed, without its middlewares. Its connector must check certificates.
         direct_connections: With False, each request goes through aiohttp's ``ClientSession.request``.
-        max_concurrency: Calls at once, for each event loop. None: 100, or what your session's connector allows.
+        max_concurrency: Calls at once per event loop. None: 100, or the limit of your session's connector.
         remember: Share one request between overlapping approvals, return a known decision again, and send
             nothing after an unknown outcome: 10,000 approvals of this process, for one hour.
         ledger: Stores decisions beyond this process, such as ``loanasync.ledger.SqliteLedger``; never closed.

@@ -28,7 +28,7 @@ async def checkout() -> None:
             await client.create_request({"fiscalCode": customer})
             sent = await approve.kiq(message(customer, approval_request(tag=tag)))
             told = (await sent.wait_result(timeout=60)).return_value
-            print(told["status"], (told["error"] or {}).get("entry", "")[:12])
+            print(told["status"], ((told["error"] or {}).get("entry") or "")[:12])
     await broker.shutdown()
 
 

@@ -13,6 +13,7 @@ from loanasync._dialect import field_of
 from loanasync._display import mask
 from loanasync.cli._ledgers import short
 from loanasync.ledger import Entry, State
+from loanasync.ledger._lists import lacks_redirect
 
 __all__ = ["ADVICE", "CORRECTION", "answer_of", "facts_of", "line_of", "story_of", "when"]
 
@@ -68,6 +69,7 @@ def facts_of(entry: Entry) -> dict[str, Any]:
         "status": entry.status,
         "fault": entry.fault,
         "has_answer": entry.body is not None,
+        "lacks_redirect": lacks_redirect(entry),
         "history": [
             {
                 "state": change.state.value,
@@ -133,5 +135,7 @@ def story_of(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     for change in entry.history:
         told = f"{when(change.changed)}  {change.state.value:<8}  {change.source:<7}  {change.note}"
         yield "history", told.rstrip()
+    if lacks_redirect(entry):
+        yield "redirect", "none is kept: the customer needs one, ask the service for it"
     advice = CORRECTION if entry.is_correctable else ADVICE[entry.state]
     yield "next", advice.format(key=short(entry.key))

@@ -7,7 +7,17 @@ from loanasync._dialect import APPROVAL_NAMES
 from loanasync._json import Malformed, decode
 from loanasync.ledger._entries import Entry, State
 
-__all__ = ["ALL", "INDEXES", "NO_REDIRECT", "WITHOUT_REDIRECT", "Page", "is_listed", "listed", "queries"]
+__all__ = [
+    "ALL",
+    "INDEXES",
+    "NO_REDIRECT",
+    "WITHOUT_REDIRECT",
+    "Page",
+    "is_listed",
+    "lacks_redirect",
+    "listed",
+    "queries",
+]
 
 _PAGE = 500  # entries that a list reads at once, between which others have their turn
 
@@ -84,11 +94,11 @@ def is_listed(entry: Entry, states: Collection[State], begins: str, *, without_r
     return (
         (not states or entry.state in states)
         and entry.key.startswith(begins)
-        and (not without_redirect or _lacks_redirect(entry))
+        and (not without_redirect or lacks_redirect(entry))
     )
 
 
-def _lacks_redirect(entry: Entry) -> bool:
+def lacks_redirect(entry: Entry) -> bool:
     """Return True for an approval without a redirect; an encrypted response is taken to have one."""
     if entry.state is not State.APPROVED:
         return False

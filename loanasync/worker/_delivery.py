@@ -12,7 +12,7 @@ __all__ = ["PutBack", "PuttingBack", "Tries", "put_back"]
 
 @frozen
 class Tries:
-    """How often a message is tried, and the seconds in between."""
+    """The number of tries of a message, and the seconds in between."""
 
     most: int
     base: float
@@ -25,7 +25,7 @@ class Tries:
             raise ConfigurationError("base", "must be a number of seconds above 0, and cap no less")
 
     def delay(self, tried: int) -> float:
-        """Seconds to wait after so many tries."""
+        """Return the seconds to wait after this number of tries."""
         doublings = min(tried - 1, 30)  # of more, a float would be infinite
         return float(min(self.cap, self.base * 2**doublings))
 
@@ -51,11 +51,11 @@ class PutBack:
     with_tries: Callable[[int], bytes] = field(repr=False)
 
     def delay(self, tried: int) -> float:
-        """Seconds until the next delivery, after so many tries."""
+        """Return the seconds until the next delivery, after this number of tries."""
         return self.tries.delay(tried) if self.is_counted else self.tries.cap
 
 
-# taskiq runs a message's task and its acknowledgement in one asyncio task, which has a context of its own.
+# taskiq runs a message's task and its acknowledgement in one asyncio task, with a separate context.
 # taskiq gives the task no access to the delivery, so the task leaves its request here, and the broker's
 # acknowledgement finds it.
 put_back: ContextVar[PutBack | None] = ContextVar("loanasync_put_back", default=None)
@@ -65,4 +65,4 @@ class PuttingBack:
     """Base class of the brokers that put a message back, with a delay, and keep dead letters."""
 
     def limit(self, most: int) -> None:
-        """Take note that a task allows so many deliveries of a message."""
+        """Set how many deliveries of a message a task allows."""

@@ -12,7 +12,7 @@ _NOT_NOW = 429  # the service is busy, and the settings are right
 
 
 class Pause:
-    """Whether a task is paused in this worker, and what leads to it.
+    """The state of a task in this worker: running, or paused for a reason.
 
     Args:
         name: The task's name.

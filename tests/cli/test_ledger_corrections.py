@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
-from loanasync.ledger import Settlement, SqliteLedger, State, Subject
+from loanasync.ledger import DecisionLedger, Settlement, SqliteLedger, State, Subject
 
 CORRECTED = "corrected; the earlier state is kept in the history"
 
@@ -101,3 +101,29 @@ def test_resolve_makes_a_kept_response_the_decision(file: Path) -> None:
     assert resolve(file, "kept", "approved", "ticket 17")[0] == 0
     entry = entries(file)["kept"]
     assert (entry.state, entry.status, entry.body) == (State.APPROVED, 201, body)
+
+
+def test_approvals_without_a_redirect_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.db"
+    bodies = {
+        "whole": b'{"approved": true, "redirectUrl": "https://loans.example.com/SECRET"}',
+        "cut off": b'{"approved": true, "amount": 45000}',
+        "empty": b'{"approved": true, "redirectUrl": ""}',
+        "by a person": None,
+        "encrypted": b"gAAAAAB",
+    }
+
+    async def fill(ledger: DecisionLedger) -> None:
+        for name, body in bodies.items():
+            note = "no redirect" if name in {"cut off", "empty"} else ""
+            await put(ledger, name, State.APPROVED, status=201, body=body, note=note)
+        await put(ledger, "refused", State.REFUSED, status=422)
+        await put(ledger, "unknown", State.UNKNOWN)
+
+    using(file, fill)
+    done = ask("ls", file, "--without-redirect", "--json")
+    wanted = {key(name) for name in ("cut off", "empty", "by a person")}
+    assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == wanted
+    assert ask("ls", file, "--without-redirect").stderr == "3 approved\n"
+    assert "none is kept: the customer needs one" in ask("show", file, key("cut off")).stdout
+    assert "the customer needs one" not in ask("show", file, key("whole")).stdout

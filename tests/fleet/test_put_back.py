@@ -37,7 +37,7 @@ def letters_of(url: str, queue: str) -> Any:
 
 
 class Queue:
-    """A queue of its own, its worker in this process, and the results of its messages."""
+    """A queue, its worker in this process, and the results of its messages."""
 
     def __init__(self, url: str, folder: Path, *steps: Step, **options: Any) -> None:
         self.url, self.name = url, f"q{token_hex(4)}"
