@@ -15,7 +15,7 @@ from nats.errors import TimeoutError as NotYetError
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceUnavailableError
-from taskiq import AckableMessage
+from taskiq import AckableMessage, BrokerMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
 from loanasync._events import LOGGER
@@ -108,6 +108,11 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
 
     async def _startup_consumer(self) -> None:
         await when_reached(super()._startup_consumer, _AWAY)
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Send a message; its labels are headers, too, which NATS takes as text only."""
+        headers = {name: " ".join(str(value).split()) for name, value in message.labels.items()}
+        await self.js.publish(self.subject, payload=message.message, headers=headers)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Deliver what there is; a server that cannot answer is asked again."""

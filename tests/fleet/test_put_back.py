@@ -11,10 +11,14 @@ import pytest
 from builders import FISCAL_CODE, approval_request
 from fleetplay import Fleet, posts, until
 from fleetworker import Told, broker_of, results
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import format_trace_id
 from remembering import Shop
 from servers import Nats, Server, Valkey
 from taskiq import AsyncBroker
 from taskiq.kicker import AsyncKicker
+from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from taskiq.receiver import Receiver
 
 from loanasync import ConfigurationError
@@ -42,7 +46,8 @@ class Queue:
     def __init__(self, url: str, folder: Path, *steps: Step, **options: Any) -> None:
         self.url, self.name = url, f"q{token_hex(4)}"
         self.file = folder / "results.jsonl"
-        self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"))
+        own = options.pop("options", None)
+        self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"), options=own)
         self.options = {"redelivery": 600, "base": 0.01, "cap": 0.02, **options}
         self.broker = self.another()
 
@@ -185,6 +190,24 @@ async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> N
         (task,) = await queue.put(FISCAL_CODE, task="another shop's")
         (letter,) = await queue.letters(1)
     assert (letter.task, letter.task_id) == ("another shop's", task)
+
+
+async def test_opentelemetry_middleware_passes_on_the_trace(
+    url: str, tmp_path: Path, tracing: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    options = {"tracer_provider": tracing}
+    queue = Queue(url, tmp_path, not_connected(), approved(), options=options)
+    queue.broker.add_middlewares(OpenTelemetryMiddleware(tracer_provider=tracing))
+    async with queue.open():
+        with tracing.get_tracer("shop").start_as_current_span("checkout") as checkout:
+            await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+    (told,) = results(queue.file)
+    trace_id = checkout.get_span_context().trace_id
+    assert told["meta"]["trace_id"] == format_trace_id(trace_id)
+    calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
+    assert {span.context.trace_id for span in calls} == {trace_id}
+    assert len(calls) == 2
 
 
 async def test_dead_letters_of_no_queue_are_an_error(url: str) -> None:

@@ -97,7 +97,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_all_messages_and_its_w
         await until(lambda: len(evaluated(served)) == 3)
 
 
-async def test_a_server_that_is_away_for_long_is_waited_for() -> None:
+async def test_a_server_that_is_away_for_long_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with missing_is_skipped(), Nats() as server:
         broker = JetStream(server.url, reconnect_time_wait=0.001)
         await broker.startup()
@@ -109,6 +109,8 @@ async def test_a_server_that_is_away_for_long_is_waited_for() -> None:
             (found,) = await taken(broker, 1)
             assert found.data == b"message 0"
         await broker.shutdown()
+    assert [record for record in caplog.records if record.exc_info] == []  # nats-py logs each attempt so
+    assert 1 <= len(caplog.records) < 10
 
 
 async def test_broker_started_before_its_server_waits_for_it(own_server: Server) -> None:

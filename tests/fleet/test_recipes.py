@@ -1,5 +1,6 @@
 """The recipes for queues that a shop has already: each is run as it stands in the page, by its own worker."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from asking import environment
 from builders import approval_request
+from fleetplay import posts
 from servers import Valkey
 
+from loanasync.sandbox import Sandbox
+from loanasync.testing import fiscal_code
 from loanasync.worker import message
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "workers.md"
@@ -94,3 +99,58 @@ def test_a_queue_of_the_shops_own_asks_again_what_was_not_sent_and_nothing_else(
         ["unknown", "OutcomeUnknownError"],
     ]
     assert left == "0"
+
+
+SERVED = """
+import os
+from loanasync import LoanClient, LoanError
+from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.worker import answer
+client = LoanClient.from_env(
+    ledger=SqliteLedger("decisions.db"), ledger_policy=LedgerPolicy(key=b"0123456789abcdef")
+)
+"""
+
+
+def test_celery_on_a_server_with_forked_workers_asks_once(
+    valkey: Valkey, served: Sandbox, tmp_path: Path
+) -> None:
+    recipe = PAGE.read_text(encoding="utf-8").partition("### Celery\n")[2].partition("```python\n")[2]
+    server = f"{valkey.url.removesuffix('/0')}/8"  # other tests use queues of the same name
+    recipe = recipe.partition("```")[0].replace("memory://", server).replace(f"cache+{server}", server)
+    (tmp_path / "shop_queue.py").write_text(SERVED + recipe)
+    customers = [fiscal_code() for _ in range(6)]
+
+    async def create() -> None:
+        async with served.client() as client:
+            for code in customers:
+                await client.create_request({"fiscalCode": code})
+
+    asyncio.run(create())
+    env = {
+        **environment(served),
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONWARNINGS": "default",
+    }  # celery warns root
+    words = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
+    script = """
+import json, sys
+from shop_queue import ask
+sent = [ask.delay(asked) for asked in json.loads(sys.argv[1])]
+told = [one.get(timeout=60) for one in sent]
+print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in told]))
+"""
+    asked = json.dumps([message(code, approval_request()) for code in customers * 2])
+    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=env) as worker:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", script, asked],
+                cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
+            )  # fmt: skip
+        finally:
+            worker.terminate()
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {status for status, _ in told} == {"approved"}
+    assert told[:6] == told[6:]
+    assert len(posts(served)) == 6
