@@ -55,9 +55,9 @@ def pause_of(broker: AsyncBroker, name: str) -> Pause:
 
 
 def all_paused(broker: AsyncBroker) -> bool:
-    """Return True if each task that was registered with this broker is paused."""
-    pauses = _pauses(broker)
-    return bool(pauses) and all(each.reason for each in pauses.values())
+    """Return True if this broker has tasks, and each of them is paused."""
+    pauses, tasks = _pauses(broker), broker.get_all_tasks()
+    return bool(tasks) and all(name in pauses and pauses[name].reason for name in tasks)
 
 
 def _pauses(broker: AsyncBroker) -> dict[str, Pause]:

@@ -63,9 +63,10 @@ class _Passage(TaskiqMiddleware):
 
 
 class _Reading(TaskiqFormatter):
-    """The broker's way to read messages, which keeps quiet about one that cannot be read.
+    """The formatter of the broker, which logs no content of a message that it cannot read.
 
-    taskiq would log it, customer and all. So it is what nobody can ask, and is turned away as that.
+    taskiq would log the message, and acknowledge it. A broker of this package puts it back. With any other
+    broker it becomes a message without a customer, and its result is `rejected`.
     """
 
     def __init__(self, broker: AsyncBroker, name: str, tries: Tries) -> None:
@@ -87,7 +88,13 @@ class _Reading(TaskiqFormatter):
             read.parse_labels()  # here, since taskiq would log what it cannot parse
             read.labels_types = None
         except Exception as error:  # noqa: BLE001  (whatever the shop's serializer raises; it may quote a person)
-            LOGGER.warning("a message of the queue cannot be read (%s): turned away", type(error).__name__)
+            reason = f"cannot be read ({type(error).__name__})"
+            if isinstance(self._broker, PuttingBack):
+                # It may be this worker that cannot read it. Nobody can count its tries: it has only this one.
+                last = self._tries.most - 1
+                put_back.set(PutBack(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
+                return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
+            LOGGER.warning("a message of the queue %s: turned away", reason)
         else:
             if isinstance(self._broker, PuttingBack) and self._broker.find_task(read.task_name) is None:
                 # taskiq acknowledges it with a warning; another worker may know its task.

@@ -107,7 +107,16 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
                 LOGGER.warning("dead letters will not be listed (%s)", error.description)
 
     async def _startup_consumer(self) -> None:
-        await when_reached(super()._startup_consumer, _AWAY)
+        await when_reached(self._add_consumer, _AWAY)
+
+    async def _add_consumer(self) -> None:
+        if self.is_worker_process:
+            await super()._startup_consumer()
+            return
+        # A checkout may know nothing of the tasks, and must not lift the limit of deliveries.
+        self.consumer = await self.js.pull_subscribe(
+            self.subject, self.durable, stream=self.stream_name, config=self.consumer_config
+        )
 
     async def kick(self, message: BrokerMessage) -> None:
         """Send a message; its labels are headers, too, which NATS takes as text only."""

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_trace_id
 from remembering import Shop
 from servers import Nats, Server, Valkey
-from taskiq import AsyncBroker
+from taskiq import AsyncBroker, BrokerMessage
 from taskiq.kicker import AsyncKicker
 from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from taskiq.receiver import Receiver
@@ -208,6 +208,46 @@ async def test_opentelemetry_middleware_passes_on_the_trace(
     calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
     assert {span.context.trace_id for span in calls} == {trace_id}
     assert len(calls) == 2
+
+
+async def test_message_that_cannot_be_read_is_kept(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(url, tmp_path, tries=2)
+    data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'
+    async with queue.open():
+        await queue.broker.kick(BrokerMessage(task_id="t", task_name="n", message=data, labels={}))
+        (letter,) = await queue.letters(1)
+    assert (letter.task, letter.task_id) == ("", "")
+    assert queue.statuses() == []
+    assert "TSTXYZ" not in caplog.text
+
+
+async def test_worker_with_another_task_goes_on_when_ours_is_paused(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
+    done = asyncio.Event()
+
+    @queue.broker.task("the shop's own")
+    async def own() -> None:
+        done.set()
+
+    async with queue.open() as working:
+        await queue.put(*CUSTOMERS[:5])
+        await until(lambda: queue.shop.script.left == 0)
+        await own.kiq()
+        async with asyncio.timeout(60):
+            await done.wait()
+        assert not working.done()
+
+
+async def test_checkout_without_the_task_keeps_the_limit_of_deliveries(nats: Server, tmp_path: Path) -> None:
+    queue = Queue(nats.url, tmp_path, *[not_connected()] * 2, tries=2)
+    async with queue.open():
+        sender = broker_of(queue.url, queue.name)
+        await sender.startup()
+        await sender.shutdown()
+        await queue.put(FISCAL_CODE)
+        await queue.letters(1)
 
 
 async def test_dead_letters_of_no_queue_are_an_error(url: str) -> None:
