@@ -65,10 +65,16 @@ class Flight:
         Its event loop was closed or belongs to the parent of this process, or its task never began.
         """
         has_ended = self.task is not None and self.task.done()
-        return has_ended or self.loop.is_closed() or self._process != os.getpid()
+        return has_ended or self.loop.is_closed() or self.is_inherited()
+
+    def is_inherited(self) -> bool:
+        """Return True in a forked child of the process that makes the request."""
+        return self._process != os.getpid()
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a caller that waits no longer."""
+        if self.is_inherited():
+            return
         with suppress(ValueError):  # it has just ended
             self.waiters.remove(waiter)
         self.warn_of_unread_decision()

@@ -29,6 +29,7 @@ from loanasync._flights import (
     unknown_outcome,
     wake,
 )
+from loanasync._forks import free_after_fork
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._retry import is_system_fault
@@ -57,6 +58,11 @@ class Memory:
         self._secret = token_bytes(32)
         self._flights: dict[bytes, Flight] = {}
         self._outcomes: OrderedDict[bytes, tuple[Decision | Unknown, float]] = OrderedDict()
+        self.renew_lock()
+        free_after_fork(self)
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
         # Held for microseconds, and never across an await; the collector of garbage may end a call within it.
         self._lock = threading.RLock()
 
@@ -237,6 +243,8 @@ class Memory:
             return unknown_outcome(call, type(error).__name__) if is_unknown else anew(error)
         if isinstance(error, Exception):
             return error
+        if flight.is_inherited():  # the parent of this process makes it
+            return unknown_outcome(call, "fork")
         # No request of this call is in progress: another caller can continue it.
         if not call.may_be_evaluated or (call.is_waiting and flight.waiters and not flight.has_died()):
             return AbandonedError()
@@ -252,7 +260,8 @@ class Memory:
         with self._lock:
             if flight.ended is not None:  # several threads found it dead, or its first caller was collected
                 return
-            flight.ended = ended
+            # A child that is forked by another thread between two of these steps goes on from there: so the
+            # outcome is remembered before the request is no longer in progress.
             if isinstance(ended, AbandonedError) and isinstance(outcome, Unknown):
                 flight.left = outcome
             if outcome is not None:
@@ -264,7 +273,13 @@ class Memory:
                     outcomes.popitem(last=False)
             if self._flights.get(application) is flight:
                 del self._flights[application]
-        flight.warn_of_unread_decision()
+            flight.ended = ended
+        if isinstance(ended, DecisionNotRecordedError):
+            flight.warn_of_unread_decision()
+        if flight.waiters and not flight.is_inherited():  # whose parent has that event loop
+            self._wake(flight)
+
+    def _wake(self, flight: "Flight") -> None:
         for waiter in tuple(flight.waiters):  # in other threads some may leave meanwhile
             with suppress(RuntimeError):  # its event loop was closed meanwhile
                 waiter.get_loop().call_soon_threadsafe(wake, waiter)

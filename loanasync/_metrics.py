@@ -14,6 +14,7 @@ from opentelemetry.metrics import (
 
 from loanasync._calls import OPERATIONS
 from loanasync._configuration import release
+from loanasync._forks import free_after_fork
 
 __all__ = ["SCHEMA", "Metrics", "Tally", "metrics_of"]
 
@@ -78,12 +79,26 @@ class Metrics:
 
 
 _made: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
-_making = threading.RLock()
+
+
+class _Making:
+    """The lock under which metrics are made."""
+
+    def __init__(self) -> None:
+        self.renew_lock()
+        free_after_fork(self)
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
+        self.lock = threading.RLock()
+
+
+_making = _Making()
 
 
 def metrics_of(provider: MeterProvider | None) -> Metrics:
     """A provider's metrics, or the global one's; made once, since an SDK reads only the first of a name."""
-    with _making:
+    with _making.lock:
         if provider is None or provider is get_meter_provider():
             return _global_metrics()
         return _metrics(provider)

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 
 from loanasync._closing import Closing
+from loanasync._forks import free_after_fork
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
 from loanasync.ledger._entries import DECIDED, Entry, Settlement, State, Subject
@@ -25,9 +26,14 @@ class MemoryLedger(Closing):
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._writing = threading.Lock()  # held for microseconds, and never across an await
+        self.renew_lock()
+        free_after_fork(self)
         # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
         self._began = time.time() - time.monotonic()
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
+        self._writing = threading.Lock()  # held for microseconds, and never across an await
 
     def _now(self) -> float:
         return self._began + time.monotonic()
