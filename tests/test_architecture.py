@@ -71,7 +71,7 @@ ROOMS = {
     "bulk": ["_pace", "_window", "_rows", "_summary", "_approvals", "__init__"],
     "ledger": [
         *("_entries", "_formats", "_moves", "_lists", "_protocol", "_polling", "_memory"),
-        *("_clock", "_file", "_forking", "_sqlite_file", "_sqlite", "_sweeping"),
+        *("_clock", "_forking", "_sqlite_file", "_sqlite", "_sweeping"),
         *("_remote", "_lua", "_redis", "_sql", "_connections", "_postgres"),
         *("_policy", "_keys", "_settling", "_spool", "_resolving", "_withdrawals", "_guard"),
         *("_recording", "__init__"),

@@ -1,6 +1,7 @@
 """A ledger in a file of SQLite's: for the processes of one machine, and with nothing to install."""
 
 import asyncio
+import errno
 import os
 import sqlite3
 import threading
@@ -17,14 +18,16 @@ from weakref import finalize
 from attrs import fields
 
 from loanasync._closing import Closing
+from loanasync._forks import free_after_fork
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lists as lists
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
+from loanasync.ledger._clock import NOW, keep_time
 from loanasync.ledger._entries import Entry, Settlement, State, Subject
 from loanasync.ledger._forking import FORKING
 from loanasync.ledger._formats import FORMAT, history_from, history_text, source_in_format_1
-from loanasync.ledger._sqlite_file import check_access, has_tables
+from loanasync.ledger._sqlite_file import BusyError, check_access, has_tables, identity, is_busy
 
 __all__ = ["SqliteLedger"]
 
@@ -35,8 +38,8 @@ _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 _NO_SUBJECT = Subject()
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
-# SQLite's own clock, the machine's: the same for all processes, whatever they believe what time it is.
-_NOW = "(julianday('now') - 2440587.5) * 86400.0"
+_TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
+_PAUSE = 0.005  # seconds until the next such wait
 
 # In format 1 the table is called entries. The other name makes each statement of an older process fail that
 # has the file open: otherwise it could claim and send, and not settle.
@@ -62,14 +65,14 @@ _INDEX = tuple(
     f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
     for name, index in zip(("state", "without_redirect"), lists.INDEXES, strict=True)
 )
-_FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
+_FIND = f"SELECT {NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
-_PAGES = lists.queries(f"SELECT {_NOW}, {_COLUMNS} FROM decisions", "?", "?")  # noqa: S608  (constants)
-_ABOUT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions WHERE "  # noqa: S608  (constants)
+_PAGES = lists.queries(f"SELECT {NOW}, {_COLUMNS} FROM decisions", "?", "?")  # noqa: S608  (constants)
+_ABOUT = f"SELECT {NOW}, {_COLUMNS} FROM decisions WHERE "  # noqa: S608  (constants)
 # The second condition lets SQLite use the index.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
 _PURGE = f"""
-DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
+DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {NOW} - ?
 """  # noqa: S608  (constants)
 
 
@@ -79,6 +82,12 @@ class SqliteLedger(Closing):
     What it says is written is on the disk, also when the machine loses its power (``synchronous=FULL``). The
     file and those beside it (``-wal``, ``-shm``) are for their owner alone to read. It must be on a disk of
     this machine: on a network's file system SQLite's locks cannot be trusted.
+
+    On Linux, leases go by the ledger's own clock: it takes the time of day after each start of the machine,
+    and does not move when the machine's clock is set. On other systems leases go by the time of day.
+
+    If the file is removed or replaced while it is open, each method fails, since nobody is known in an empty
+    file. Restore the file; then close the ledger, or restart the process.
 
     It is opened when it is first used, in a thread of its own, so that no event loop ever waits for the disk.
     When its process ends, it lets go of the file, also where nobody closed it.
@@ -99,8 +108,13 @@ class SqliteLedger(Closing):
     def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
         self._file = Path(file)
         self._patience = patience
-        self._opening = threading.Lock()  # held for microseconds, and never across an await
         self._thread: _Thread | None = None
+        self.renew_lock()
+        free_after_fork(self)
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
+        self._opening = threading.Lock()  # held for microseconds, and never across an await
 
     def _in_thread(self) -> "_Thread":
         with self._opening:
@@ -191,6 +205,7 @@ class _Thread:
         self._file = file
         self._patience = patience
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # the file that was opened, by device and number
         self._closing: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
         self._writes: deque[tuple[Write[Any], Future[Any]]] = deque()
@@ -206,17 +221,32 @@ class _Thread:
         return await asyncio.wrap_future(future)
 
     def _read(self, what: Callable[[sqlite3.Connection], T]) -> T:
-        with FORKING:
-            return what(self._connected())
+        return self._patiently(lambda: what(self._connected()))
+
+    def _patiently(self, use: Callable[[], T]) -> T:
+        """Use the file; while another process has locked it, wait, and let this process fork meanwhile."""
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                with FORKING:
+                    return use()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= until:
+                    raise
+            time.sleep(_PAUSE)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
         writes = [(what, future) for what, future in waiting if future.set_running_or_notify_cancel()]
         if not writes:  # another turn has made them
             return
+
+        def write() -> list[object]:
+            with _writing(connection := self._connected()):
+                return [_ended(what, connection) for what, _ in writes]
+
         try:
-            with FORKING, _writing(connection := self._connected()):
-                ends = [_ended(what, connection) for what, _ in writes]
+            ends = self._patiently(write)
         except Exception as error:  # noqa: BLE001  (raised where each was asked for)
             ends = [error] * len(writes)
         for (_, future), end in zip(writes, ends, strict=True):
@@ -226,8 +256,12 @@ class _Thread:
                 future.set_result(end)
 
     def _connected(self) -> sqlite3.Connection:
+        if self._opened is not None and self._opened != identity(self._file):
+            # In an empty file nobody was asked. After `aclose` the file that is there is opened.
+            raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = _open(self._file, self._patience)
+            self._connection = _open(self._file, min(_TURN, self._patience))
+            self._opened = identity(self._file)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
             self._closing = finalize(self, _let_go, self._connection, self.process)
         return self._connection
@@ -273,6 +307,7 @@ def _open(file: Path, patience: float) -> sqlite3.Connection:
     try:
         with _writing(connection):
             _prepare(connection, file)
+            keep_time(connection)
         _use_wal(connection, patience)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
@@ -308,7 +343,7 @@ def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
             if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
                 return
         if time.monotonic() > until:
-            raise sqlite3.OperationalError("no write-ahead log")
+            raise BusyError("no write-ahead log")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Checks of a ledger's file before it is opened for use."""
+"""The file of a SQLite ledger: checks before its use, and whether it is locked or was replaced."""
 
 import errno
 import os
@@ -8,7 +8,26 @@ from pathlib import Path
 
 from loanasync.ledger._forking import FORKING
 
-__all__ = ["check_access", "has_tables"]
+__all__ = ["BusyError", "check_access", "has_tables", "identity", "is_busy"]
+
+
+class BusyError(sqlite3.OperationalError):
+    """Another process is opening the file, too."""
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Return True if the file is locked, so that another attempt may succeed."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return isinstance(error, BusyError) or code & 0xFF == sqlite3.SQLITE_BUSY  # without its extension
+
+
+def identity(file: Path) -> tuple[int, int] | None:
+    """Return device and number of a file, which differ if another is in its place; None without a file."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def has_tables(file: Path, patience: float) -> bool:

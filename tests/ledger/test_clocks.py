@@ -1,0 +1,144 @@
+"""A SQLite ledger whose machine's clock is set, and one whose file is removed while it is open."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from remembering import Shop, held
+
+from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
+from loanasync.ledger import SqliteLedger, State, import_orphans
+from loanasync.ledger import _clock as clock
+from loanasync.testing import approved
+
+HOUR = 3600.0
+
+
+class Machine:
+    """The clocks of a machine, and the mark of its last start."""
+
+    def __init__(self, boot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.day, self.running, self._boot = 1_800_000_000.0, 1000.0, boot
+        self.start("first")
+        monkeypatch.setattr(clock, "_BOOT", boot)
+        monkeypatch.setattr(clock, "_time_of_day", lambda: self.day)
+        monkeypatch.setattr(clock, "_running", lambda: self.running)
+
+    def start(self, mark: str) -> None:
+        self._boot.write_text(mark)
+
+    def pass_by(self, seconds: float) -> None:
+        self.day += seconds
+        self.running += seconds
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path / "boot_id", monkeypatch)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "decisions.db"
+
+
+async def state(file: Path) -> State:
+    """Return the state of the entry as another process sees it."""
+    async with SqliteLedger(file) as ledger:
+        entry = await ledger.get("k")
+    assert entry is not None
+    return entry.state
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_sqlite_lease_after_the_clock_was_set_lasts_as_long(
+    machine: Machine, file: Path, jump: float
+) -> None:
+    async with SqliteLedger(file) as ledger:
+        entry = await ledger.claim("k", token="t", payload="p", lease=60)
+        assert entry.claimed == machine.day
+        machine.day += jump
+        machine.pass_by(59)
+        assert await state(file) is State.INFLIGHT
+        machine.pass_by(2)
+        assert await state(file) is State.UNKNOWN
+        seen = await ledger.get("k")
+        assert seen is not None
+        assert seen.state is State.UNKNOWN
+
+
+async def test_probe_after_the_clock_was_set_sends_nothing_twice(machine: Machine, file: Path) -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, ledger=SqliteLedger(file), unknown="probe")
+    call = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    machine.day += HOUR
+    other = shop.another(ledger=SqliteLedger(file))
+    second = asyncio.create_task(shop.approve(other))
+    done, _ = await asyncio.wait({second}, timeout=0.1)
+    assert not done
+    go.set()
+    assert isinstance(await call, Approved)
+    assert isinstance(await second, Approved)
+    assert len(shop.script.sent) == 1
+    await shop.ledger.aclose()
+    await other._recorder.ledger.aclose()  # type: ignore[union-attr]
+
+
+async def test_sqlite_leases_end_when_the_machine_restarts(machine: Machine, file: Path) -> None:
+    machine.day += HOUR  # a clock that is ahead
+    async with SqliteLedger(file) as ledger:
+        await ledger.claim("k", token="t", payload="p", lease=60)
+    machine.start("second")
+    machine.day, machine.running = machine.day - HOUR, 10.0
+    assert await state(file) is State.UNKNOWN
+
+
+async def test_sqlite_clock_without_a_mark_of_the_start_is_the_day(machine: Machine, file: Path) -> None:
+    machine.start("")
+    async with SqliteLedger(file) as ledger:
+        await ledger.claim("k", token="t", payload="p", lease=60)
+        machine.day += 61
+        assert await state(file) is State.UNKNOWN
+
+
+async def test_sqlite_file_without_a_clock_goes_on_at_the_time_of_day(machine: Machine, file: Path) -> None:
+    """As an earlier version left it; the owners of its leases may still be running."""
+    async with SqliteLedger(file) as ledger:
+        await ledger.claim("k", token="t", payload="p", lease=60)
+    with sqlite3.connect(file) as other:
+        other.execute("DROP TABLE clock")
+    other.close()
+    machine.pass_by(30)
+    assert await state(file) is State.INFLIGHT
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_sqlite_file_removed_while_open_sends_nothing(file: Path, *, is_replaced: bool) -> None:
+    shop = Shop(approved(), approved(), ledger=SqliteLedger(file))
+    await shop.approve()
+    file.unlink()
+    if is_replaced:
+        async with SqliteLedger(file) as other:
+            await other.get("k")
+    with pytest.raises(LedgerUnavailableError, match="FileNotFoundError"):
+        await shop.approve()
+    assert len(shop.script.sent) == 1
+    await shop.ledger.aclose()  # a person has seen to it
+    assert isinstance(await shop.approve(), Approved)
+    await shop.ledger.aclose()
+
+
+async def test_sqlite_file_removed_amid_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
+    step, arrived, go = held(approved())
+    shop = Shop(step, ledger=SqliteLedger(file), spool=tmp_path / "spool")
+    call = asyncio.create_task(shop.comes_to())
+    await arrived.wait()
+    file.unlink()
+    go.set()
+    assert isinstance(await call, DecisionNotRecordedError)
+    await shop.ledger.aclose()
+    assert await import_orphans(shop.ledger, tmp_path / "spool") == 1
+    assert (await shop.entry()).state is State.APPROVED
+    await shop.ledger.aclose()

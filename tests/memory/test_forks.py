@@ -1,0 +1,157 @@
+"""A process that forks while its other threads use a ledger, a client's memory or its metrics."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
+
+HELD = """
+import asyncio, os, signal, sys, threading, warnings
+from loanasync import _metrics
+from loanasync.ledger import MemoryLedger, SqliteLedger
+from loanasync.testing import approval_request, approved, scripted_client
+
+warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+ledger = SqliteLedger(sys.argv[2]) if sys.argv[1] == "SqliteLedger" else MemoryLedger()
+client = scripted_client(approved())
+locks = {
+    "MemoryLedger": lambda: ledger._writing,
+    "SqliteLedger": lambda: ledger._opening,
+    "Memory": lambda: client._memory._lock,
+    "metrics": lambda: _metrics._making.lock,
+}
+
+async def use():
+    if sys.argv[1] in ("MemoryLedger", "SqliteLedger"):
+        assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+        await ledger.aclose()
+    elif sys.argv[1] == "Memory":
+        assert (await client.approve("TSTXYZ00A00A000A", approval_request())).approved
+    else:
+        scripted_client()
+
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with locks[sys.argv[1]]():
+        held.set()
+        forked.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(30)  # a hang guard
+    asyncio.run(use())
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+forked.set()
+sys.exit(status)
+"""
+
+
+def run(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "error", "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("lock", ["MemoryLedger", "SqliteLedger", "Memory", "metrics"])
+def test_child_forked_while_a_thread_holds_a_lock_goes_on(lock: str, tmp_path: Path) -> None:
+    done = run(HELD, lock, tmp_path / "decisions.db")
+    assert done.returncode == 0, done.stderr
+
+
+LOCKED = """
+import asyncio, os, sqlite3, sys, threading, warnings
+from loanasync.ledger import SqliteLedger
+from loanasync.ledger._forking import FORKING
+
+warnings.simplefilter("ignore")  # as above
+ledger = SqliteLedger(sys.argv[1], patience=3600)
+is_open = sys.argv[2] == "open"
+if is_open:
+    asyncio.run(ledger.get("k"))
+    other = sqlite3.connect(sys.argv[1], isolation_level=None)
+else:  # it is opened while another process writes
+    other = sqlite3.connect(sys.argv[1], isolation_level=None)
+    os.chmod(sys.argv[1], 0o600)
+other.execute("BEGIN IMMEDIATE")
+won = []
+
+def claim():
+    entry = asyncio.run(ledger.claim("k", token="t", payload="p", lease=60))
+    won.append(entry.is_claimed_by("t"))
+
+thread = threading.Thread(target=claim)
+thread.start()
+while not FORKING._at_work:  # until the claim has come to the file
+    pass
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+assert not won
+other.execute("COMMIT")
+thread.join()
+asyncio.run(ledger.aclose())
+print(won)
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "opening"])
+def test_fork_does_not_wait_for_a_locked_sqlite_file(how: str, tmp_path: Path) -> None:
+    done = run(LOCKED, tmp_path / "decisions.db", how)
+    assert done.stdout == "[True]\n", done.stderr
+
+
+INHERITED = """
+import asyncio, os, sys, warnings
+from loanasync import LoanError
+from loanasync.testing import ScriptedTransport, approval_request, approved, computed
+
+warnings.simplefilter("ignore")  # as above
+arrived = asyncio.Event()
+
+async def never(_):
+    arrived.set()
+    await asyncio.Event().wait()
+
+script = ScriptedTransport(computed(never), approved())
+client = script.client(max_concurrency=1)
+request = approval_request()
+
+async def approve(letter):
+    try:
+        await client.approve(f"TSTXYZ00A00A000{letter}", request)
+    except LoanError as error:
+        return type(error).__name__
+    return "approved"
+
+async def main():
+    loop = asyncio.get_running_loop()
+    calls = [asyncio.create_task(approve(letter)) for letter in "AABB"]  # B waits for a slot: nothing is sent
+    await arrived.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    touched = []
+    loop.call_soon_threadsafe = lambda *_: touched.append(1)
+    asyncio._set_running_loop(None)
+    print(*[asyncio.run(approve(letter)) for letter in "AB"], len(script.sent), touched, flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_child_leaves_the_requests_of_its_parent_alone() -> None:
+    """It neither repeats one, sent or not, nor wakes the event loop of its parent."""
+    done = run(INHERITED)
+    assert done.stdout == "OutcomeUnknownError OutcomeUnknownError 1 []\n", done.stderr
