@@ -49,7 +49,7 @@ class LedgerGuard:
         ledger: The memory.
         policy: How it is used.
         call: The approval.
-        digests: Its key in the ledger, and what stands there for what it asks.
+        digests: Its digests under the secret in use, and then those under each old secret.
         within: Seconds that the call may take.
         repeats_unknown: Send the request although the outcome of an earlier one is unknown.
         withdrawals: The client's claims that were given up before their request was sent.
@@ -64,7 +64,7 @@ class LedgerGuard:
         ledger: DecisionLedger,
         policy: LedgerPolicy,
         call: Call,
-        digests: Digests,
+        digests: tuple[Digests, ...],
         within: float,
         *,
         repeats_unknown: bool,
@@ -73,9 +73,8 @@ class LedgerGuard:
         self._ledger = ledger
         self._policy = policy
         self._call = call
-        self._key = digests.key
-        self._payload = digests.payload
-        self._subject = digests.subject
+        self._digests = digests
+        self._use(digests[0])
         self._within = within
         self._repeats_unknown = repeats_unknown
         self._withdrawals = withdrawals
@@ -84,12 +83,17 @@ class LedgerGuard:
         self._found: Entry | None = None
         self._claimed: Entry | None = None
 
+    def _use(self, digests: Digests) -> None:
+        self._key = self._call.entry = digests.key
+        self._payload = digests.payload
+        self._subject = digests.subject
+
     async def __call__(self, record: CallRecord, ask: Ask, *, is_busy: bool) -> Ended:
         """What the ledger has; if it has nothing, what the service answers, once that is written down."""
         self._record = record
         self._began = time.monotonic()
         # A call that would wait for a slot looks first: a known decision needs no slot.
-        found = await self._looked_up() if is_busy else None
+        found = await self._looked_up() if is_busy or len(self._digests) > 1 else None
         while not isinstance(found, LoanError):
             if found is not None and found.token in self._withdrawals:  # this client's, and never sent
                 found = await self._before(partial(self._withdrawals.release, found.token))
@@ -111,7 +115,20 @@ class LedgerGuard:
         return found
 
     async def _looked_up(self) -> Entry | LoanError | None:
-        return await self._before(lambda: self._ledger.get(self._key))
+        """Return the entry of this approval, and use its digests: a decision, or else the first entry."""
+        found = None
+        for digests in self._digests:
+            entry = await self._before(partial(self._ledger.get, digests.key))
+            if isinstance(entry, LoanError):
+                return entry
+            if entry is None or entry.state is State.RELEASED:
+                continue
+            if found is None or entry.state.is_decided:
+                found = entry
+                self._use(digests)
+            if entry.state.is_decided:
+                break
+        return found
 
     def _left(self) -> float:
         return self._began + self._within - time.monotonic()
@@ -178,6 +195,8 @@ class LedgerGuard:
         return outcome
 
     async def _asked(self, ask: Ask, over: Entry | None) -> Ended:
+        if over is None or over.state is State.RELEASED:
+            self._use(self._digests[0])  # no entry is made under an old secret
         self._token = token_hex(16)
         self._over = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN

@@ -11,7 +11,7 @@ from loanasync._json import decode
 from loanasync.ledger._entries import Subject
 from loanasync.ledger._policy import LedgerPolicy
 
-__all__ = ["Digests", "digests_of", "key_of"]
+__all__ = ["Digests", "digests_of", "key_of", "old_digests_of"]
 
 _FOR = b"loanasync ledger"
 
@@ -27,8 +27,18 @@ class Digests:
 
 def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> Digests:
     """Return the digests of an approval: one customer of one shop in one environment, within a scope."""
-    # The secret is made and used here, and stands in no frame that a traceback could show.
-    secret = _secret(call.shop, policy)
+    return _digests(_secret(call.shop, policy), call, policy, scope)
+
+
+def old_digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
+    """Return the digests of an approval under each of the policy's old keys."""
+    return tuple(
+        _digests(_from_token(each) if isinstance(each, str) else each, call, policy, scope)
+        for each in policy.old_keys
+    )
+
+
+def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Digests:
     names = _names(call.shop, call.fiscal_code, policy)
     order = "" if call.order_token is None else _digest(secret, "order", *names[1:4], call.order_token)
     key = _digest(secret, *names, *_scope(policy, scope, call.order_token))
@@ -46,7 +56,11 @@ def key_of(
 
 
 def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:
-    return policy.key or hmac.digest(shop.headers["X-Auth-Token"].encode(), _FOR, "sha256")
+    return policy.key or _from_token(shop.headers["X-Auth-Token"])
+
+
+def _from_token(token: str) -> bytes:
+    return hmac.digest(token.encode(), _FOR, "sha256")
 
 
 def _names(shop: Shop, fiscal_code: str | None, policy: LedgerPolicy) -> tuple[str | None, ...]:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
@@ -74,6 +75,15 @@ def spools_of_others() -> tuple[Path, ...]:
     return (spare,) if _is_anothers(spare) else ()
 
 
+def _tuple(values: Iterable[bytes | str]) -> tuple[bytes | str, ...]:
+    # One key without a list around it would be a list of its characters: such a value is refused below.
+    return (b"",) if isinstance(values, bytes | str) else tuple(values)
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) >= _LEAST_KEY
+
+
 @frozen(kw_only=True)
 class LedgerPolicy:
     """What a client's ledger is to do in doubt, and how it keeps what it keeps.
@@ -84,7 +94,10 @@ class LedgerPolicy:
             so, and then the entry is LOST, which is still for a person to settle.
         key: Secret from which entries' keys are made, at least 16 bytes; None: made from the auth token. With
             another secret, what was decided before is not found: give one of its own to a ledger that is
-            to outlive the token.
+            to outlive the token. A client whose ledger outlives it and has no key logs a warning.
+        old_keys: Secrets that `key` replaces, to be read only: a former `key` as bytes; or, for a ledger that
+            had no key, the auth token of that time as a str. An approval with an entry under one of them
+            keeps this entry; new entries are written under `key`. Each costs one more look into the ledger.
         environment: Tells ledgers' entries apart where the address does not, such as ``staging``.
         scope: ``order_token`` makes the order's token part of the entry's key, for services that evaluate a
             customer once for each order; each approval then needs one. The specification does not say
@@ -106,11 +119,12 @@ class LedgerPolicy:
     Example:
         >>> from loanasync.ledger import LedgerPolicy
         >>> LedgerPolicy(key=b"0123456789abcdef")
-        LedgerPolicy(unknown='hold', key=***, environment='', scope='', keep='decision', encrypt=None, ...)
+        LedgerPolicy(unknown='hold', key=***, old_keys=***, environment='', scope='', keep='decision', ...)
     """
 
     unknown: Literal["hold", "probe"] = "hold"
     key: bytes | None = field(default=None, repr=mask)
+    old_keys: tuple[bytes | str, ...] = field(default=(), repr=mask, converter=_tuple)
     environment: str = ""
     scope: Literal["", "order_token"] = ""
     keep: Literal["decision", "body"] = "decision"
@@ -125,8 +139,13 @@ class LedgerPolicy:
             raise ConfigurationError("ledger_policy.scope", "must be '' or 'order_token'")
         if self.keep not in ("decision", "body"):
             raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
-        if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _LEAST_KEY):
+        if self.key is not None and not _is_key(self.key):
             raise ConfigurationError("ledger_policy.key", f"must be at least {_LEAST_KEY} bytes")
+        if not all(each != "" if isinstance(each, str) else _is_key(each) for each in self.old_keys):
+            raise ConfigurationError(
+                "ledger_policy.old_keys",
+                f"must be keys of at least {_LEAST_KEY} bytes, or auth tokens as str",
+            )
         if not self.patience > 0:
             raise ConfigurationError("ledger_policy.patience", "must be a number of seconds above 0")
         if self.encrypt is not None and not _is_working(self.encrypt):

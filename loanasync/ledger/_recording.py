@@ -1,10 +1,12 @@
 """A client's use of its ledger: which entry belongs to a call, and what guards it."""
 
 from loanasync._calls import Call
+from loanasync._events import LOGGER
 from loanasync._meta import Problem
 from loanasync.errors import ConfigurationError, InvalidRequestError
 from loanasync.ledger._guard import LedgerGuard
-from loanasync.ledger._keys import digests_of
+from loanasync.ledger._keys import digests_of, old_digests_of
+from loanasync.ledger._memory import MemoryLedger
 from loanasync.ledger._policy import LedgerPolicy
 from loanasync.ledger._protocol import DecisionLedger
 from loanasync.ledger._withdrawals import Withdrawals
@@ -24,6 +26,8 @@ def recorder(ledger: object, policy: object) -> "Recorder":
         policy = LedgerPolicy()
     if not isinstance(policy, LedgerPolicy):
         raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
+    if policy.key is None and not isinstance(ledger, MemoryLedger):
+        LOGGER.warning(_WITHOUT_KEY)
     return Recorder(ledger, policy)
 
 
@@ -45,14 +49,18 @@ class Recorder:
             message = "is required: LedgerPolicy(scope='order_token') distinguishes applications by it"
             raise InvalidRequestError((Problem("order_token", "orderToken", message),))
 
-        digests = digests_of(call, self.policy, scope)
-        call.entry = digests.key
         return LedgerGuard(
             self.ledger,
             self.policy,
             call,
-            digests,
+            (digests_of(call, self.policy, scope), *old_digests_of(call, self.policy, scope)),
             within,
             repeats_unknown=repeat_unknown,
             withdrawals=self.withdrawals,
         )
+
+
+_WITHOUT_KEY = (
+    "the ledger has no key: its entries are found by the auth token, and with another token each customer "
+    "would be requested again; set LedgerPolicy(key=..., old_keys=[the present token])"
+)
