@@ -111,6 +111,7 @@ class Memory:
                 return joined
             # The first caller has left: this call sends the request, or retries it.
             call.fault, call.attempts, resumed = flight.call.fault, flight.call.attempts, flight.left
+            timeout = pipeline.left(call, timeout)
         if guard is not None:
             return await self._in_task(
                 application, flight, partial(pipeline.run, call, timeout, retry, guard)

@@ -156,6 +156,7 @@ class _Answer:
 # The event loop was blocked until the deadline: no response could be waited for.
 _TOO_LATE = NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 _CLOSED = NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+_LEAST = 1e-3  # seconds that a limit is at least
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 _RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
@@ -202,6 +203,11 @@ class Pipeline:
         self._now = now
         self._sleep = sleep
         self._closed = False
+
+    def left(self, call: Call, timeout: Timeout) -> Timeout:
+        """Return the time limits for the rest of a call that has begun."""
+        spent = self._now() - call.started
+        return evolve(timeout, total=max(timeout.total - spent, _LEAST))
 
     def over(
         self, open_transport: Callable[[], Sender], *, now: Callable[[], float], sleep: Sleep

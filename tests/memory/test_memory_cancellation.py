@@ -350,3 +350,23 @@ async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
     assert not shop.client._memory._flights
     assert isinstance(await shop.approve(), OutcomeUnknownError)  # it may have been sent
     assert shop.sent == 1
+
+
+async def test_memory_call_that_takes_over_keeps_its_own_time() -> None:
+    """The time in which it shared another request counts: `Timeout.total` is for the whole call."""
+    step, arrived, go = held(approved())
+    shop = Shop(step, approved(), max_concurrency=1)
+    other = asyncio.create_task(shop.approve(OTHER))
+    await arrived.wait()
+    first = asyncio.create_task(shop.approve())  # waits for a slot
+    await asyncio.sleep(0)
+    second = asyncio.create_task(shop.approve(timeout=Timeout(total=20)))
+    await until(lambda: shop.client._memory is not None and len(shop.client._memory._flights) == 2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    shop.script.clock.time += 15
+    await cancelled(first)
+    go.set()
+    assert isinstance(await second, Approved)
+    assert isinstance(await other, Approved)
+    assert shop.script.sent[-1].within == pytest.approx(5, abs=0.1)
