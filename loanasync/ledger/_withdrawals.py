@@ -1,6 +1,7 @@
 """Claims whose request was never sent, and their release."""
 
 import asyncio
+import os
 import time
 from collections import OrderedDict
 from contextlib import suppress
@@ -44,6 +45,7 @@ class Withdrawals:
         self._patience = patience
         self._claims: OrderedDict[str, _Claim] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
+        self._process = os.getpid()  # a forked child has no task of its parent's
 
     def __contains__(self, token: str) -> bool:
         return token in self._claims
@@ -72,7 +74,9 @@ class Withdrawals:
     def go_on(self) -> None:
         """Release what is left in the background, as long as the event loop runs."""
         task = self._task
-        if self._claims and (task is None or task.done() or task.get_loop().is_closed()):
+        is_running = task is not None and not task.done() and task.get_loop().is_running()
+        if self._claims and not (is_running and self._process == os.getpid()):
+            self._process = os.getpid()
             self._task = asyncio.get_running_loop().create_task(self._repeat())
 
     async def _repeat(self) -> None:

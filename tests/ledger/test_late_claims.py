@@ -148,6 +148,23 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
     await shop.client.aclose()
 
 
+def test_release_is_repeated_in_the_next_event_loop() -> None:
+    ledger = Late()
+    shop = Shop(ledger=ledger, patience=0.05)
+    asyncio.run(shop.comes_to())  # the loop ends, and the background task with it
+
+    async def go_on() -> None:
+        await ledger.arrive()
+        ledger.is_down = True
+        await shop.comes_to(code="TSTXYZ00A00A000B")
+        ledger.is_down = False
+        ledger.waiting.clear()
+        await settled(shop, State.RELEASED, State.RELEASED)
+        await shop.client.aclose()
+
+    asyncio.run(go_on())
+
+
 async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
     ledger = Late()
     ledger.is_down = False
