@@ -33,6 +33,7 @@ _BRACKET = re.compile(rb"[][{}]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]')
 _COLON = re.compile(r"\s*:\s*")
 _ESCAPED_LETTER = re.compile(r"\\u00[4-7]")
+_NO_MEMBER = object()  # equal to no JSON value
 _DEPTH = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
@@ -123,6 +124,7 @@ def decode_part(part: bytes, name: str) -> list[Any]:
     """Return the values of a member that stand in a part of a JSON object, at its top level.
 
     A value that cannot be read, or that is another object's, is None. A text that is cut off ends with "…".
+    Where the name is within a text that is no JSON, the value is an object that equals nothing.
 
     Example:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "approved")
@@ -132,18 +134,20 @@ def decode_part(part: bytes, name: str) -> list[Any]:
     """
     text = part.decode("utf-8-sig", errors="replace")
     found: list[Any] = [None] if _ESCAPED_LETTER.search(text) else []  # which may be in a name, too
-    quoted = f'"{name}"'
-    if quoted not in text:
+    # Each of them counts, also where it is no name of a member, as in a text that is no JSON.
+    starts = {match.start() for match in re.finditer(rf'(?<!\\)"{name}"\s*:', text)}
+    if not starts:
         return found
+    expected = len(found) + len(starts)
     is_object = text.lstrip()[:1] == "{"
     depth = 0
     for token in _TOKEN.finditer(text):
         if change := _DEPTH.get(token[0]):
             depth += change
             is_object = is_object and depth > 0
-        elif token[0] == quoted and (colon := _COLON.match(text, token.end())):
+        elif token.start() in starts and (colon := _COLON.match(text, token.end())):
             found.append(_value_at(text, colon.end()) if is_object and depth == 1 else None)
-    return found
+    return found + [_NO_MEMBER] * (expected - len(found))
 
 
 def _value_at(text: str, start: int) -> Any:  # noqa: ANN401  (any JSON)

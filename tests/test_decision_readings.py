@@ -289,3 +289,18 @@ def test_cut_off_body_is_read_once_however_often_it_has_the_name() -> None:
         return lines_run(lambda: read(APPROVE, 201, body, fault="truncated"))
 
     assert work(10) < work(1) + 1_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"approved":true""approved":false',
+        b'{"approved":true,"\\],"approved":false',
+        b'{"x":"y"","approved":true,"approved":false',
+        b'{"approved":true}{"approved":true}',
+    ],
+)
+def test_body_that_is_no_json_with_the_name_twice_is_unknown(body: bytes) -> None:
+    for fault in (None, "truncated"):
+        unknown(201, body, fault)
+        unknown(422, body, fault)

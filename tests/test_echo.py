@@ -229,6 +229,12 @@ def test_approve_echo_cut_within_the_code_compares_its_start(start: str, *, acce
     assert isinstance(outcome, Approved if accepted else UnexpectedReplyError)
 
 
+def test_approve_echo_in_a_body_that_is_no_json_is_unknown() -> None:
+    body = b'{"approved":true"x"", "fiscalCode":"TSTXYZ00A00A000B"'
+    for fault in (None, "truncated"):
+        assert read(APPROVE, 201, body, fault=fault).reasons == ("fiscalCode: of another customer",)
+
+
 async def failure(members: dict[str, Any]) -> LoanError:
     with pytest.raises(UnexpectedReplyError) as caught:
         await scripted_client(reply(201, members)).approve(FISCAL_CODE, approval_request())
