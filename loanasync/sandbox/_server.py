@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Sandbox"]
 
 Description = Literal["street_number", "civic_number"]
-_ALL: Any = object()  # no argument was given
+_ALL: Any = ...  # no argument was given
 
 
 class Sandbox:
