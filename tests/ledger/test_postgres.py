@@ -119,7 +119,8 @@ async def test_the_shops_pool_is_used_and_stays_open(postgres: Postgres, table: 
         assert isinstance(await shop.approve(), Approved)
         await shop.ledger.aclose()
         assert (await shop.entry()).state is State.APPROVED
-        assert repr(shop.ledger) == "PostgresLedger('Pool')"
+        assert repr(shop.ledger) == f"PostgresLedger('Pool', table={table!r})"
+    assert repr(PostgresLedger(pool)) == "PostgresLedger('Pool')"
 
 
 @asynccontextmanager
