@@ -10,7 +10,7 @@ __all__ = ["free_after_fork"]
 class _Owner(Protocol):
     """An object with a lock."""
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Replace the lock by a free one."""
 
 
@@ -29,7 +29,7 @@ def free_after_fork(owner: _Owner) -> None:
 def _renew() -> None:
     for reference in _owners.valuerefs():
         if (owner := reference()) is not None:
-            owner.renew_lock()
+            owner._renew_lock()  # noqa: SLF001  (not for users of the object)
 
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork

@@ -58,10 +58,10 @@ class Memory:
         self._secret = token_bytes(32)
         self._flights: dict[bytes, Flight] = {}
         self._outcomes: OrderedDict[bytes, tuple[Decision | Unknown, float]] = OrderedDict()
-        self.renew_lock()
+        self._renew_lock()
         free_after_fork(self)
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
         # Held for microseconds, and never across an await; the collector of garbage may end a call within it.
         self._lock = threading.RLock()

@@ -85,10 +85,10 @@ class _Making:
     """The lock under which metrics are made."""
 
     def __init__(self) -> None:
-        self.renew_lock()
+        self._renew_lock()
         free_after_fork(self)
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
         self.lock = threading.RLock()
 

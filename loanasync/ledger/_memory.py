@@ -26,12 +26,12 @@ class MemoryLedger(Closing):
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self.renew_lock()
+        self._renew_lock()
         free_after_fork(self)
         # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
         self._began = time.time() - time.monotonic()
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
         self._writing = threading.Lock()  # held for microseconds, and never across an await
 

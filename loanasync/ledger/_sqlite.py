@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -19,52 +18,26 @@ from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync._forks import free_after_fork
-from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lists as lists
 from loanasync.ledger import _moves as moves
 from loanasync.ledger import _polling as polling
-from loanasync.ledger._clock import NOW, keep_time
+from loanasync.ledger._clock import NOW
 from loanasync.ledger._entries import Entry, Settlement, State, Subject
 from loanasync.ledger._forking import FORKING
-from loanasync.ledger._formats import FORMAT, history_from, history_text, source_in_format_1
-from loanasync.ledger._sqlite_file import BusyError, check_access, has_tables, identity, is_busy
+from loanasync.ledger._formats import history_from, history_text, source_in_format_1
+from loanasync.ledger._sqlite_file import has_tables, identity, is_busy, open_file, writing
 
 __all__ = ["SqliteLedger"]
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[sqlite3.Connection], T]
 
-_APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 _NO_SUBJECT = Subject()
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
 _TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
 _PAUSE = 0.005  # seconds until the next such wait
 
-# In format 1 the table is called entries. The other name makes each statement of an older process fail that
-# has the file open: otherwise it could claim and send, and not settle.
-_CREATE = """
-CREATE TABLE decisions (
-    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
-    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
-    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT
-)
-"""
-_RENAME = "ALTER TABLE entries RENAME TO decisions"
-_EXTEND = (
-    "ALTER TABLE decisions ADD COLUMN customer TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN \"order\" TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN scope TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN source TEXT",  # NULL in rows of format 1
-    "ALTER TABLE decisions ADD COLUMN history TEXT NOT NULL DEFAULT '[]'",
-    "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
-    'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
-)
-# Files of this format that were made before have no index for lists, and get it when they are opened.
-_INDEX = tuple(
-    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
-    for name, index in zip(("state", "without_redirect"), lists.INDEXES, strict=True)
-)
 _FIND = f"SELECT {NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
 _PAGES = lists.queries(f"SELECT {NOW}, {_COLUMNS} FROM decisions", "?", "?")  # noqa: S608  (constants)
@@ -109,10 +82,10 @@ class SqliteLedger(Closing):
         self._file = Path(file)
         self._patience = patience
         self._thread: _Thread | None = None
-        self.renew_lock()
+        self._renew_lock()
         free_after_fork(self)
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
         self._opening = threading.Lock()  # held for microseconds, and never across an await
 
@@ -242,7 +215,7 @@ class _Thread:
             return
 
         def write() -> list[object]:
-            with _writing(connection := self._connected()):
+            with writing(connection := self._connected()):
                 return [_ended(what, connection) for what, _ in writes]
 
         try:
@@ -260,7 +233,7 @@ class _Thread:
             # In an empty file nobody was asked. After `aclose` the file that is there is opened.
             raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = _open(self._file, min(_TURN, self._patience))
+            self._connection = open_file(self._file, min(_TURN, self._patience))
             self._opened = identity(self._file)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
             self._closing = finalize(self, _let_go, self._connection, self.process)
@@ -294,75 +267,6 @@ def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
         raise
     except Exception as error:  # noqa: BLE001  (raised where it was asked for)
         return error
-
-
-def _open(file: Path, patience: float) -> sqlite3.Connection:
-    file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
-    try:  # SQLite gives its other files the same mode
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        # To open and close it here would drop all locks that this process has on it, as of another ledger.
-        check_access(file)
-    connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
-    try:
-        with _writing(connection):
-            _prepare(connection, file)
-            keep_time(connection)
-        _use_wal(connection, patience)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, file: Path) -> None:
-    run = connection.execute
-    tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    mark = run("PRAGMA application_id").fetchone()[0]
-    version = run("PRAGMA user_version").fetchone()[0]
-    if tables and not (mark == _APPLICATION and 1 <= version <= FORMAT):
-        raise ConfigurationError("ledger", f"{file.name} is no ledger of this version: name another file")
-    if not tables or version < FORMAT:
-        for statement in (_RENAME if tables else _CREATE, *_EXTEND):
-            run(statement)
-    for statement in _INDEX:
-        run(statement)
-    if tables and version == FORMAT:
-        return
-    run(f"PRAGMA application_id = {_APPLICATION}")
-    run(f"PRAGMA user_version = {FORMAT}")
-
-
-def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
-    # SQLite does not wait by itself for another process that does the same.
-    until = time.monotonic() + patience
-    while True:
-        with suppress(sqlite3.OperationalError):
-            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-                return
-        if time.monotonic() > until:
-            raise BusyError("no write-ahead log")
-        time.sleep(0.01)
-
-
-class _writing:  # noqa: N801  (used as a statement: with _writing(connection))
-    """One write, from its first look to its commit: nobody else writes in between."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._connection.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:  # some failures, such as a full disk, have ended it
-                self._connection.execute("ROLLBACK")
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

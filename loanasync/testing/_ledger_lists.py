@@ -29,11 +29,11 @@ async def keys(ledger: DecisionLedger, *states: State, **options: Any) -> list[s
 class LedgerListRules(LedgerHarness):
     """The part of `LedgerConformance` about `DecisionLedger.scan`."""
 
-    async def bring(self, ledger: DecisionLedger, key: str, *settlements: Settlement) -> None:
+    async def bring(self, ledger: DecisionLedger, key: str, *settlements: Settlement, by: str = "t") -> None:
         """Claim an entry, and settle it once or several times."""
-        await self.claimed(ledger, key, "t")
+        await self.claimed(ledger, key, by)
         for settlement in settlements:
-            await ledger.settle(key, token="t", payload="p", settlement=settlement)
+            await ledger.settle(key, token=by, payload="p", settlement=settlement)
 
     async def test_list_of_each_state_has_its_entries(self) -> None:
         async with self.opened() as ledger:
@@ -50,9 +50,9 @@ class LedgerListRules(LedgerHarness):
     async def test_list_follows_an_entry_from_state_to_state(self) -> None:
         async with self.opened() as ledger:
             await self.bring(ledger, "k", RELEASED)
-            await self.bring(ledger, "k", UNKNOWN, LOST, HELD)
+            await self.bring(ledger, "k", UNKNOWN, LOST, HELD, by="s")
             assert [await keys(ledger, state) for state in State] == [[], [], [], [], ["k"], [], []]
-            await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
+            await ledger.claim("k", token="u", payload="p", lease=HOUR, over="s")
             assert await keys(ledger, State.INFLIGHT) == ["k"]
             await ledger.settle("k", token="u", payload="p", settlement=REFUSAL)
             assert [await keys(ledger, state) for state in State] == [[], [], [], [], [], [], ["k"]]

@@ -142,7 +142,7 @@ async def test_a_wrong_password_is_no_ledger_and_is_shown_nowhere(
     for error in (caught.value, plain.value):
         shown += [str(error), repr(error), *traceback.format_exception(error)]
     assert secret not in "".join(shown)
-    assert repr(ledger).endswith(f"{rest.rpartition('@')[2]}')")
+    assert f"//{rest.rpartition('@')[2]}'" in repr(ledger)
     await ledger.aclose()
 
 
