@@ -37,11 +37,17 @@ def opener(
     require(aiohttp.ClientSession, "session", session)
     if context is not None:
         raise ConfigurationError("ssl", "is for our own session: give it to the connector of yours")
-    if not certificates.is_checking(getattr(session.connector, "_ssl", True)):
+    if not certificates.is_checking(_trust_of(session.connector)):
         raise ConfigurationError(
-            "session", "must check certificates and host names: its connector was told not to"
+            "session", "must check certificates and host names: its connector does not, or does not say so"
         )
     return partial(_borrow, session)
+
+
+def _trust_of(connector: aiohttp.BaseConnector | None) -> object:
+    """Return what a connector trusts: True for one that does no TLS itself, False where that is not known."""
+    # The attribute is private, so a later aiohttp may rename it: such a session is refused.
+    return getattr(connector, "_ssl", not isinstance(connector, aiohttp.TCPConnector))
 
 
 def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct | Transport:

@@ -116,6 +116,20 @@ async def test_a_session_that_does_not_check_is_refused(trust: ssl.SSLContext | 
             make(session=session)
 
 
+async def test_session_whose_trust_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector = aiohttp.TCPConnector()
+    monkeypatch.delattr(connector, "_ssl")  # as if a later aiohttp had renamed it
+    async with aiohttp.ClientSession(connector=connector) as session:
+        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+            make(session=session)
+
+
+async def test_session_over_a_unix_socket_is_accepted(tmp_path: Path) -> None:
+    connector = aiohttp.UnixConnector(str(tmp_path / "service"))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        make(session=session)
+
+
 async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
     connector = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes(32)))
     async with (
