@@ -22,6 +22,7 @@ from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits
 from loanasync._events import LOGGER, warn_once
 from loanasync._parser import is_parser_usable
+from loanasync._splitter import AT_ONCE
 from loanasync._standstill import hear_out
 from loanasync._transport import Transport, connecting
 from loanasync._wire import Watch, Wire, path_of
@@ -34,8 +35,6 @@ __all__ = ["TESTED_AIOHTTP", "Direct", "is_possible"]
 # The minor versions that the tests of this release ran with: the lowest that is allowed, and the newest.
 TESTED_AIOHTTP = frozenset({"3.14"})
 
-# Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
-_AT_ONCE = 1 << 16
 _LONGEST_CLOSE = 1.0  # seconds that aiohttp may take to close its session
 
 
@@ -139,7 +138,7 @@ class Direct:
             wire = waiting or await self._connected(place, connect, until)
             if isinstance(wire, NoAnswer):
                 return wire
-            keep = len(request.body) < _AT_ONCE
+            keep = len(request.body) < AT_ONCE
             try:
                 answer = await wire.ask(request, place.name, until)
             except BaseException as error:
@@ -197,7 +196,7 @@ class Direct:
                 raise aiohttp.ClientConnectionResetError("not a clean connection")
         finally:
             if not is_clean:
-                wire.close()
+                wire.abort()
         return wire
 
     def _place(self, request: Request) -> "_Place":

@@ -70,14 +70,17 @@ def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
     """Return a decoded body, or as much of it as there is, and what is wrong with it."""
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         return None, UNDECODABLE
-    for window in (_GZIP_OR_ZLIB, -zlib.MAX_WBITS):  # some servers send "deflate" without zlib's header
-        inflating = zlib.decompressobj(window)
-        try:
-            decoded = inflating.decompress(body, LARGEST_BODY + 1)
-        except zlib.error:
-            continue
-        return decoded, None if inflating.eof or len(decoded) > LARGEST_BODY else "truncated"
-    return None, UNDECODABLE
+    # Some servers send "deflate" without zlib's header, whose low half-byte is 8.
+    is_raw = encoding == "deflate" and body[0] & 0x0F != zlib.DEFLATED
+    inflating = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
+    try:
+        decoded = inflating.decompress(body, LARGEST_BODY + 1)
+    except zlib.error:
+        return None, UNDECODABLE
+    is_whole = inflating.eof or len(decoded) > LARGEST_BODY
+    if is_raw and not is_whole:  # almost any bytes can be the beginning of such a body
+        return None, UNDECODABLE
+    return decoded, None if is_whole else "truncated"
 
 
 def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Reply:

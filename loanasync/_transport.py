@@ -3,7 +3,9 @@
 import asyncio
 from contextlib import suppress
 from functools import lru_cache
+from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp import http
@@ -16,6 +18,7 @@ from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits, end
 from loanasync._display import mask
 from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
+from loanasync._splitter import AT_ONCE, Splitter
 from loanasync._standstill import hear_out, listener
 from loanasync.errors import ConfigurationError, ConnectError
 
@@ -32,6 +35,18 @@ except ImportError:  # pragma: no cover  (a later API may drop it: double spans,
     _HAS_ITS_SPAN = otel_context.create_key("loanasync")
 
 
+_EXPECTED = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+async def _leave_cookie_jar(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep a response's cookies out of the jar of the user's session (a middleware of aiohttp)."""
+    response = await handler(request)
+    response.cookies = SimpleCookie()
+    return response
+
+
 class _Body(bytes, aiohttp.Payload):
     """A request's body, which knows whether it left; aiohttp writes the head together with it.
 
@@ -46,7 +61,8 @@ class _Body(bytes, aiohttp.Payload):
         self._asked_for = False
         self._left = False
         self._kept_back = False
-        self._transport: asyncio.WriteTransport | None = None  # to which it was written
+        self.transport: asyncio.Transport | None = None  # of the connection that aiohttp chose
+        self._splitter: Splitter | None = None
 
     def __repr__(self) -> str:
         return mask(self)
@@ -58,6 +74,11 @@ class _Body(bytes, aiohttp.Payload):
         return len(self._value)
 
     @property
+    def has_left(self) -> bool:
+        """Return True if it was given to a connection."""
+        return self._left
+
+    @property
     def never_left(self) -> bool:
         """Whether a request was built, and nothing of it was given to a connection."""
         return self._asked_for and not self._left
@@ -66,23 +87,37 @@ class _Body(bytes, aiohttp.Payload):
         """Do not leave any more."""
         self._kept_back = True
 
-    def cut_off(self) -> None:
-        """Abort a connection that has not sent the whole body: closing it would go on sending."""
-        with suppress(Exception):  # asyncio's TLS forgets itself when it is closed twice
-            if self._transport is not None and self._transport.get_write_buffer_size():
-                self._transport.abort()
+    def read(self, response: aiohttp.ClientResponse) -> None:
+        """Begin to read the response's body."""
+        if self._splitter is not None:
+            self._splitter.read(response.content)
+
+    def end(self, response: aiohttp.ClientResponse | None) -> None:
+        """Let go of the connection; abort it if it cannot be used again."""
+        if self._splitter is not None:
+            with suppress(Exception):  # no error here may hide the response
+                self._splitter.leave(response, keep=len(self._value) < AT_ONCE)
+        if response is not None:
+            with suppress(Exception):
+                response.close()
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it to a connection on which nothing else is under way."""
         out = cast("StreamWriter", writer)
-        has_news = listener(getattr(out, "transport", None))
+        transport = self.transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
+        has_news = listener(transport)
         if has_news():
             await hear_out(has_news)
+        if transport is not None:
+            await Splitter.left(transport)
         # What the server said before it was asked would be taken for the answer.
         is_held = self._kept_back or (self.request is not None and self.request.is_withdrawn)
         if is_held or getattr(out.protocol, "should_close", False):
+            if transport is not None:
+                transport.abort()
             raise aiohttp.ClientConnectionResetError("not a clean connection")
-        self._transport = cast("asyncio.WriteTransport | None", getattr(out, "transport", None))
+        if transport is not None and isinstance(transport.get_protocol(), asyncio.Protocol):
+            self._splitter = Splitter(transport)
         await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
         self._left = True
         if self.request is not None:
@@ -102,6 +137,7 @@ class Transport:
         self._session = session
         self._owned = owned
         self._waits = Waits()
+        self._kept: WeakSet[asyncio.Transport] = WeakSet()  # of connections on which a response was read
 
     def check(self) -> None:
         """Look whether a call can begin.
@@ -131,10 +167,24 @@ class Transport:
             raise
 
     async def _exchange(self, request: Request, connect: float, within: float) -> Reply | NoAnswer:
+        """Send over a clean connection: a kept one may be closed, or have unread data."""
+        until = asyncio.get_running_loop().time() + within
+        while True:
+            body = _Body(request.body)
+            body.request = request
+            answer = await self._exchange_once(request, body, connect, within)
+            within = until - asyncio.get_running_loop().time()
+            was_unusable = isinstance(answer, NoAnswer) and answer.error is ConnectError and body.never_left
+            was_kept = body.transport is not None and body.transport in self._kept
+            is_over = within <= 0 or request.is_withdrawn or self._waits.is_closed or self._session.closed
+            if is_over or not (was_unusable and was_kept):
+                return answer
+
+    async def _exchange_once(
+        self, request: Request, body: _Body, connect: float, within: float
+    ) -> Reply | NoAnswer:
         response: aiohttp.ClientResponse | None = None
         received = bytearray()
-        body = _Body(request.body)
-        body.request = request
         request.is_sent = False
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
@@ -152,7 +202,7 @@ class Transport:
                     # a POST into a GET, a middleware may repeat an approval behind our back.
                     allow_redirects=False,
                     raise_for_status=False,
-                    middlewares=(),
+                    middlewares=(_leave_cookie_jar,),
                     timeout=connecting(connect),
                     auto_decompress=False,
                     max_headers=MOST_HEADERS,
@@ -161,11 +211,19 @@ class Transport:
                 )
                 if body.never_left:  # so this is no answer to it, and may be one to somebody else
                     body.keep_back()
+                    if response.connection is not None:
+                        body.transport = response.connection.transport
                     return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
                 if has_two_lengths(response):
                     return replies.no_answer(http.HttpProcessingError(), never_left=False)
-                return await replies.read(response.status, response.headers, response.content, received)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                body.read(response)
+                answer = await replies.read(response.status, response.headers, response.content, received)
+                if body.transport is not None:
+                    self._kept.add(body.transport)
+                return answer
+        except Exception as error:
+            if not (isinstance(error, _EXPECTED) or body.has_left):
+                raise
             reason = asyncio.CancelledError() if self._waits.is_closed else error
             try:
                 if response is None:
@@ -182,9 +240,7 @@ class Transport:
         finally:
             late.cancel()
             self._waits.discard(limit)
-            body.cut_off()
-            if response is not None:
-                response.close()
+            body.end(response)
             otel_context.detach(instrumented)
 
     async def aclose(self) -> None:

@@ -11,6 +11,7 @@ from aiohttp import http
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._parser import has_two_lengths, new_parser
+from loanasync._splitter import CHUNKS_END, HEAD_ENDS, is_interim
 from loanasync._standstill import listener
 
 if TYPE_CHECKING:
@@ -21,11 +22,8 @@ __all__ = ["Watch", "Wire", "path_of"]
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
 _IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
-_HEAD_ENDS = b"\r\n\r\n"
-_CHUNKS_END = b"0\r\n\r\n"
 # aiohttp's parser in C refuses a repeated Content-Length by itself.
 _MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
-_SWITCHING = 101  # the last answer in HTTP, though its number is an interim one's
 
 
 class Watch:
@@ -178,8 +176,12 @@ class Wire(asyncio.Protocol):
             self._watch.ring(self.until)
             self._idle[self] = None
         else:
-            self._drop()
-            self._transport.abort()  # closing alone would go on sending what was given up
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection: closing it would go on sending what was given up."""
+        self._drop()
+        self._transport.abort()
 
     def answer_late(self, *, keep: bool) -> "asyncio.Future[Reply | NoAnswer]":
         """Return a future of the answer in place of the one that was cancelled with who waited for it."""
@@ -232,17 +234,17 @@ class Wire(asyncio.Protocol):
             # Each head by itself: where what follows is wrong, the parser raises, and tells of nothing.
             while self._head is None:
                 known = len(self._head_tail)
-                end = (self._head_tail + data).find(_HEAD_ENDS)
+                end = (self._head_tail + data).find(HEAD_ENDS)
                 if end < 0:
-                    self._head_tail = (self._head_tail + data)[1 - len(_HEAD_ENDS) :]
+                    self._head_tail = (self._head_tail + data)[1 - len(HEAD_ENDS) :]
                     break
-                end += len(_HEAD_ENDS) - known
+                end += len(HEAD_ENDS) - known
                 self._head_tail = b""
                 self._parse(data[:end])
                 data = data[end:]
             else:
                 self._behind_head += len(data)
-                self._ends_chunks = data.endswith(_CHUNKS_END)
+                self._ends_chunks = data.endswith(CHUNKS_END)
             self._parse(data)
         except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
             self._look_at_content()  # which may be whole
@@ -257,7 +259,7 @@ class Wire(asyncio.Protocol):
             if self._head is not None:
                 self._is_good = False  # something after the answer
                 break
-            if 100 <= head.code < 200 and head.code != _SWITCHING:  # noqa: PLR2004  (RFC 9110 §15.2: the answer follows)
+            if head.code < 200 and is_interim(head.code):  # noqa: PLR2004  (no call for a usual response)
                 continue
             if _MUST_CHECK_LENGTHS and has_two_lengths(head):
                 raise http.HttpProcessingError

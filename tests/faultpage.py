@@ -6,7 +6,6 @@
 import argparse
 from pathlib import Path
 
-from attrs import evolve
 from faultrow import SESSIONS, Comes, Row
 from faultrows_answers import BODIES, FAULTS, REDIRECTS, STATUSES
 from faultrows_connections import CONNECTING, HEADS, KEEPING, SENDING, TRUSTING
@@ -32,9 +31,6 @@ BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests
 
 
 def told(comes: Comes) -> str:
-    if comes.through_aiohttp is not None:
-        ours = told(evolve(comes, through_aiohttp=None))
-        return f"{ours}; {told(comes.through_aiohttp)} through your own session"
     if comes.in_part:
         return "the decision, without a redirect, and `body` in `meta.unread`"
     if comes.error is None:

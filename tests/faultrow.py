@@ -67,7 +67,6 @@ class Comes:
     in_part: bool = False  # the decision, of a body that could be read in part only
     fault: str | None = None  # of the body, as the attempt's span names it
     or_else: "Comes | None" = None  # where it is a race which side of the connection is quicker
-    through_aiohttp: "Comes | None" = None  # where its sessions cannot do as well as a connection of our own
 
 
 @frozen(kw_only=True)

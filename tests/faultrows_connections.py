@@ -192,8 +192,8 @@ KEEPING = [
         fault="an answer lies on the kept connection before anything was asked",
         before=lambda a: (READ, a.whole, AFTER_THE_CALL, a.whole),
         server=lambda a: ((READ, a.whole),),
-        comes=evolve(GOES_WELL, through_aiohttp=NOT_SENT),  # it has no other connection ready
-        advice="nothing, or call again",
+        comes=GOES_WELL,
+        advice=NOTHING,
     ),
     Row(
         name="other-customer",

@@ -54,6 +54,7 @@ ORDER = [
         "_replies",
         "_standstill",
         "_parser",
+        "_splitter",
         "_transport",
         "_wire",
         "_direct",
@@ -182,7 +183,10 @@ def test_arrows_go_one_way_within_the_sandbox() -> None:
 def test_only_the_ways_to_the_service_speak_aiohttp() -> None:
     speakers = {name for name, file in CORE.items() if any(within(each, "aiohttp") for each in imports(file))}
     typed_only = {"_client"}
-    assert speakers == {"_parser", "_transport", "_wire", "_direct", "_replies", "_sessions"} | typed_only
+    assert (
+        speakers
+        == {"_parser", "_splitter", "_transport", "_wire", "_direct", "_replies", "_sessions"} | typed_only
+    )
     loaded = ast.parse(CORE["_client"].read_text(encoding="utf-8")).body
     assert not [node for node in loaded if isinstance(node, ast.Import) and node.names[0].name == "aiohttp"]
 
@@ -194,7 +198,17 @@ def waits(file: Path) -> bool:
 
 def test_the_pure_layers_do_not_wait() -> None:
     waiting = {name for name, file in CORE.items() if waits(file)}
-    calling = {"_retry", "_loops", "_replies", "_standstill", "_transport", "_direct", "_pipeline", "_client"}
+    calling = {
+        "_retry",
+        "_loops",
+        "_replies",
+        "_standstill",
+        "_splitter",
+        "_transport",
+        "_direct",
+        "_pipeline",
+        "_client",
+    }
     assert waiting == calling | {
         "bulk._pace",
         "bulk._window",

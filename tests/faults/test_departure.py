@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import aiohttp
 import pytest
 from builders import FISCAL_CODE, approval_request
 from canned import approve
-from faultrow import http
+from faultrow import SESSIONS, http
 from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 from loanasync import (
@@ -63,19 +64,28 @@ def tls_of(scheme: str) -> ssl.SSLContext | None:
     return certificate(Certificate.GOOD) if scheme == "https" else None
 
 
-def client_of(base_url: str) -> LoanClient:
+@contextlib.asynccontextmanager
+async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
     trust = ssl.create_default_context()
     authority().configure_trust(trust)
-    return LoanClient(base_url, shop_id="s", auth_token="t", ssl=trust)
+    options: dict[str, Any] = {"shop_id": "s", "auth_token": "t"}
+    if session == "users":
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as users:
+            yield LoanClient(base_url, session=users, **options)
+    else:
+        is_direct = session == "own"
+        async with LoanClient(base_url, ssl=trust, direct_connections=is_direct, **options) as client:
+            yield client
 
 
+@pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str) -> None:
+async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str, session: str) -> None:
     early = http("400 Bad Request", b'{"errors": {"front": ["too large"]}}')
     server = RawServer(
         (Play.READ_HALF, early, Play.AFTER_THE_CALL), (Play.READ, REFUSAL), scheme=scheme, tls=tls_of(scheme)
     )
-    async with running(server), client_of(server.base_url) as client:
+    async with running(server), client_of(server.base_url, session) as client:
         with pytest.raises(RejectedError):
             await client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING})
         async with asyncio.timeout(PATIENCE):
@@ -83,8 +93,9 @@ async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str) -
         server.call_over.set()
 
 
+@pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str) -> None:
+async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str, session: str) -> None:
     begun, over, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
     came = 0
 
@@ -101,7 +112,7 @@ async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str) -
 
     async with await asyncio.start_server(read_later, "127.0.0.1", 0, ssl=tls_of(scheme)) as server:
         port = server.sockets[0].getsockname()[1]
-        async with client_of(f"{scheme}://127.0.0.1:{port}") as client:
+        async with client_of(f"{scheme}://127.0.0.1:{port}", session) as client:
             upload = asyncio.create_task(client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING}))
             async with asyncio.timeout(PATIENCE):
                 await begun.wait()

@@ -1,6 +1,7 @@
 """A response that the server sends on a new connection before any request is not taken for an answer."""
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -71,7 +72,7 @@ def test_response_before_any_request_is_refused(
     async def sent_before_we_go_on(self: aiohttp.TCPConnector, *given: Any) -> Any:
         made = await connected(self, *given)
         while not server.has_sent.is_set():  # the event loop is blocked: it cannot read the response
-            pass
+            os.sched_yield()
         return made
 
     monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", sent_before_we_go_on)

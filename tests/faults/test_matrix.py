@@ -22,10 +22,8 @@ async def only_servers_are_busy(*servers: RawServer) -> None:
     await until(lambda: asyncio.all_tasks() <= {this}.union(*(server.talks for server in servers)))
 
 
-def expected(row: Row, scheme: str, operation: str, session: str, result: object) -> Comes:
+def expected(row: Row, scheme: str, operation: str, result: object) -> Comes:
     comes = row.over_https if scheme == "https" and row.over_https is not None else row.comes
-    if session != "own" and comes.through_aiohttp is not None:
-        comes = comes.through_aiohttp
     if comes.or_else is not None and isinstance(result, comes.or_else.error or ()):
         comes = comes.or_else
     if operation == "complete" and (comes.in_part or comes.error is UnexpectedReplyError):
@@ -87,7 +85,7 @@ async def test_a_fault_comes_to_what_its_row_says(
         exporter.clear()
         result = await caller()
 
-        comes = expected(row, scheme, operation, session, result)
+        comes = expected(row, scheme, operation, result)
         assert_comes(result, comes, row)
         assert caller.seen == (0 if comes in (row.comes.or_else, NOT_SENT) else row.seen)
         assert_traced(exporter.get_finished_spans(), result, comes, row)
@@ -95,7 +93,7 @@ async def test_a_fault_comes_to_what_its_row_says(
 
         # Nothing is left of it: no task, no connection, no place that the next call would need.
         server = caller.server
-        if isinstance(result, TransportError) and row.name != "unasked":
+        if isinstance(result, TransportError):
             await server.all_hung_up()
         await only_servers_are_busy(server, caller.other)
         if row.dead:

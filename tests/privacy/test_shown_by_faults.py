@@ -29,7 +29,7 @@ async def test_a_fault_shows_no_one(row: Row, scheme: str, operation: str, sessi
             seen.values += [caller.client, vars(caller.client)]
             # A redirect leads elsewhere, and neither token nor customer go there: nobody even knocks.
             assert caller.other.accepted == 0
-    is_either = row.comes.or_else or row.comes.through_aiohttp or row.comes.in_part
+    is_either = row.comes.or_else or row.comes.in_part
     assert is_either or went_well(result) == (row.comes.error is None)
     assert leaks(seen) == []
     assert seen.foreign_frames() == []

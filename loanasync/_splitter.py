@@ -1,0 +1,116 @@
+"""An asyncio protocol that passes the head of a response to aiohttp's protocol separately from its body.
+
+aiohttp reports nothing of a packet in which anything is wrong. If the head comes with the beginning of a bad
+body, or with bytes that do not belong to the response, it loses the status, and with it a decision.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+
+__all__ = ["AT_ONCE", "CHUNKS_END", "HEAD_ENDS", "Splitter", "is_interim"]
+
+# Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
+AT_ONCE = 1 << 16
+HEAD_ENDS = b"\r\n\r\n"
+CHUNKS_END = b"0\r\n\r\n"
+_TURNS = 10  # of the loop, at the most
+_SWITCHING = 101  # the last response in HTTP, though its number is that of an interim one
+
+
+def is_interim(status: int) -> bool:
+    """Return True for a response that another one follows (RFC 9110 §15.2)."""
+    return 100 <= status < 200 and status != _SWITCHING  # noqa: PLR2004
+
+
+class Splitter(asyncio.Protocol):
+    """Stands between a transport and its protocol for one exchange, which begins when it is created."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._handler = cast("ResponseHandler", transport.get_protocol())
+        self._failure = getattr(self._handler, "exception", lambda: None)
+        self._has_failed = False
+        self._head: bytes | None = b""  # what came of a head; None when the response's head was complete
+        self._content: aiohttp.StreamReader | None = None
+        self._behind_head = 0  # bytes
+        self._ends_chunks = False
+        transport.set_protocol(self)
+
+    @classmethod
+    async def left(cls, transport: asyncio.Transport) -> None:
+        """Wait for the end of an earlier exchange, which aiohttp notices a little before us."""
+        for _ in range(_TURNS):
+            if not isinstance(transport.get_protocol(), cls):
+                return
+            await asyncio.sleep(0)
+        raise aiohttp.ClientConnectionResetError("not a clean connection")
+
+    def read(self, content: aiohttp.StreamReader) -> None:
+        """Let the reader of a body fail at an error, at which aiohttp only closes the connection."""
+        self._content = content
+        self._fail_reader()
+
+    def _fail_reader(self) -> None:
+        content = self._content
+        if content is not None and self._has_failed and not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError())
+
+    def leave(self, response: aiohttp.ClientResponse | None, *, keep: bool) -> None:
+        """Give the transport its protocol back; abort it if it is not to be used again.
+
+        Closing would go on sending what was given up. Nor is a connection used again on which something
+        came behind the response.
+        """
+        if not keep or (response is not None and self._has_more_than(response)):
+            self._transport.abort()
+        self._transport.set_protocol(self._handler)
+
+    def _has_more_than(self, response: aiohttp.ClientResponse) -> bool:
+        is_chunked = "Transfer-Encoding" in response.headers and self._ends_chunks
+        return self._behind_head != response.content.total_bytes and not is_chunked
+
+    def data_received(self, data: bytes) -> None:
+        """Pass data on, up to the end of a head first (asyncio)."""
+        while self._head is not None:
+            known = len(self._head)
+            end = (self._head[-3:] + data).find(HEAD_ENDS)
+            if end < 0:
+                self._head += data
+                break
+            end += len(HEAD_ENDS) - min(known, 3)
+            status = (self._head + data)[9:12]
+            self._head = b"" if status.isdigit() and is_interim(int(status)) else None
+            self._pass_on(data[:end])
+            data = data[end:]
+        else:
+            self._behind_head += len(data)
+            self._ends_chunks = data.endswith(CHUNKS_END)
+        if data:
+            self._pass_on(data)
+        self._fail_reader()
+
+    def _pass_on(self, data: bytes) -> None:
+        if not self._has_failed:
+            self._handler.data_received(data)
+            self._has_failed = self._failure() is not None
+
+    def eof_received(self) -> None:
+        """Pass it on (asyncio)."""
+        self._handler.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on (asyncio)."""
+        self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass it on (asyncio)."""
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on (asyncio)."""
+        self._handler.resume_writing()

@@ -1,0 +1,22 @@
+"""aiohttp's parser in Python, which it uses where its C extension is missing, gives the same results."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FAULTS = Path(__file__).parent
+
+
+def test_python_parser_gives_the_same_results() -> None:
+    """It accepts, for instance, a repeated Content-Length."""
+    played = [str(FAULTS / "test_heads.py"), str(FAULTS / "test_matrix.py")]
+    rows = "test_heads or ((two-lengths or bad-chunk or short-length or stray-bytes) and approve)"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", *played, "-k", rows],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "AIOHTTP_NO_EXTENSIONS": "1"},
+    )
+    assert done.returncode == 0, done.stdout
