@@ -7,6 +7,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import nats as nats_py
 import pytest
 from builders import FISCAL_CODE, approval_request
 from fleetplay import Fleet, posts, until
@@ -14,6 +15,7 @@ from fleetworker import Told, broker_of, results
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import format_trace_id
+from redis.asyncio import Redis
 from remembering import Shop
 from servers import Nats, Server, Valkey
 from taskiq import AsyncBroker, BrokerMessage
@@ -22,9 +24,9 @@ from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from taskiq.receiver import Receiver
 
 from loanasync import ConfigurationError
-from loanasync.ledger import SqliteLedger
+from loanasync.ledger import RedisLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import Step, approved, denied, not_connected
+from loanasync.testing import Step, approved, denied, not_connected, reply
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
@@ -143,6 +145,13 @@ async def test_five_denials_in_a_row_pause_the_worker(
     assert not any(each in caplog.text for each in CUSTOMERS)
 
 
+async def test_busy_service_pauses_nothing(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[reply(429)] * 6, *[approved()] * 6)
+    async with queue.open():
+        await queue.put(*CUSTOMERS[:6])
+        await until(lambda: queue.statuses() == ["approved"] * 6)
+
+
 async def test_denials_of_one_customer_pause_nothing(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[denied()] * 6, approved())
     async with queue.open() as working:
@@ -170,8 +179,21 @@ async def test_wrong_configuration_pauses_at_once_and_keeps_the_message(
     assert len(queue.shop.script.sent) == 0
 
 
+async def test_worker_whose_ledger_is_of_a_later_version_ends_at_once(url: str, valkey: Valkey) -> None:
+    prefix = f"{token_hex(4)}:"
+    async with Redis.from_url(valkey.url) as redis:
+        await redis.set(f"{prefix}entries", "9.0")
+    broker = broker_of(url, f"q{token_hex(4)}")
+    ledger = RedisLedger(valkey.url, prefix=prefix)
+    register(broker, Shop(ledger=ledger).client, redelivery=600)
+    broker.is_worker_process = True
+    with pytest.raises(ConfigurationError, match="a later version"):
+        await broker.startup()
+    await ledger.aclose()
+
+
 async def test_paused_shop_leaves_the_other_shops_of_its_worker_alone(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 5)
+    queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
     (tmp_path / "other").mkdir()
     other = Shop(*[approved()] * 3, ledger=SqliteLedger(tmp_path / "other" / "decisions.db"))
     register(queue.broker, other.client, name="other", redelivery=600)
@@ -248,6 +270,20 @@ async def test_checkout_without_the_task_keeps_the_limit_of_deliveries(nats: Ser
         await sender.shutdown()
         await queue.put(FISCAL_CODE)
         await queue.letters(1)
+
+
+async def test_queue_whose_advisories_another_stream_has_can_be_used(
+    nats: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(nats.url, tmp_path, approved())
+    subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{queue.name}.*"
+    client = await nats_py.connect(nats.url)
+    await client.jetstream().add_stream(name=f"{queue.name}-own", subjects=[subject])
+    await client.close()
+    async with queue.open():
+        await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+    assert "dead letters will not be listed" in caplog.text
 
 
 async def test_dead_letters_of_no_queue_are_an_error(url: str) -> None:
