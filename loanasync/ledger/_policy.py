@@ -67,7 +67,7 @@ def _is_anothers(folder: Path) -> bool:
 
 
 def spools_of_others() -> tuple[Path, ...]:
-    """Return the default folders that belong to another user, who has to import their files."""
+    """Return the default folders that belong to another user: only that user can import their files."""
     try:
         spare = Path(tempfile.gettempdir()) / _SPARE
     except OSError:  # there is no folder for temporary files
