@@ -189,7 +189,7 @@ class Direct:
             if wire.has_unread_data():  # or a session ticket of TLS
                 await hear_out(wire.has_unread_data)
             is_clean = wire.is_at_rest
-            if self._loop.time() >= until:  # the loop stood still while it was made
+            if self._loop.time() >= until:  # the event loop was blocked meanwhile
                 is_clean = False
                 raise aiohttp.ConnectionTimeoutError("no connection in time")
             if not is_clean:

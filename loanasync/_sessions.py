@@ -20,12 +20,12 @@ __all__ = ["opener"]
 def opener(
     session: aiohttp.ClientSession | None, trust: object = None, *, direct_connections: bool = True
 ) -> Callable[[], Direct | Transport]:
-    """How a running loop gets its transport: over the user's session or, for None, one of our own.
+    """Return a function that opens the transport of a running event loop.
 
     Args:
         session: The user's, or None.
-        trust: Whose certificates a session of our own trusts.
-        direct_connections: Whether requests may be written directly to the connections of such a session.
+        trust: The certificates that a session of our own trusts.
+        direct_connections: False: each request goes through `ClientSession.request`.
 
     Raises:
         ConfigurationError: The session is none, or whom to trust is not told or told twice.
