@@ -101,6 +101,7 @@ class Withdrawals:
         if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
             task.cancel()
             await asyncio.wait({task})
+        if self._claims:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within):
                     await self._release_all(within)
