@@ -78,7 +78,7 @@ def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
     except zlib.error:
         return None, UNDECODABLE
     is_whole = inflating.eof or len(decoded) > LARGEST_BODY
-    if is_raw and not is_whole:  # nearly all bytes can begin a raw deflate stream
+    if is_raw and not is_whole:  # almost any bytes can begin a raw body
         return None, UNDECODABLE
     return decoded, None if is_whole else "truncated"
 

@@ -20,12 +20,12 @@ __all__ = ["opener"]
 def opener(
     session: aiohttp.ClientSession | None, trust: object = None, *, direct_connections: bool = True
 ) -> Callable[[], Direct | Transport]:
-    """Return a function that opens the transport of a running event loop.
+    """Return a function that opens the transport of the running event loop.
 
     Args:
-        session: The user's, or None.
-        trust: The certificates that a session of our own trusts.
-        direct_connections: False: each request goes through `ClientSession.request`.
+        session: The user's session, or None for one of our own.
+        trust: The CA file or context for a session of our own.
+        direct_connections: True if requests may be written directly to the connections of our own session.
 
     Raises:
         ConfigurationError: The session is none, or whom to trust is not told or told twice.

@@ -51,7 +51,7 @@ class Splitter(asyncio.Protocol):
         raise aiohttp.ClientConnectionResetError("not a clean connection")
 
     def read(self, content: aiohttp.StreamReader) -> None:
-        """Let the reader of a body fail at an error, at which aiohttp only closes the connection."""
+        """Set the reader of the body, which fails at an error: aiohttp only closes the connection."""
         self._content = content
         self._fail_reader()
 

@@ -93,7 +93,7 @@ class _Body(bytes, aiohttp.Payload):
             self._splitter.read(response.content)
 
     def end(self, response: aiohttp.ClientResponse | None) -> None:
-        """Let go of the connection; abort it if it cannot be used again."""
+        """Release the connection, or abort it if it cannot be used again."""
         if self._splitter is not None:
             with suppress(Exception):  # no error here may hide the response
                 self._splitter.leave(response, keep=len(self._value) < AT_ONCE)

@@ -238,7 +238,7 @@ def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_next_call_through_a_session_of_the_users_takes_another_connection(scheme: str) -> None:
+def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str) -> None:
     with hanging_up(scheme) as server, asyncio.Runner() as cells:
 
         async def opened() -> aiohttp.ClientSession:
