@@ -119,7 +119,8 @@ def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outc
         return known  # a person accepted an encrypted response that cannot be read
     # The entry is this customer's, also if a person accepted a response that echoed another fiscal code.
     members = {**echo, **kept_members, "fiscalCode": call.fiscal_code}
-    read = call.read(Reply(status=meta.status, headers={}, body=encode(members)), meta)
+    # With the status of the decision: a person may have accepted a response with any other.
+    read = call.read(Reply(status=_STATUS[entry.state], headers={}, body=encode(members)), meta)
     # A person may have decided otherwise than the kept response, or accepted one that cannot be read.
     return read if isinstance(read, kind) or entry.source == SERVICE else known
 

@@ -82,6 +82,17 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
     await ledger.aclose()
 
 
+@pytest.mark.parametrize("status", [422, 202, 400])
+async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> None:
+    """The service said `approved: true` with a status that contradicts it (readings R1, R4)."""
+    shop = Shop(reply(status, {"approved": True, "redirectUrl": REDIRECT}))
+    assert (await shop.comes_to()).outcome == "unknown"  # type: ignore[union-attr]
+    await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
+    decision = await shop.approve()
+    assert isinstance(decision, Approved)
+    assert (decision.redirect_url, decision.meta.status, decision.meta.unread) == (REDIRECT, status, ())
+
+
 async def test_kept_response_has_nothing_of_the_other_customer_by_default() -> None:
     shop = Shop(about_another())
     await shop.comes_to()
