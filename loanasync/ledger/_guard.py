@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
@@ -39,6 +40,7 @@ T = TypeVar("T")
 Ended: TypeAlias = Outcome | LoanError
 Ask: TypeAlias = Callable[[Claim], Awaitable[Ended]]
 
+_GIVE_WAY = 0.05  # seconds at most
 _GRACE = 2  # times its patience: what a lease outlasts the call by, to be settled in time
 
 
@@ -82,6 +84,7 @@ class LedgerGuard:
         self._over: str | None = None
         self._found: Entry | None = None
         self._claimed: Entry | None = None
+        self._seen: set[str] = set()  # tokens of the entries that were looked up, under any secret
 
     def _use(self, digests: Digests) -> None:
         self._key = self._call.entry = digests.key
@@ -123,6 +126,7 @@ class LedgerGuard:
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
+            self._seen.add(entry.token)
             if found is None or entry.state.is_decided:
                 found = entry
                 self._use(digests)
@@ -225,11 +229,22 @@ class LedgerGuard:
         if self._left() <= 0:
             self._record.guarded("unavailable")
             return self._unavailable(TimeoutError())
+        other = None
         try:
             entry = await self._before(claim)
+            if not isinstance(entry, LoanError) and entry.is_claimed_by(self._token):
+                other = await self._raced()
         except asyncio.CancelledError:
             await self._withdraw()
             raise
+        if isinstance(other, LoanError):
+            entry = other
+        elif other is not None:
+            await self._withdraw()
+            self._use(other)
+            # So that two clients that gave way to each other do not do so again.
+            await asyncio.sleep(_GIVE_WAY * random())  # noqa: S311  (no secret)
+            return InFlightError(self._call.endpoint.operation, self._key)
         if isinstance(entry, LoanError):
             self._record.guarded("unavailable")
             await self._withdraw()  # it may have been written all the same
@@ -239,6 +254,25 @@ class LedgerGuard:
             return InFlightError(self._call.endpoint.operation, self._key)
         self._claimed = entry
         self._record.guarded(CLAIMED)
+        return None
+
+    async def _raced(self) -> Digests | LoanError | None:
+        """Return the digests under which another client has an entry that was not there before the claim.
+
+        The other client may make its entries under an old secret of this one. Each looks under the other's
+        secret after its own claim: so of two that claim at the same time, one at most sends.
+        """
+        for digests in self._digests:
+            if digests.key == self._key:
+                continue
+            entry = await self._before(partial(self._ledger.get, digests.key))
+            if isinstance(entry, LoanError):
+                return entry
+            is_known = entry is not None and entry.state is State.UNKNOWN and entry.token in self._seen
+            if entry is not None and entry.state is not State.RELEASED and not is_known:
+                self._found = entry
+                self._seen.add(entry.token)
+                return digests
         return None
 
     async def _settled(self, ended: Ended) -> Ended:

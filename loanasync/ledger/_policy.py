@@ -97,7 +97,8 @@ class LedgerPolicy:
             to outlive the token. A client whose ledger outlives it and has no key logs a warning.
         old_keys: Secrets that `key` replaces, to be read only: a former `key` as bytes; or, for a ledger that
             had no key, the auth token of that time as a str. An approval with an entry under one of them
-            keeps this entry; new entries are written under `key`. Each costs one more look into the ledger.
+            keeps this entry; new entries are written under `key`. Each costs two more looks into the
+            ledger. Clients that know only an old secret must have ended, or do not find the new entries.
         environment: Tells ledgers' entries apart where the address does not, such as ``staging``.
         scope: ``order_token`` makes the order's token part of the entry's key, for services that evaluate a
             customer once for each order; each approval then needs one. The specification does not say

@@ -1,5 +1,6 @@
 """A ledger whose secret was changed: its entries are found under the old ones."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from loanasync import (
     LoanClient,
     OutcomeUnknownError,
     PayloadMismatchError,
+    Refused,
     Timeout,
 )
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger, State
@@ -104,6 +106,62 @@ async def test_decision_under_any_key_comes_before_other_entries() -> None:
     racing = Shop(timed_out(), ledger=before.ledger, key=NEW)
     await racing.comes_to()
     assert isinstance(await shop_after(before, OLD).approve(), Approved)
+
+
+@pytest.mark.parametrize("old", [OLD, None], ids=["key", "token"])
+async def test_clients_that_exchange_keys_send_one_request(old: bytes | None) -> None:
+    """While a fleet is restarted, each has the other's secret as its old one, and both claim at once."""
+    both = asyncio.Barrier(2)
+    claims = 0
+
+    async def together() -> None:
+        nonlocal claims
+        claims += 1
+        if claims <= 2:
+            await both.wait()
+
+    ledger = FailingLedger(claim=together)
+    options = {"auth_token": TOKEN}
+    one = Shop(approved(), ledger=ledger, options=options, key=old, old_keys=[NEW])
+    other = Shop(approved(), ledger=ledger, options=options, key=NEW, old_keys=[old or TOKEN])
+    decisions = await asyncio.gather(one.approve(), other.approve())
+    assert all(decision.approved for decision in decisions)
+    assert len(one.script.sent) + len(other.script.sent) == 1
+
+
+@pytest.mark.parametrize("fault", [timed_out(), refused()])
+async def test_entry_made_under_an_old_key_during_the_claim_is_kept(fault: Any) -> None:
+    """The other client has claimed, sent and settled between this one's look and claim."""
+    ledger = FailingLedger()
+    other = Shop(fault, ledger=ledger, key=OLD)
+    shop = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
+
+    async def settled_by_another() -> None:
+        ledger.faults.clear()
+        await other.comes_to()
+
+    ledger.faults["claim"] = settled_by_another
+    ended = await shop.comes_to()
+    assert isinstance(ended, Refused | OutcomeUnknownError)
+    assert shop.script.sent == []
+    assert isinstance(await shop.comes_to(), type(ended))
+
+
+async def test_look_after_the_claim_that_fails_sends_nothing() -> None:
+    ledger = FailingLedger()
+    shop = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
+
+    def break_looks() -> None:
+        ledger.faults["get"] = broken
+
+    def broken() -> None:
+        raise ConnectionError
+
+    ledger.faults["claim"] = break_looks
+    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert shop.script.sent == []
+    ledger.faults.clear()
+    assert isinstance(await shop.approve(), Approved)
 
 
 async def test_old_key_that_cannot_be_looked_up_sends_nothing() -> None:
