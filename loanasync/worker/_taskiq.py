@@ -20,6 +20,7 @@ from taskiq import (
     TaskiqEvents,
     TaskiqMessage,
     TaskiqMiddleware,
+    TaskiqResult,
     TaskiqState,
 )
 from taskiq.abc.formatter import TaskiqFormatter
@@ -45,9 +46,10 @@ _NATS_ACK_WAIT = 30.0  # seconds: the server's own, where a consumer says nothin
 class _Passage(TaskiqMiddleware):
     """What a message of ours has beside its content: where it comes from, and when it is done with."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tries: Tries) -> None:
         super().__init__()
         self._name = name
+        self._tries = tries
 
     def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
         """Add the sender's trace, unless the first sender or taskiq's own middleware did."""
@@ -59,7 +61,14 @@ class _Passage(TaskiqMiddleware):
         """Have it acknowledged in the end, whatever the worker was started with."""
         if message.task_name == self._name:
             message.labels["ack_type"] = AcknowledgeType.WHEN_SAVED.value
+            if isinstance(self.broker, PuttingBack):  # until the task has a result
+                put_back.set(_put_back(self.broker, message, "its task failed", self._tries))
         return message
+
+    def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
+        """Save no error of a task that failed or was cancelled: its message is delivered again."""
+        if message.task_name == self._name and result.error is not None and put_back.get() is not None:
+            result.error = NoResultError()
 
 
 class _Reading(TaskiqFormatter):
@@ -147,8 +156,9 @@ def registered(
         await client.aclose()
         await ledger.aclose()
 
-    broker.add_middlewares(_Passage(name))
-    broker.formatter = _Reading(broker, name, tries)
+    broker.add_middlewares(_Passage(name, tries))
+    if not isinstance(broker.formatter, _Reading):  # one for all tasks: a second would replace its messages
+        broker.formatter = _Reading(broker, name, tries)
     broker.on_event(TaskiqEvents.WORKER_STARTUP)(opened)
     broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(closed)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
@@ -168,6 +178,7 @@ class _Task:
             return await self._tried_here(message, context)
         ended = await self._ended(message)
         if isinstance(ended, dict):
+            put_back.set(None)
             return ended
         is_counted = not self.pause.reason
         put_back.set(

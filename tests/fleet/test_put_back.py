@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import format_trace_id
 from redis.asyncio import Redis
-from remembering import Shop
+from remembering import Shop, held
 from servers import Nats, Server, Valkey
 from taskiq import AsyncBroker, BrokerMessage
 from taskiq.kicker import AsyncKicker
@@ -308,3 +308,31 @@ async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server
     await asyncio.wait([looking])
     await queue.broker.shutdown()
     assert letter.reason == "delivered 2 times"
+
+
+async def test_message_that_no_shop_can_read_is_kept_as_it_is(valkey: Valkey, tmp_path: Path) -> None:
+    """The formatters of two shops read it, one within the other."""
+    queue = Queue(valkey.url, tmp_path, tries=2)
+    register(queue.broker, queue.shop.another(), name="other", redelivery=600, tries=2)
+    data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'
+    async with queue.open():
+        await queue.broker.kick(BrokerMessage(task_id="t", task_name="n", message=data, labels={}))
+        await queue.letters(1)
+    async with Redis.from_url(valkey.url) as redis:
+        found: Any = await redis.xrange(f"{queue.name}:dead")
+    assert [fields[b"data"] for _, fields in found] == [data]
+
+
+@pytest.mark.parametrize("labels", [{"timeout": 0.2}, {"traceparent": 7}])
+async def test_message_whose_task_fails_is_kept(url: str, tmp_path: Path, labels: dict[str, Any]) -> None:
+    """taskiq acknowledges a message after any exception of its task, also after its own timeout."""
+    step, arrived, go = held(approved())
+    queue = Queue(url, tmp_path, step, tries=2)
+    async with queue.open():
+        kicker: AsyncKicker[Any, Any] = AsyncKicker("loanasync:approve", queue.broker, labels)
+        await kicker.kiq(message(FISCAL_CODE, approval_request()))
+        (letter,) = await queue.letters(1)
+        go.set()
+        assert letter.task == "loanasync:approve"
+        assert not queue.file.exists()
+    assert arrived.is_set() is ("timeout" in labels)
