@@ -5,7 +5,6 @@ import errno
 import os
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,7 @@ from loanasync.ledger._clock import NOW
 from loanasync.ledger._entries import Entry, Settlement, State, Subject
 from loanasync.ledger._forking import FORKING
 from loanasync.ledger._formats import history_from, history_text, source_in_format_1
-from loanasync.ledger._sqlite_file import has_tables, identity, is_busy, open_file, writing
+from loanasync.ledger._sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
 
 __all__ = ["SqliteLedger"]
 
@@ -35,8 +34,6 @@ Write: TypeAlias = Callable[[sqlite3.Connection], T]
 _NO_SUBJECT = Subject()
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
-_TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
-_PAUSE = 0.005  # seconds until the next such wait
 
 _FIND = f"SELECT {NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
@@ -194,19 +191,7 @@ class _Thread:
         return await asyncio.wrap_future(future)
 
     def _read(self, what: Callable[[sqlite3.Connection], T]) -> T:
-        return self._patiently(lambda: what(self._connected()))
-
-    def _patiently(self, use: Callable[[], T]) -> T:
-        """Use the file; while another process has locked it, wait, and let this process fork meanwhile."""
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                with FORKING:
-                    return use()
-            except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() >= until:
-                    raise
-            time.sleep(_PAUSE)
+        return patiently(lambda: what(self._connected()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
@@ -219,7 +204,7 @@ class _Thread:
                 return [_ended(what, connection) for what, _ in writes]
 
         try:
-            ends = self._patiently(write)
+            ends = patiently(write, self._patience)
         except Exception as error:  # noqa: BLE001  (raised where each was asked for)
             ends = [error] * len(writes)
         for (_, future), end in zip(writes, ends, strict=True):
@@ -233,7 +218,7 @@ class _Thread:
             # In an empty file nobody was asked. After `aclose` the file that is there is opened.
             raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = open_file(self._file, min(_TURN, self._patience))
+            self._connection = open_file(self._file, min(TURN, self._patience))
             self._opened = identity(self._file)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
             self._closing = finalize(self, _let_go, self._connection, self.process)

@@ -4,8 +4,11 @@ import errno
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lists as lists
@@ -13,7 +16,12 @@ from loanasync.ledger._clock import keep_time
 from loanasync.ledger._forking import FORKING
 from loanasync.ledger._formats import FORMAT
 
-__all__ = ["BusyError", "has_tables", "identity", "is_busy", "open_file", "writing"]
+__all__ = ["TURN", "BusyError", "has_tables", "identity", "open_file", "patiently", "writing"]
+
+T = TypeVar("T")
+
+TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
+_PAUSE = 0.005  # seconds until the next such wait
 
 _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 
@@ -77,8 +85,30 @@ def has_tables(file: Path, patience: float) -> bool:
     if not file.exists():
         return False
     _check_access(file)
-    with FORKING, closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=patience)) as found:
+    return patiently(partial(_has_tables, file, min(TURN, patience)), patience)
+
+
+def _has_tables(file: Path, patience: float) -> bool:
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=patience)) as found:
         return bool(found.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+
+def patiently(use: Callable[[], T], patience: float) -> T:
+    """Use a file; while another process has locked it, wait, and let this process fork meanwhile.
+
+    Args:
+        use: The use, which waits for a lock for a short time.
+        patience: Seconds after which the last error is raised.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            with FORKING:
+                return use()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= until:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _check_access(file: Path) -> None:

@@ -108,6 +108,37 @@ def test_fork_does_not_wait_for_a_locked_sqlite_file(how: str, tmp_path: Path) -
     assert done.stdout == "[True]\n", done.stderr
 
 
+LOOKED_FOR = """
+import asyncio, os, sqlite3, sys, threading, warnings
+from loanasync.ledger import SqliteLedger
+from loanasync.ledger._forking import FORKING
+
+warnings.simplefilter("ignore")  # as above
+ledger = SqliteLedger(sys.argv[1], patience=3600)
+other = sqlite3.connect(sys.argv[1], isolation_level=None)
+other.execute("CREATE TABLE made (id)")
+other.execute("BEGIN EXCLUSIVE")  # as while the first client makes the file
+found = []
+thread = threading.Thread(target=lambda: found.append(asyncio.run(ledger.exists())))
+thread.start()
+while not FORKING._at_work:
+    pass
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+assert not found
+other.execute("COMMIT")
+thread.join()
+print(found)
+"""
+
+
+def test_fork_does_not_wait_for_a_look_for_a_sqlite_file(tmp_path: Path) -> None:
+    done = run(LOOKED_FOR, tmp_path / "decisions.db")
+    assert done.stdout == "[True]\n", done.stderr
+
+
 INHERITED = """
 import asyncio, os, sys, warnings
 from loanasync import LoanError
