@@ -98,7 +98,7 @@ class LedgerGuard:
         # A call that would wait for a slot looks first: a known decision needs no slot.
         found = await self._looked_up() if is_busy or len(self._digests) > 1 else None
         while not isinstance(found, LoanError):
-            if found is not None and found.token in self._withdrawals:  # this client's, and never sent
+            if found is not None and self._withdrawals.has(found):  # this client's, and never sent
                 found = await self._before(partial(self._withdrawals.release, found.token))
                 continue
             ended = self._known(found)
@@ -242,8 +242,7 @@ class LedgerGuard:
         elif other is not None:
             await self._withdraw()
             self._use(other)
-            # So that two clients that gave way to each other do not do so again.
-            await asyncio.sleep(_GIVE_WAY * random())  # noqa: S311  (no secret)
+            await asyncio.sleep(_GIVE_WAY * random())  # noqa: S311  (so that both do not give way again)
             return InFlightError(self._call.endpoint.operation, self._key)
         if isinstance(entry, LoanError):
             self._record.guarded("unavailable")
@@ -260,7 +259,7 @@ class LedgerGuard:
         """Return the digests under which another client has an entry that was not there before the claim.
 
         The other client may make its entries under an old secret of this one. Each looks under the other's
-        secret after its own claim: so of two that claim at the same time, one at most sends.
+        secret after its own claim: of two that claim at the same time, one at most sends.
         """
         for digests in self._digests:
             if digests.key == self._key:
@@ -299,13 +298,16 @@ class LedgerGuard:
     async def _release(self, settlement: Settlement) -> Entry | None:
         """Write that nothing was evaluated; if the ledger fails, go on in the background."""
         self._withdrawals.add(self._token, self._key, self._payload, settlement)
-        entry = await self._reached(partial(self._withdrawals.release, self._token), self._policy.patience)
+        try:
+            entry = await self._reached(lambda: self._withdrawals.release(self._token), self._policy.patience)
+        except asyncio.CancelledError:  # once more, since another caller has come and gone
+            if self._call.is_abandoned:
+                self._withdrawals.go_on()
+            raise
         if not was_cancelled() or self._call.is_abandoned:  # or the event loop ends
             self._withdrawals.go_on()
         if isinstance(entry, LoanError):
-            LOGGER.warning(
-                "the ledger cannot be written: the claim of entry %s is released later", self._key[:12]
-            )
+            LOGGER.warning(_RELEASED_LATER, self._key[:12])
             return None
         return entry
 
@@ -391,6 +393,7 @@ _IN_DANGER = (
     "approve, entry %s: a decision is in danger: the event loop was closed while the decision was being "
     "written to the ledger, and no file could be written: ask the service for its decision"
 )
+_RELEASED_LATER = "the ledger cannot be written: the claim of entry %s is released later"
 _SCOPE = (
     "entry %s is %s, and the same customer is requested with other data: if the service evaluates each order "
     "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"

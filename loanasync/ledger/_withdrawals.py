@@ -32,8 +32,7 @@ class Withdrawals:
 
     A claim can reach the ledger long after its call gave it up, such as when the server hangs. So it is kept
     here until its release is written: by its own call, in the background, or by a later call that finds its
-    token in the entry. A released claim cannot be won any more (see `DecisionLedger`), in whatever order
-    claim and release arrive.
+    token in the entry. A release that arrives before its claim is repeated for two minutes.
 
     Args:
         ledger: The ledger.
@@ -47,8 +46,13 @@ class Withdrawals:
         self._task: asyncio.Task[None] | None = None
         self._process = os.getpid()  # a forked child has no task of its parent's
 
-    def __contains__(self, token: str) -> bool:
-        return token in self._claims
+    def has(self, entry: Entry) -> bool:
+        """Return True if one of these claims owns the entry, and its release is not written yet."""
+        claim = self._claims.get(entry.token)
+        return claim is not None and (entry.state, entry.note) != (
+            claim.settlement.state,
+            claim.settlement.note,
+        )
 
     def add(self, token: str, key: str, payload: str, settlement: Settlement) -> None:
         """Remember a claim, and how it is to be settled."""
@@ -67,7 +71,10 @@ class Withdrawals:
             claim.key, token=token, payload=claim.payload, settlement=claim.settlement
         )
         is_late = time.monotonic() - claim.given_up > _LATEST
-        if entry.token == token or is_late:
+        # A release that made the entry itself was there before the claim. That claim could still be won, once
+        # the entry has been claimed and released with another token.
+        has_landed = entry.token == token and entry.expires > entry.claimed
+        if has_landed or is_late:
             self._claims.pop(token, None)
         return entry
 

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NoReturn
 
 import pytest
@@ -13,7 +14,7 @@ from servers import Server, Valkey
 from sharing import OnPostgres, OnValkey
 
 from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
-from loanasync.ledger import DecisionLedger, Entry, Settlement, SqliteLedger, State
+from loanasync.ledger import DecisionLedger, Entry, MemoryLedger, Settlement, SqliteLedger, State
 from loanasync.ledger import _withdrawals as withdrawals
 from loanasync.testing import approved, not_connected, timed_out
 
@@ -182,7 +183,51 @@ async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.Mo
     kept = withdrawals.Withdrawals(Late(), 1.0)
     for number in range(5):
         kept.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
-    assert [f"t{number}" in kept for number in range(5)] == [False, False, True, True, True]
+    ledger = MemoryLedger()
+    claims = [await ledger.claim(f"k{at}", token=f"t{at}", payload="p", lease=60) for at in range(5)]
+    assert [kept.has(claim) for claim in claims] == [False, False, True, True, True]
+
+
+async def test_claim_that_lands_after_another_was_released_is_released(place: Hanging) -> None:
+    """Its own release was there first, and its token is no longer the last one of the entry."""
+    key, ledger = token_hex(8), place.ledger
+    release = Settlement(state=State.RELEASED, note="not sent")
+    kept = withdrawals.Withdrawals(ledger, 1.0)
+    kept.add("late", key, "p", release)
+    assert not kept.has(await kept.release("late"))
+    await ledger.claim(key, token="other", payload="p", lease=60)
+    await ledger.settle(key, token="other", payload="p", settlement=release)
+    landed = await ledger.claim(key, token="late", payload="p", lease=60)
+    assert landed.is_claimed_by("late")
+    assert kept.has(landed)
+    assert (await kept.release("late")).state is State.RELEASED
+    assert not kept.has(landed)
+
+
+async def test_claim_is_released_although_a_second_caller_was_cancelled() -> None:
+    claiming, releasing = asyncio.Event(), asyncio.Event()
+
+    async def hang(event: asyncio.Event) -> None:
+        event.set()
+        await asyncio.Event().wait()
+
+    async def hang_once() -> None:
+        if not releasing.is_set():
+            await hang(releasing)
+
+    ledger = FailingLedger(claim=lambda: hang(claiming), settle=hang_once)
+    shop = Shop(ledger=ledger)
+    for event in (claiming, releasing):
+        caller = asyncio.create_task(shop.approve())
+        await event.wait()
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        if event is claiming:
+            await releasing.wait()
+    await settled(shop, State.RELEASED)
+    await shop.client.aclose()
 
 
 async def test_call_with_a_hanging_ledger_ends_in_its_time_and_patience() -> None:
