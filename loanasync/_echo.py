@@ -6,6 +6,7 @@ from unicodedata import normalize
 __all__ = ["is_another_customers"]
 
 _LENGTH = 16
+_LONGEST = 1_000  # a longer text is no code, and of some characters NFKC makes eighteen
 _SEPARATORS = re.compile(r"[\s-]+")
 _MASKED = re.compile("[^A-Z0-9]")
 _DIGIT = re.compile("[0-9]")
@@ -18,7 +19,8 @@ def is_another_customers(echoed: object, fiscal_code: str) -> bool:
     """Return True if an echoed fiscal code belongs to another customer, or is no text.
 
     Spaces, hyphens, case, full-width forms and omocodia make no difference. Of a masked code the visible
-    characters must agree. A missing or empty code is accepted, and so is a word that is no code.
+    characters must agree. A missing or empty code is accepted, and so is a word that is no code. A text of
+    more than 1,000 characters is not read, and taken for another customer's.
 
     Example:
         >>> is_another_customers("tst xyz-00A00A000A", "TSTXYZ00A00A000A")
@@ -28,7 +30,7 @@ def is_another_customers(echoed: object, fiscal_code: str) -> bool:
     """
     if echoed is None or echoed == fiscal_code:
         return False
-    if not isinstance(echoed, str):
+    if not isinstance(echoed, str) or len(echoed) > _LONGEST:
         return True
     text = normalize("NFKC", echoed)
     if not text.isascii() and any(each.isalnum() and not each.isascii() for each in text):

@@ -47,6 +47,7 @@ _LOCALIZED: Mapping[str, type[DomainError]] = {
 _SIGNS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _FIRST_WORDS = {1: 2, 2: 1, 4: 3}  # the number of a group, and of the group that stands before it
 _FARTHEST = 70  # characters between them
+_LONG_LIGATURES = "\ufdfa\ufdfb"  # Arabic, of which NFKC makes eighteen and eight characters
 _SHORTEST_SENTENCE = len("già valutato")
 
 # spec §2.1, and the two of §7 that are in no table of fields
@@ -100,7 +101,10 @@ def is_already_evaluated(body: object) -> bool:
 
 def _says_evaluated(text: str) -> bool:
     ends: dict[int | None, int] = {}
-    for found in _SIGNS.finditer(normalize("NFKC", html.unescape(text))):
+    plain = html.unescape(text)
+    for ligature in _LONG_LIGATURES:
+        plain = plain.replace(ligature, " ")
+    for found in _SIGNS.finditer(normalize("NFKC", plain)):
         first_end = ends.get(_FIRST_WORDS.get(found.lastindex or 0))
         if first_end is not None and found.start() - first_end <= _FARTHEST:
             return True

@@ -1,9 +1,12 @@
 """Limits of the messages that are read and shown, and of the work of reading them."""
 
+from typing import Literal
+from unicodedata import normalize
+
 import pytest
 from linecount import lines_run
 
-from loanasync import AlreadyEvaluatedError, Problem, RejectedError
+from loanasync import AlreadyEvaluatedError, Problem, RejectedError, _echo, _problems
 from loanasync._problems import is_already_evaluated, read_problems, rejection
 
 SHOWN, NAMED, MANY = 300, 60, 100
@@ -99,3 +102,24 @@ def test_a_message_without_a_field_and_one_that_is_no_text() -> None:
     assert read_problems({"error": "Access denied"}) == (Problem("", "", "Access denied"),)
     assert read_problems({"errors": {"city": 5}}) == (Problem("city", "city", "is not accepted"),)
     assert read_problems({"errors": "a", "error": "b"}) == (Problem("", "", "a"),)
+
+
+@pytest.mark.parametrize("character", ["\ufdfa", "\ufdfb", "\u3302", "\ufb04"])
+def test_texts_that_grow_when_normalized_stay_bounded(
+    character: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one Arabic ligature NFKC makes eighteen characters, which the event loop would wait for."""
+    sizes = [0]
+
+    def noted(form: Literal["NFKC"], text: str) -> str:
+        plain = normalize(form, text)
+        sizes.append(len(plain))
+        return plain
+
+    monkeypatch.setattr(_problems, "normalize", noted)
+    monkeypatch.setattr(_echo, "normalize", noted)
+    text = character * 20_000
+    assert not is_already_evaluated(text)
+    assert is_already_evaluated(f"{text} already evaluated")
+    assert _echo.is_another_customers(text, "TSTXYZ00A00A000A")
+    assert max(sizes) < 6 * len(text)
