@@ -128,7 +128,7 @@ def show(
         raise typer.BadParameter("give KEY, or --customer, and not both")
 
     def work(use: Opened) -> Exit:
-        entry = use.entry(_key_of_a_customer(scope) if key is None else key)
+        entry = _entry_of_a_customer(use, scope) if key is None else use.entry(key)
         if as_json:
             typer.echo(json.dumps({**facts_of(entry), "answer": answer_of(entry, reveal=reveal)}, indent=2))
         else:
@@ -137,6 +137,18 @@ def show(
         return Exit.DECIDED
 
     _with(ledger, work)
+
+
+def _entry_of_a_customer(use: Opened, scope: str) -> Entry:
+    entry = use.run(use.ledger.get(_key_of_a_customer(scope)))
+    if entry is None:
+        raise NotFoundError(
+            "no entry of this customer is found with these settings: check LOANASYNC_BASE_URL, "
+            "LOANASYNC_SHOP_ID, LOANASYNC_LEDGER_KEY, LOANASYNC_LEDGER_ENVIRONMENT and --scope. Look for an "
+            "older entry with the secret that it was written with: its LOANASYNC_LEDGER_KEY, or without one "
+            "its LOANASYNC_AUTH_TOKEN"
+        )
+    return entry
 
 
 def _key_of_a_customer(scope: str) -> str:

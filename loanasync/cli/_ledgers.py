@@ -200,7 +200,10 @@ class Opened:
             if isinstance(error, OSError) and error.filename is not None:  # a file: why not, is said
                 raise
             # Whatever a server's library raises: its text may hold a password.
-            raise UnusableError(f"the ledger cannot be used ({type(error).__name__})") from None
+            raise UnusableError(
+                f"the ledger cannot be used ({type(error).__name__}): check --ledger, and that its server "
+                "can be reached"
+            ) from None
 
     def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:
         """All in these states, or all there are; never all of them in memory.

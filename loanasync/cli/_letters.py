@@ -70,7 +70,10 @@ def _with(
     except typer.BadParameter:
         raise
     except Exception as error:  # noqa: BLE001  (whatever a library raises: its text may hold a password)
-        _say(f"the queue cannot be used ({type(error).__name__})")
+        _say(
+            f"the queue cannot be used ({type(error).__name__}): check --queue, and that its server "
+            "can be reached"
+        )
         code = Exit.FAILED
     raise typer.Exit(code)
 

@@ -11,7 +11,21 @@ __all__ = ["DeadLetter", "DeadLettersBase", "NoQueueError", "named"]
 
 
 class NoQueueError(Exception):
-    """There is no queue of this name on this server."""
+    """There is no queue of this name on this server.
+
+    Args:
+        name: The name that was looked for.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"there is no queue {self.name} on this server: name the server and the queue of your workers; "
+            "the queue is made when the first worker or sender opens it"
+        )
 
 
 @frozen(kw_only=True)

@@ -213,7 +213,7 @@ class DeadLetters(DeadLettersBase):
         try:
             state = (await stream.stream_info(f"{self._name}-dead")).state
         except NotFoundError:
-            raise NoQueueError(f"there is no queue {self._name} on this server") from None
+            raise NoQueueError(self._name) from None
         found = []
         for number in range(max(1, state.first_seq), state.last_seq + 1):
             with suppress(NotFoundError):  # replayed, or finished by a worker that was late

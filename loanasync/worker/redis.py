@@ -196,7 +196,7 @@ class DeadLetters(DeadLettersBase):
 
     async def _check(self) -> None:
         if not await self._redis.exists(*self._names):
-            raise NoQueueError(f"there is no queue {self._names[0]} on this server")
+            raise NoQueueError(self._names[0])
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -69,8 +69,10 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
 
 def test_dead_letters_of_a_wrong_place_are_an_error(valkey: Valkey) -> None:
     gone = ask("ls", "--queue", valkey.url, "--name", "nowhere")
-    assert (gone.exit_code, gone.stderr) == (2, "there is no queue nowhere on this server\n")
+    assert gone.exit_code == 2
+    assert gone.stderr.startswith("there is no queue nowhere on this server: name the server and the queue")
     away = ask("ls", "--queue", "redis://:SECRET@127.0.0.1:1")
-    assert (away.exit_code, away.stderr) == (1, "the queue cannot be used (ConnectionError)\n")
+    assert away.exit_code == 1
+    assert away.stderr.startswith("the queue cannot be used (ConnectionError): check --queue")
     for words in (["ls", "--queue", "http://127.0.0.1"], ["replay", "--queue", valkey.url]):
         assert ask(*words).exit_code == 2

@@ -345,7 +345,7 @@ def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
     done = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
     assert done.exit_code == 2
-    assert "there is no such entry" in done.stderr
+    assert "no entry of this customer is found with these settings: check LOANASYNC_BASE_URL" in done.stderr
     assert "TSTXYZ" not in done.output
     wrong = ask("show", file, "--customer", given="nobody\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")

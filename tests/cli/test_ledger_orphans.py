@@ -129,7 +129,8 @@ def test_import_ends_when_the_ledger_fails(file: Path, folder: Path, monkeypatch
     monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", get)
     monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", settle)
     done = ask("import-orphans", file)
-    assert (done.exit_code, done.stderr) == (2, "the ledger cannot be used (ConnectionError)\n")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("the ledger cannot be used (ConnectionError): check --ledger")
 
 
 @pytest.mark.parametrize("word", ["approved", "refused", "released"])
