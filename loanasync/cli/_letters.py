@@ -17,7 +17,7 @@ from loanasync.worker._letters import DeadLetter, DeadLettersBase, NoQueueError
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="List messages that used up their tries and were never sent, and replay them.",
+    help="List messages that a queue gave up, and replay them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )

@@ -7,7 +7,10 @@ from attrs import frozen
 
 from loanasync._closing import Closing
 
-__all__ = ["DeadLetter", "DeadLettersBase", "NoQueueError", "named"]
+__all__ = ["DEAD_LETTER", "DeadLetter", "DeadLettersBase", "NoQueueError", "named"]
+
+# A log message. It names no number of tries: a message that cannot be read has only one.
+DEAD_LETTER = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
 
 
 class NoQueueError(Exception):

@@ -21,7 +21,7 @@ from taskiq_nats import PullBasedJetStreamBroker
 from loanasync._events import LOGGER
 from loanasync.worker._cancelling import heed_cancellation
 from loanasync.worker._delivery import PuttingBack, put_back
-from loanasync.worker._letters import DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker._letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
 from loanasync.worker._pausing import all_paused
 from loanasync.worker._starting import when_reached
 
@@ -158,7 +158,7 @@ async def _finish(delivery: Msg, most: int | None) -> None:
     tried = delivery.metadata.num_delivered
     delay = asked.delay(tried)
     if most is not None and tried >= most:
-        LOGGER.error("message %s is a dead letter after %d tries: %s", asked.task_id, tried, asked.reason)
+        LOGGER.error(DEAD_LETTER, asked.task_id, asked.reason)
     else:
         LOGGER.info("%s: message %s is tried again in %.1f s", asked.reason, asked.task_id, delay)
     await delivery.nak(delay)

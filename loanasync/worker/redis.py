@@ -17,7 +17,7 @@ from loanasync._events import LOGGER
 from loanasync.worker import _streams_lua as lua
 from loanasync.worker._cancelling import heed_cancellation
 from loanasync.worker._delivery import PutBack, PuttingBack, put_back
-from loanasync.worker._letters import DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker._letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
 from loanasync.worker._pausing import all_paused
 from loanasync.worker._starting import when_reached
 
@@ -134,7 +134,7 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
         tried = asked.tried + asked.is_counted
         mine = (self.consumer_group_name, number)
         if tried >= asked.tries.most:
-            LOGGER.error("message %s is a dead letter after %d tries: %s", asked.task_id, tried, asked.reason)
+            LOGGER.error(DEAD_LETTER, asked.task_id, asked.reason)
             await self._run(redis, lua.BURY, "dead", *mine, asked.with_tries(0), asked.reason)
             return
         delay = asked.delay(tried)

@@ -242,6 +242,7 @@ async def test_message_that_cannot_be_read_is_kept(
         (letter,) = await queue.letters(1)
     assert (letter.task, letter.task_id) == ("", "")
     assert queue.statuses() == []
+    assert "is a dead letter (cannot be read (" in caplog.text  # after one try, not after two
     assert "TSTXYZ" not in caplog.text
 
 
