@@ -157,8 +157,12 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = run("PRAGMA application_id").fetchone()[0]
     version = run("PRAGMA user_version").fetchone()[0]
-    if tables and not (mark == _APPLICATION and 1 <= version <= FORMAT):
-        raise ConfigurationError("ledger", f"{file.name} is no ledger of this version: name another file")
+    if tables and not (mark == _APPLICATION and version >= 1):
+        raise ConfigurationError("ledger", f"{file.name} is no ledger: name another file")
+    if version > FORMAT:  # with another file, all customers would be requested again
+        raise ConfigurationError(
+            "ledger", f"{file.name} is of a later version of loanasync: install that version here, too"
+        )
     if not tables or version < FORMAT:
         for statement in (_RENAME if tables else _CREATE, *_EXTEND):
             run(statement)

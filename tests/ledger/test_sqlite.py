@@ -95,8 +95,16 @@ async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) 
     await shop.ledger.aclose()
 
 
-@pytest.mark.parametrize("sql", ["CREATE TABLE notes (text)", "PRAGMA user_version = 3"])
-async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(file: Path, sql: str) -> None:
+@pytest.mark.parametrize(
+    ("sql", "advice"),
+    [
+        ("CREATE TABLE notes (text)", "is no ledger: name another file"),
+        ("PRAGMA user_version = 3", "is of a later version of loanasync: install that version here, too"),
+    ],
+)
+async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(
+    file: Path, sql: str, advice: str
+) -> None:
     if sql.startswith("PRAGMA"):
         async with SqliteLedger(file) as ledger:
             await claimed(ledger, "k")
@@ -105,7 +113,7 @@ async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(file: P
     other.close()
     before = file.read_bytes()
     shop = Shop(approved(), ledger=SqliteLedger(file))
-    with pytest.raises(ConfigurationError, match=r"decisions\.db is no ledger of this version"):
+    with pytest.raises(ConfigurationError, match=rf"decisions\.db {advice}"):
         await shop.approve()
     await shop.ledger.aclose()
     assert file.read_bytes() == before
