@@ -61,7 +61,7 @@ class _Body(bytes, aiohttp.Payload):
         self._asked_for = False
         self._left = False
         self._kept_back = False
-        self.transport: asyncio.Transport | None = None  # of the connection that aiohttp chose
+        self.protocol: object | None = None  # of the connection that aiohttp chose
         self._splitter: Splitter | None = None
 
     def __repr__(self) -> str:
@@ -104,7 +104,8 @@ class _Body(bytes, aiohttp.Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it to a connection on which nothing else is under way."""
         out = cast("StreamWriter", writer)
-        transport = self.transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
+        transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
+        self.protocol = out.protocol
         has_news = listener(transport)
         if has_news():
             await hear_out(has_news)
@@ -137,7 +138,8 @@ class Transport:
         self._session = session
         self._owned = owned
         self._waits = Waits()
-        self._kept: WeakSet[asyncio.Transport] = WeakSet()  # of connections on which a response was read
+        # Protocols of connections on which a response was read: not all transports have weak references.
+        self._kept: WeakSet[object] = WeakSet()
 
     def check(self) -> None:
         """Look whether a call can begin.
@@ -175,7 +177,7 @@ class Transport:
             answer = await self._exchange_once(request, body, connect, within)
             within = until - asyncio.get_running_loop().time()
             was_unusable = isinstance(answer, NoAnswer) and answer.error is ConnectError and body.never_left
-            was_kept = body.transport is not None and body.transport in self._kept
+            was_kept = body.protocol is not None and body.protocol in self._kept
             is_over = within <= 0 or request.is_withdrawn or self._waits.is_closed or self._session.closed
             if is_over or not (was_unusable and was_kept):
                 return answer
@@ -212,14 +214,14 @@ class Transport:
                 if body.never_left:  # so this is no answer to it, and may be one to somebody else
                     body.keep_back()
                     if response.connection is not None:
-                        body.transport = response.connection.transport
+                        body.protocol = response.connection.protocol
                     return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
                 if has_two_lengths(response):
                     return replies.no_answer(http.HttpProcessingError(), never_left=False)
                 body.read(response)
                 answer = await replies.read(response.status, response.headers, response.content, received)
-                if body.transport is not None:
-                    self._kept.add(body.transport)
+                if body.protocol is not None:
+                    self._kept.add(body.protocol)
                 return answer
         except Exception as error:
             if not (isinstance(error, _EXPECTED) or body.has_left):

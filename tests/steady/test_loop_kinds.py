@@ -1,15 +1,19 @@
 """The contract in short, the same in asyncio's own event loop and in uvloop's."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from builders import FISCAL_CODE, approval_request, user_data
 from canned import APPROVAL, approve, serving
+from faultrow import SESSIONS
 from forgotten import approval, warned
+from rawserver import Certificate, Play, RawServer, authority, certificate, running
 
-from loanasync import Approved, RetryPolicy, Timeout
+from loanasync import Approved, LoanClient, RetryPolicy, Timeout
 from loanasync.sandbox import Sandbox
 
 
@@ -39,6 +43,36 @@ class TestUnderEachEventLoop:
                 assert await client.complete(FISCAL_CODE, user_data()) == user_data()
 
         self.run(new_loop, travel())
+
+    @pytest.mark.parametrize("session", SESSIONS)
+    def test_response_over_tls_is_read_whole(self, new_loop: Any, session: str) -> None:
+        """Transports of uvloop's TLS have no weak references."""
+
+        async def approve_twice() -> None:
+            server = RawServer(((Play.READ, APPROVAL) * 2), tls=certificate(Certificate.GOOD), scheme="https")
+            trust = ssl.create_default_context()
+            authority().configure_trust(trust)
+            async with (
+                running(server),
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as users,
+                LoanClient(
+                    server.base_url,
+                    shop_id="s",
+                    auth_token="t",
+                    remember=False,
+                    ssl=None if session == "users" else trust,
+                    session=users if session == "users" else None,
+                    direct_connections=session == "own",
+                ) as client,
+            ):
+                for _ in range(2):
+                    decision = await approve(client)
+                    assert isinstance(decision, Approved)
+                    assert (decision.redirect_url, decision.meta.unread) == ("https://example.com/#t", ())
+                assert server.accepted == 1
+                await users.close()
+
+        self.run(new_loop, approve_twice())
 
     @pytest.mark.parametrize(
         ("tag", "outcome"),
