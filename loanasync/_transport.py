@@ -38,15 +38,6 @@ except ImportError:  # pragma: no cover  (a later API may drop it: double spans,
 _EXPECTED = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-async def _leave_cookie_jar(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Keep a response's cookies out of the jar of the user's session (a middleware of aiohttp)."""
-    response = await handler(request)
-    response.cookies = SimpleCookie()
-    return response
-
-
 class _Body(bytes, aiohttp.Payload):
     """A request's body, which knows whether it left; aiohttp writes the head together with it.
 
@@ -186,7 +177,22 @@ class Transport:
         self, request: Request, body: _Body, connect: float, within: float
     ) -> Reply | NoAnswer:
         response: aiohttp.ClientResponse | None = None
+        answer: Reply | NoAnswer | None = None
         received = bytearray()
+
+        async def read_early(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            """Read the response before the hooks of the user's session run: they may fail or wait.
+
+            The cookies stay out of the session's jar. (A middleware of aiohttp.)
+            """
+            nonlocal response, answer
+            response = await handler(request)
+            response.cookies = SimpleCookie()
+            answer = await self._answer(response, body, received)
+            return response
+
         request.is_sent = False
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
@@ -195,7 +201,7 @@ class Transport:
         try:
             async with limit:
                 self._waits.add(limit)
-                response = await self._session.request(
+                returned = await self._session.request(
                     request.method,
                     URL(request.url, encoded=True),
                     data=body,
@@ -204,26 +210,21 @@ class Transport:
                     # a POST into a GET, a middleware may repeat an approval behind our back.
                     allow_redirects=False,
                     raise_for_status=False,
-                    middlewares=(_leave_cookie_jar,),
+                    middlewares=(read_early,),
                     timeout=connecting(connect),
                     auto_decompress=False,
                     max_headers=MOST_HEADERS,
                     max_line_size=LARGEST_FIELD,
                     max_field_size=LARGEST_FIELD,
                 )
-                if body.never_left:  # so this is no answer to it, and may be one to somebody else
-                    body.keep_back()
-                    if response.connection is not None:
-                        body.protocol = response.connection.protocol
-                    return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
-                if has_two_lengths(response):
-                    return replies.no_answer(http.HttpProcessingError(), never_left=False)
-                body.read(response)
-                answer = await replies.read(response.status, response.headers, response.content, received)
-                if body.protocol is not None:
-                    self._kept.add(body.protocol)
+                if answer is None:  # a test has replaced `ClientSession._request`
+                    response = returned
+                    answer = await self._answer(response, body, received)
                 return answer
         except Exception as error:
+            if answer is not None:
+                replies.drop_frames(error)
+                return answer
             if not (isinstance(error, _EXPECTED) or body.has_left):
                 raise
             reason = asyncio.CancelledError() if self._waits.is_closed else error
@@ -238,12 +239,29 @@ class Transport:
             replies.drop_frames(given_up)  # an error report with local variables would show token and answer
             if replies.was_cancelled():
                 raise
-            return replies.no_answer(given_up, never_left=body.never_left)
+            return answer or replies.no_answer(given_up, never_left=body.never_left)
         finally:
             late.cancel()
             self._waits.discard(limit)
             body.end(response)
             otel_context.detach(instrumented)
+
+    async def _answer(
+        self, response: aiohttp.ClientResponse, body: _Body, received: bytearray
+    ) -> Reply | NoAnswer:
+        """Read the body of a response into `received`, if it is the response to the request of `body`."""
+        if body.never_left:  # so this is no answer to it, and may be one to somebody else
+            body.keep_back()
+            if response.connection is not None:
+                body.protocol = response.connection.protocol
+            return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
+        if has_two_lengths(response):
+            return replies.no_answer(http.HttpProcessingError(), never_left=False)
+        body.read(response)
+        answer = await replies.read(response.status, response.headers, response.content, received)
+        if body.protocol is not None:
+            self._kept.add(body.protocol)
+        return answer
 
     async def aclose(self) -> None:
         """End the calls in progress, and close the session if it is ours."""
