@@ -30,13 +30,16 @@ def is_interim(status: int) -> bool:
 class Splitter(asyncio.Protocol):
     """Stands between a transport and its protocol for one exchange, which begins when it is created."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, *, keep: bool) -> None:
         self._transport = transport
+        self._keep = keep
         self._handler = cast("ResponseHandler", transport.get_protocol())
         self._failure = getattr(self._handler, "exception", lambda: None)
         self._has_failed = False
+        self._has_left = False
         self._head: bytes | None = b""  # what came of a head; None when the response's head was complete
         self._content: aiohttp.StreamReader | None = None
+        self._is_chunked = False
         self._behind_head = 0  # bytes
         self._ends_chunks = False
         transport.set_protocol(self)
@@ -50,29 +53,36 @@ class Splitter(asyncio.Protocol):
             await asyncio.sleep(0)
         raise aiohttp.ClientConnectionResetError("not a clean connection")
 
-    def read(self, content: aiohttp.StreamReader) -> None:
-        """Set the reader of the body, which fails at an error: aiohttp only closes the connection."""
-        self._content = content
+    def read(self, response: aiohttp.ClientResponse) -> None:
+        """Leave when the body of the response ends: in the same step aiohttp puts the connection in its pool.
+
+        The reader of the body fails at an error, at which aiohttp only closes the connection.
+        """
+        self._content = response.content
+        self._is_chunked = "Transfer-Encoding" in response.headers
         self._fail_reader()
+        response.content.on_eof(self.leave)
 
     def _fail_reader(self) -> None:
         content = self._content
         if content is not None and self._has_failed and not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError())
 
-    def leave(self, response: aiohttp.ClientResponse | None, *, keep: bool) -> None:
+    def leave(self) -> None:
         """Give the transport its protocol back; abort it if it is not to be used again.
 
         Closing would go on sending what was given up. Nor is a connection used again on which something
         came behind the response.
         """
-        if not keep or (response is not None and self._has_more_than(response)):
+        if self._has_left:
+            return
+        self._has_left = True
+        if not self._keep or (self._content is not None and self._has_more_than(self._content)):
             self._transport.abort()
         self._transport.set_protocol(self._handler)
 
-    def _has_more_than(self, response: aiohttp.ClientResponse) -> bool:
-        is_chunked = "Transfer-Encoding" in response.headers and self._ends_chunks
-        return self._behind_head != response.content.total_bytes and not is_chunked
+    def _has_more_than(self, content: aiohttp.StreamReader) -> bool:
+        return self._behind_head != content.total_bytes and not (self._is_chunked and self._ends_chunks)
 
     def data_received(self, data: bytes) -> None:
         """Pass data on, up to the end of a head first (asyncio)."""

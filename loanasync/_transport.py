@@ -81,13 +81,13 @@ class _Body(bytes, aiohttp.Payload):
     def read(self, response: aiohttp.ClientResponse) -> None:
         """Begin to read the response's body."""
         if self._splitter is not None:
-            self._splitter.read(response.content)
+            self._splitter.read(response)
 
     def end(self, response: aiohttp.ClientResponse | None) -> None:
         """Release the connection, or abort it if it cannot be used again."""
         if self._splitter is not None:
             with suppress(Exception):  # no error here may hide the response
-                self._splitter.leave(response, keep=len(self._value) < AT_ONCE)
+                self._splitter.leave()
         if response is not None:
             with suppress(Exception):
                 response.close()
@@ -109,7 +109,7 @@ class _Body(bytes, aiohttp.Payload):
                 transport.abort()
             raise aiohttp.ClientConnectionResetError("not a clean connection")
         if transport is not None and isinstance(transport.get_protocol(), asyncio.Protocol):
-            self._splitter = Splitter(transport)
+            self._splitter = Splitter(transport, keep=len(self._value) < AT_ONCE)
         await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
         self._left = True
         if self.request is not None:

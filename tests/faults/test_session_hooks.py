@@ -39,3 +39,29 @@ async def test_response_is_read_whatever_the_last_hook_does(hook: Any) -> None:
         decision = await approve(client)
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == ("https://example.com/#t", ())
+
+
+async def test_request_of_the_user_on_a_released_connection_goes_through() -> None:
+    """A hook waits after the response: aiohttp has put the connection in its pool by then."""
+    at_end, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(*_: object) -> None:
+        at_end.set()
+        await go_on.wait()
+
+    async with (
+        serving(APPROVAL, None) as server,
+        aiohttp.ClientSession(trace_configs=tracing(on_request_end=hold)) as session,
+    ):
+        call = asyncio.create_task(approve(server.client(session=session)))
+        await at_end.wait()
+        theirs = asyncio.create_task(session.post(server.base_url, data=b"{}"))
+        await server.asked_times(2)
+        server.answer_all(APPROVAL[:-10])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+        assert isinstance(await call, Approved)
+        server.answer_all(APPROVAL[-10:])
+        assert (await (await theirs).json(content_type=None))["approved"] is True
+        assert server.most_open == 1
