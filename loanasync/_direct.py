@@ -20,20 +20,18 @@ from yarl import URL
 from loanasync import _replies as replies
 from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits
-from loanasync._events import LOGGER, warn_once
+from loanasync._events import warn_once
 from loanasync._parser import is_parser_usable
 from loanasync._splitter import AT_ONCE
 from loanasync._standstill import hear_out
+from loanasync._tested import is_tested
 from loanasync._transport import Transport, connecting
 from loanasync._wire import Watch, Wire, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TESTED_AIOHTTP", "Direct", "is_possible"]
-
-# The minor versions that the tests of this release ran with: the lowest that is allowed, and the newest.
-TESTED_AIOHTTP = frozenset({"3.14"})
+__all__ = ["Direct", "is_possible"]
 
 _LONGEST_CLOSE = 1.0  # seconds that aiohttp may take to close its session
 
@@ -50,18 +48,7 @@ _SEEN = "something has taken the place of aiohttp's ClientSession._request: it s
 @cache
 def is_possible() -> bool:
     """Return True if this aiohttp was tested, and has what is used here in the form in which it is used."""
-    if not is_tested(aiohttp.__version__):
-        LOGGER.info(
-            "aiohttp %s was not tested with this loanasync: requests go through ClientSession.request",
-            aiohttp.__version__,
-        )
-        return False
-    return _has_what_is_used()
-
-
-def is_tested(version: str) -> bool:
-    """Return True for a version of aiohttp that this release was tested with."""
-    return ".".join(version.split(".")[:2]) in TESTED_AIOHTTP
+    return is_tested(aiohttp.__version__) and _has_what_is_used()
 
 
 def _has_what_is_used() -> bool:

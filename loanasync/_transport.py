@@ -20,6 +20,7 @@ from loanasync._display import mask
 from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._splitter import AT_ONCE, Splitter
 from loanasync._standstill import hear_out, listener
+from loanasync._tested import is_tested
 from loanasync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class _Body(bytes, aiohttp.Payload):
 
     def __init__(self, value: bytes) -> None:
         aiohttp.Payload.__init__(self, value)
+        self._splits = is_tested(aiohttp.__version__)
         self.request: Request | None = None  # its `is_sent` is set here
         self._asked_for = False
         self._left = False
@@ -100,7 +102,7 @@ class _Body(bytes, aiohttp.Payload):
         has_news = listener(transport)
         if has_news():
             await hear_out(has_news)
-        if transport is not None:
+        if transport is not None and self._splits:
             await Splitter.left(transport)
         # What the server said before it was asked would be taken for the answer.
         is_held = self._kept_back or (self.request is not None and self.request.is_withdrawn)
@@ -108,7 +110,7 @@ class _Body(bytes, aiohttp.Payload):
             if transport is not None:
                 transport.abort()
             raise aiohttp.ClientConnectionResetError("not a clean connection")
-        if transport is not None and isinstance(transport.get_protocol(), asyncio.Protocol):
+        if transport is not None and self._splits and isinstance(transport.get_protocol(), asyncio.Protocol):
             self._splitter = Splitter(transport, keep=len(self._value) < AT_ONCE)
         await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
         self._left = True

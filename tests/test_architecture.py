@@ -55,6 +55,7 @@ ORDER = [
         "_standstill",
         "_parser",
         "_splitter",
+        "_tested",
         "_transport",
         "_wire",
         "_direct",

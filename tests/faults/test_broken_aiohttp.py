@@ -19,7 +19,9 @@ from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanCli
 from loanasync import _direct as direct
 from loanasync import _parser as parser
 from loanasync import _wire as wire
-from loanasync._direct import TESTED_AIOHTTP, Direct, is_tested
+from loanasync._direct import Direct
+from loanasync._splitter import Splitter
+from loanasync._tested import TESTED_AIOHTTP, is_tested
 from loanasync._transport import Transport
 
 
@@ -116,6 +118,7 @@ async def test_untested_aiohttp_takes_the_documented_path(
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
     direct.is_possible.cache_clear()
+    is_tested.cache_clear()
     monkeypatch.setattr(aiohttp, "__version__", installed)
     try:
         async with serving(REFUSAL) as server:
@@ -128,6 +131,21 @@ async def test_untested_aiohttp_takes_the_documented_path(
     said = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
     assert len(said) == 1
     assert f"aiohttp {installed} was not tested" in said[0]
+
+
+@pytest.mark.parametrize(("installed", "protocol"), [("3.14.5", Splitter), ("3.15.0", ResponseHandler)])
+async def test_untested_aiohttp_keeps_the_protocol_of_a_connection(
+    installed: str, protocol: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aiohttp, "__version__", installed)
+    async with serving(None) as server, aiohttp.ClientSession() as session:
+        call = asyncio.create_task(approve(server.client(session=session)))
+        await server.asked_times(1)
+        connector: Any = session.connector
+        [handler] = connector._acquired
+        assert type(handler.transport.get_protocol()) is protocol
+        server.answer_all(REFUSAL)
+        assert isinstance(await call, Refused)
 
 
 @pytest.mark.parametrize("version", ["3.14", "3.14.0", "3.14.99", "3.14.0rc1"])
