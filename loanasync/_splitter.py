@@ -18,6 +18,7 @@ __all__ = ["AT_ONCE", "CHUNKS_END", "HEAD_ENDS", "Splitter", "is_interim"]
 AT_ONCE = 1 << 16
 HEAD_ENDS = b"\r\n\r\n"
 CHUNKS_END = b"0\r\n\r\n"
+_STATUS_ENDS = len("HTTP/1.1 200")
 _TURNS = 10  # of the loop, at the most
 _SWITCHING = 101  # the last response in HTTP, though its number is that of an interim one
 
@@ -37,7 +38,9 @@ class Splitter(asyncio.Protocol):
         self._failure = getattr(self._handler, "exception", lambda: None)
         self._has_failed = False
         self._has_left = False
-        self._head: bytes | None = b""  # what came of a head; None when the response's head was complete
+        self._in_head = True
+        self._status_line = b""  # the first bytes of a head
+        self._head_tail = b""  # the last bytes of a head that is not complete
         self._content: aiohttp.StreamReader | None = None
         self._is_chunked = False
         self._behind_head = 0  # bytes
@@ -86,15 +89,17 @@ class Splitter(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass data on, up to the end of a head first (asyncio)."""
-        while self._head is not None:
-            known = len(self._head)
-            end = (self._head[-3:] + data).find(HEAD_ENDS)
+        while self._in_head:
+            known = len(self._head_tail)
+            self._status_line += data[: _STATUS_ENDS - len(self._status_line)]
+            end = (self._head_tail + data).find(HEAD_ENDS)
             if end < 0:
-                self._head += data
+                self._head_tail = (self._head_tail + data)[1 - len(HEAD_ENDS) :]
                 break
-            end += len(HEAD_ENDS) - min(known, 3)
-            status = (self._head + data)[9:12]
-            self._head = b"" if status.isdigit() and is_interim(int(status)) else None
+            end += len(HEAD_ENDS) - known
+            status = self._status_line[-3:]
+            self._in_head = status.isdigit() and is_interim(int(status))
+            self._status_line = self._head_tail = b""
             self._pass_on(data[:end])
             data = data[end:]
         else:

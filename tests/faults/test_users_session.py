@@ -1,9 +1,13 @@
 """A session of the user's is used, and left as it was."""
 
+from unittest import mock
+
 import aiohttp
+import pytest
 from canned import REFUSAL, approve, serving
 
 from loanasync import Refused
+from loanasync._splitter import Splitter
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
 
@@ -17,3 +21,30 @@ async def test_cookies_of_a_response_stay_out_of_the_jar() -> None:
         async with session.get(server.base_url, data=b"{}") as response:  # a request of the user's own
             await response.read()
         assert ("name", "theirs") in {(each.key, each.value) for each in jar}
+
+
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
+    handler = mock.Mock(exception=mock.Mock(return_value=None))
+    splitter = Splitter(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
+    received, ends = INTERIM * 2 + REFUSAL, []
+    for at in range(0, len(received), size):
+        splitter.data_received(received[at : at + size])
+    passed = [call.args[0] for call in handler.data_received.call_args_list]
+    assert b"".join(passed) == received
+    for part in passed:
+        ends.append((ends[-1] if ends else 0) + len(part))
+    body = received.rindex(b"\r\n\r\n") + 4
+    assert {len(INTERIM), 2 * len(INTERIM), body} <= set(ends)
+
+
+def test_splitter_keeps_no_more_than_the_end_of_a_long_head() -> None:
+    """It would copy all of it with each packet: the time is the square of the length."""
+    splitter = Splitter(mock.Mock(), keep=True)
+    splitter.data_received(b"HTTP/1.1 201 Created\r\n")
+    for number in range(100):
+        splitter.data_received(b"X-%d: %s\r\n" % (number, b"x" * 1000))
+    assert sum(len(each) for each in vars(splitter).values() if isinstance(each, bytes)) < 100
