@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
+import aiohttp
+
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Trust", "flaw", "is_checking", "trusted"]
@@ -54,7 +56,7 @@ def is_checking(trust: object) -> bool:
     """Whether what an aiohttp connector may hold lets no unknown certificate pass; a fingerprint does not."""
     if isinstance(trust, ssl.SSLContext):
         return trust.verify_mode is not ssl.CERT_NONE and trust.check_hostname
-    return trust is not False
+    return trust is True or isinstance(trust, aiohttp.Fingerprint)  # aiohttp checks nothing for all else
 
 
 def flaw(error: object) -> str:

@@ -124,6 +124,18 @@ async def test_session_whose_trust_cannot_be_read_is_refused(monkeypatch: pytest
             make(session=session)
 
 
+@pytest.mark.parametrize("trust", [None, 0, "default"])
+async def test_session_with_an_unknown_kind_of_trust_is_refused(
+    trust: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all but a context and True, aiohttp checks no certificate; a subclass may set it."""
+    connector = aiohttp.TCPConnector()
+    monkeypatch.setattr(connector, "_ssl", trust)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+            make(session=session)
+
+
 async def test_session_over_a_unix_socket_is_accepted(tmp_path: Path) -> None:
     connector = aiohttp.UnixConnector(str(tmp_path / "service"))
     async with aiohttp.ClientSession(connector=connector) as session:
