@@ -30,7 +30,8 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
 def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
     handler = mock.Mock(exception=mock.Mock(return_value=None))
     splitter = Splitter(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
-    received, ends = INTERIM * 2 + REFUSAL, []
+    received = INTERIM * 2 + REFUSAL
+    ends: list[int] = []
     for at in range(0, len(received), size):
         splitter.data_received(received[at : at + size])
     passed = [call.args[0] for call in handler.data_received.call_args_list]
