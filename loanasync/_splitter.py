@@ -5,6 +5,7 @@ body, or with bytes that do not belong to the response, it loses the status, and
 """
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
@@ -80,9 +81,10 @@ class Splitter(asyncio.Protocol):
         if self._has_left:
             return
         self._has_left = True
-        if not self._keep or (self._content is not None and self._has_more_than(self._content)):
-            self._transport.abort()
-        self._transport.set_protocol(self._handler)
+        with suppress(Exception):  # asyncio's TLS has no protocol any more once the connection has ended
+            if not self._keep or (self._content is not None and self._has_more_than(self._content)):
+                self._transport.abort()
+            self._transport.set_protocol(self._handler)
 
     def _has_more_than(self, content: aiohttp.StreamReader) -> bool:
         return self._behind_head != content.total_bytes and not (self._is_chunked and self._ends_chunks)
