@@ -173,9 +173,9 @@ class Direct:
         is_clean = False
         try:
             # What the server said before it was asked would be taken for the answer.
-            if wire.has_unread_data():  # or a session ticket of TLS
+            if wire.has_unread_data():
                 await hear_out(wire.has_unread_data)
-            is_clean = wire.is_at_rest
+            is_clean = wire.is_clean  # what is still unread may be another session ticket of TLS
             if self._loop.time() >= until:  # the event loop was blocked meanwhile
                 is_clean = False
                 raise aiohttp.ConnectionTimeoutError("no connection in time")

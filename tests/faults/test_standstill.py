@@ -118,6 +118,14 @@ def of(server: HangsUp, **options: Any) -> LoanClient:
     return LoanClient(server.base_url, shop_id="s", auth_token="t", remember=False, **options)
 
 
+def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "listener", lambda _: lambda: True)  # a server may send tickets at any time
+    with hanging_up("https") as server, asyncio.Runner() as cells:
+        client = of(server)
+        assert isinstance(cells.run(approve(client)), Refused)
+        cells.run(client.aclose())
+
+
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
