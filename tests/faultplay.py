@@ -32,7 +32,7 @@ from loanasync import _direct as direct
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
 
 PATIENT = Timeout(total=2 * PATIENCE, attempt=PATIENCE, connect=PATIENCE / 2)
-SHORT = Timeout(total=PATIENCE, attempt=0.6, connect=0.5)  # where the fault is silence
+SHORT = Timeout(total=PATIENCE, attempt=0.9, connect=0.5)  # where the fault is silence
 # Where the silence is before a connection: on a busy machine, too, no other time runs out first.
 UNCONNECTED = Timeout(total=PATIENCE, attempt=PATIENCE / 2, connect=0.5)
 

@@ -367,3 +367,9 @@ def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: in
         error = read(evolve(call, body=b"[" * 5_000), status, errors(city=["no"]))
         assert error.status == status
         assert error.problems == ()
+
+
+def test_name_beside_a_request_that_cannot_be_read_again_is_repeated_in_it() -> None:
+    for call in (APPROVE, CREATE):
+        assert not call.is_repeated_in("r-7Kq2")
+        assert evolve(call, body=b"[" * 5_000).is_repeated_in("r-7Kq2")
