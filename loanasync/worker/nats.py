@@ -62,6 +62,8 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
         180.0
     """
 
+    consumer: JetStreamContext.PullSubscription
+
     def __init__(
         self,
         servers: str | list[str],
@@ -186,7 +188,7 @@ class DeadLetters(DeadLettersBase):
         options: Arguments of ``nats.connect``, such as ``user_credentials`` and ``tls``.
 
     Raises:
-        NoQueueError: There is no such stream; raised by `list` and `replay`.
+        loanasync.worker.NoQueueError: There is no such stream; raised by `list` and `replay`.
 
     Example:
         >>> from loanasync.worker.nats import DeadLetters

@@ -170,7 +170,7 @@ class DeadLetters(DeadLettersBase):
         name: Name of the stream.
 
     Raises:
-        NoQueueError: There is no such stream; raised by `list` and `replay`.
+        loanasync.worker.NoQueueError: There is no such stream; raised by `list` and `replay`.
 
     Example:
         >>> from loanasync.worker.redis import DeadLetters
