@@ -206,7 +206,7 @@ class Wire(asyncio.Protocol):
     def is_at_rest(self) -> bool:
         """Whether nothing has come to it: what is written to a connection that has ended is lost."""
         # Asked of the system each time: a server's farewell may stand right behind the answer before.
-        return self.is_clean and not self.has_unread_data()
+        return self._is_good and self.is_open and not self.has_unread_data()
 
     def close(self) -> None:
         """Say goodbye to the server."""
