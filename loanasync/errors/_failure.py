@@ -83,7 +83,7 @@ def listed(problems: tuple[Problem, ...]) -> str:
 class InvalidRequestError(LoanError):
     """The request breaks rules of the specification (§2, §8); nothing was sent.
 
-    Raised before any I/O. Show `problems` at the form's fields, mend them all, and ask then: an approval
+    Raised before any I/O. Show `problems` at the form's fields, correct them all, and call again: an approval
     that was not asked costs the customer nothing.
 
     Args:
@@ -100,7 +100,7 @@ class InvalidRequestError(LoanError):
     problems: tuple[Problem, ...]
 
     def __str__(self) -> str:
-        return f"nothing was sent, mend this first: {listed(self.problems)}"
+        return f"nothing was sent, correct this first: {listed(self.problems)}"
 
 
 @define(slots=False, repr=False)
@@ -108,7 +108,7 @@ class ConfigurationError(LoanError):
     """The client is set up in a way that cannot work; nothing was sent. Mend `setting`.
 
     Args:
-        setting: The parameter or environment variable to mend, such as ``shop_id``.
+        setting: The parameter or environment variable to correct, such as ``shop_id``.
         message: What it must be.
 
     Example:

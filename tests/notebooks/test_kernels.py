@@ -65,7 +65,7 @@ def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) 
         "try: await client.approve('ZZQPERSON', approval_request(amount=1, last_name='Zzqperson', city=''))\n"
         "except Exception as error: display(error)"
     )
-    assert "nothing was sent, mend this first: see below" in shown.of("text/html")
+    assert "nothing was sent, correct this first: see below" in shown.of("text/html")
     assert "must be between 5000 and 1500000 euro cents" in shown.of("text/html")
     assert "zzqperson" not in str(shown.outputs).lower()
 

@@ -134,7 +134,7 @@ def test_an_error_shows_what_to_do_and_each_problem_once() -> None:
     problems = (Problem("amount", "amount", "must be more"), Problem("last_name", "lastname", "is required"))
     page = Page(shown(InvalidRequestError(problems)))
     assert page.text == (
-        "InvalidRequestErrornothing was sent, mend this first: see below"
+        "InvalidRequestErrornothing was sent, correct this first: see below"
         "fieldwire namemessageamountamountmust be morelast_namelastnameis required"
     )
     page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
