@@ -5,18 +5,10 @@ from typing import TYPE_CHECKING
 from loanasync._client import LoanClient
 from loanasync._decisions import Approved, Decision, Refused
 from loanasync._dialect import Dialect
+from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._limits import Limits
 from loanasync._meta import Meta, Problem, RawResponse
-from loanasync._models import (
-    AdditionalData,
-    ApprovalRequest,
-    Citizenship,
-    DocumentType,
-    EducationalQualification,
-    Residence,
-    SalaryType,
-    UserData,
-)
+from loanasync._models import AdditionalData, ApprovalRequest, UserData
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync.errors import (
     AccessDeniedError,

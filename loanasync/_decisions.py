@@ -6,8 +6,8 @@ from typing import Literal, NoReturn, TypeAlias
 from attrs import field, frozen
 
 from loanasync._display import JSON, NO_MEMBERS, mask
+from loanasync._enums import Citizenship
 from loanasync._meta import Meta
-from loanasync._models import Citizenship
 
 __all__ = ["Approved", "Decision", "Refused"]
 

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable, Mapping
 from datetime import date
-from enum import StrEnum
 from functools import wraps
 from typing import TypeVar
 
@@ -11,89 +10,13 @@ import attrs
 from attrs import field, frozen
 
 from loanasync._display import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
+from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._meta import Problem
 from loanasync.errors import InvalidRequestError
 
-__all__ = [
-    "AdditionalData",
-    "ApprovalRequest",
-    "Citizenship",
-    "DocumentType",
-    "EducationalQualification",
-    "Residence",
-    "SalaryType",
-    "UserData",
-]
+__all__ = ["AdditionalData", "ApprovalRequest", "UserData"]
 
 Model = TypeVar("Model", bound=type)
-
-
-class Citizenship(StrEnum):
-    """Citizenship of the customer (spec §2.1, ``citizenship``).
-
-    Example:
-        >>> Citizenship("outside_eu") is Citizenship.OUTSIDE_EU
-        True
-    """
-
-    ITALIAN = "italian"
-    EU = "eu"
-    OUTSIDE_EU = "outside_eu"
-
-
-class Residence(StrEnum):
-    """How the customer lives (spec §2.1, ``residence``).
-
-    Example:
-        >>> Residence("rent")
-        <Residence.RENT: 'rent'>
-    """
-
-    RENT = "rent"
-    HOME_OWNERSHIP = "home_ownership"
-    HOME_OWNERSHIP_MORTGAGE = "home_ownership_mortgage"
-    HOME_BUSINESS = "home_business"
-    WITH_RELATIVES = "with_relatives"
-
-
-class EducationalQualification(StrEnum):
-    """The customer's degree (spec §2.1, ``educationalQualification``).
-
-    Example:
-        >>> EducationalQualification("diploma")
-        <EducationalQualification.DIPLOMA: 'diploma'>
-    """
-
-    MIDDLE_SCHOOL = "middle_school"
-    DIPLOMA = "diploma"
-    GRADUATION = "graduation"
-    MASTER = "master"
-    DOCTORATE = "doctorate"
-
-
-class SalaryType(StrEnum):
-    """What the figure in ``salary`` counts (spec §2.1, ``salaryType``).
-
-    Example:
-        >>> SalaryType("net-monthly")
-        <SalaryType.NET_MONTHLY: 'net-monthly'>
-    """
-
-    NET_MONTHLY = "net-monthly"
-    GROSS_YEARLY = "gross-yearly"
-
-
-class DocumentType(StrEnum):
-    """Kind of identity document (spec §2.2, ``documentOfType``).
-
-    Example:
-        >>> DocumentType("passport")
-        <DocumentType.PASSPORT: 'passport'>
-    """
-
-    IDENTITY_CARD = "identity_card"
-    DRIVING_LICENSE = "driving_license"
-    PASSPORT = "passport"
 
 
 def names_its_fields(model: Model) -> Model:

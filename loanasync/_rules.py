@@ -11,18 +11,10 @@ from attrs import evolve
 
 from loanasync import _values as values
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
+from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._limits import Limits
 from loanasync._meta import Problem
-from loanasync._models import (
-    AdditionalData,
-    ApprovalRequest,
-    Citizenship,
-    DocumentType,
-    EducationalQualification,
-    Residence,
-    SalaryType,
-    UserData,
-)
+from loanasync._models import AdditionalData, ApprovalRequest, UserData
 from loanasync._values import Rule, Text
 
 __all__ = [

@@ -7,16 +7,8 @@ from random import Random, SystemRandom
 from string import ascii_uppercase
 from typing import Any
 
-from loanasync._models import (
-    AdditionalData,
-    ApprovalRequest,
-    Citizenship,
-    DocumentType,
-    EducationalQualification,
-    Residence,
-    SalaryType,
-    UserData,
-)
+from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
+from loanasync._models import AdditionalData, ApprovalRequest, UserData
 
 __all__ = ["additional_data", "approval_request", "email", "fiscal_code", "user_data"]
 
