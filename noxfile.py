@@ -35,7 +35,7 @@ FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PY
 KINDS = ["architecture", "benchmarks", "docs*", "notebooks"]
 ONCE = [f"--ignore-glob=tests/test_{kind}.py" for kind in KINDS]
 # What needs neither loop nor network to be tested is tested whole.
-PURE = "calls certificates codec configuration decisions dialect display echo html json limits meta models"
+PURE = "calls certificates codec configuration dialect display echo html json limits models results"
 PURE += " options policy prepare problems rules values"
 
 

@@ -23,7 +23,7 @@ from loanasync import _prepare as prepare
 from loanasync import _rules as rules
 from loanasync._calls import Call, Reply
 from loanasync._json import decode, encode
-from loanasync._meta import Meta
+from loanasync._results import Meta
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
 WRITE, READ = "order to bytes", "bytes to decision"

@@ -56,7 +56,7 @@ WAY = (
     Stage("a call is a value: endpoint, shop, body", "_calls _configuration"),
     MEMORY,
     Stage("the status table reads the reply", "_calls _problems _echo _codec"),
-    Stage("Approved or Refused, or an error", "_decisions _meta errors"),
+    Stage("Approved or Refused, or an error", "_results errors"),
 )
 
 

@@ -11,7 +11,6 @@ from opentelemetry.trace import TracerProvider
 from loanasync import _prepare as prepare
 from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment, require
-from loanasync._decisions import Decision
 from loanasync._dialect import Dialect
 from loanasync._display import JSON, AnyJSON
 from loanasync._ledger import recorder
@@ -19,13 +18,13 @@ from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
 from loanasync._memory import Memory
-from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._options import Options, places
 from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._propagation import Propagate
+from loanasync._results import Decision, Problem
 from loanasync._retry import Quota
 from loanasync._sessions import opener
 from loanasync._telemetry import Telemetry

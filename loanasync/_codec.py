@@ -10,13 +10,12 @@ import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._display import JSON, Body
 from loanasync._enums import Citizenship, DocumentType
 from loanasync._json import encode, encode_checked
-from loanasync._meta import Meta
 from loanasync._models import AdditionalData, ApprovalRequest, UserData
+from loanasync._results import Approved, Meta, Refused
 
 __all__ = ["read_decision", "read_user_data", "write"]
 

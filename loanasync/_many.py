@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from loanasync._decisions import Decision
 from loanasync._models import ApprovalRequest
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._results import Decision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable

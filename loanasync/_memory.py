@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 import orjson
 
 from loanasync._calls import Call, NoAnswer, Outcome, Reply
-from loanasync._decisions import Approved, Decision, Refused
 from loanasync._events import LOGGER
 from loanasync._flights import (
     AbandonedError,
@@ -32,6 +31,7 @@ from loanasync._flights import (
 from loanasync._forks import free_after_fork
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._results import Approved, Decision, Refused
 from loanasync._retry import is_system_fault
 from loanasync.errors import DecisionNotRecordedError, LoanError
 

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from loanasync._display import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._meta import Problem
+from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 
 __all__ = ["AdditionalData", "ApprovalRequest", "UserData"]

@@ -12,10 +12,9 @@ from attrs import define, evolve
 
 from loanasync._calls import Call, NoAnswer, Outcome, Reply, Request
 from loanasync._closing import Waits
-from loanasync._decisions import Approved, Refused
 from loanasync._loops import PerLoop
-from loanasync._meta import Meta
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._results import Approved, Meta, Refused
 from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._telemetry import CallRecord, Telemetry
 from loanasync.errors import (

@@ -6,9 +6,9 @@ from loanasync import _calls as calls
 from loanasync import _rules as rules
 from loanasync._calls import Call
 from loanasync._display import JSON
-from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._options import Options
+from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 
 __all__ = ["approve", "check", "complete", "create_request", "upload_documents"]

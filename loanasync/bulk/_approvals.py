@@ -8,10 +8,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeAlias
 
-from loanasync._decisions import Decision
 from loanasync._models import ApprovalRequest
 from loanasync._origin import line_outside
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._results import Decision
 from loanasync.bulk._pace import Pace
 from loanasync.bulk._rows import Row, RowLike, RowResult, is_pair, no_row, result_of
 from loanasync.bulk._summary import Summary, Tally

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._decisions import Approved, Decision, Refused
 from loanasync._display import mask, masked_unless
-from loanasync._meta import Problem
 from loanasync._models import ApprovalRequest
+from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.errors import (
     DecisionNotRecordedError,
     InvalidRequestError,

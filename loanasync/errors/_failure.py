@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from attrs import define
 
-from loanasync._meta import Problem
+from loanasync._results import Problem
 
 __all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "Outcome", "listed"]
 

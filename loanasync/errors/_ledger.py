@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define
 
-from loanasync._meta import RawResponse
+from loanasync._results import RawResponse
 from loanasync.errors._failure import LoanError, Outcome
 
 if TYPE_CHECKING:
-    from loanasync._decisions import Decision
+    from loanasync._results import Decision
 
 __all__ = [
     "DecisionNotRecordedError",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from attrs import define
 
-from loanasync._meta import Meta, Problem, RawResponse
+from loanasync._results import Meta, Problem, RawResponse
 from loanasync.errors._failure import LoanError, Outcome, listed
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from loanasync._calls import Call
 from loanasync._events import LOGGER
-from loanasync._meta import Problem
+from loanasync._results import Problem
 from loanasync.errors import ConfigurationError, InvalidRequestError
 from loanasync.ledger._guard import LedgerGuard
 from loanasync.ledger._keys import digests_of, old_digests_of

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from attrs import evolve, fields
 
 from loanasync._calls import Call, Outcome, Reply
-from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display import JSON, mask
 from loanasync._json import Malformed, decode, encode
-from loanasync._meta import Meta, RawResponse
+from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import (
     AlreadyEvaluatedError,
     LoanError,

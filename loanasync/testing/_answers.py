@@ -7,9 +7,9 @@ import attrs
 from attrs import field, frozen
 
 from loanasync._calls import NoAnswer
-from loanasync._decisions import Approved, Refused
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display import JSON
+from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
 from loanasync.testing._sent import Sent
 from loanasync.testing._steps import Computed, Step, reply

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
-from loanasync._decisions import Approved, Decision, Refused
+from loanasync._results import Approved, Decision, Refused
 from loanasync.bulk._rows import Row, result_of
 from loanasync.errors import (
     AccessDeniedError,

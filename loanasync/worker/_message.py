@@ -9,8 +9,8 @@ import attrs
 from attrs import frozen
 
 from loanasync._display import JSON
-from loanasync._meta import Problem
 from loanasync._models import AdditionalData, ApprovalRequest
+from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 
 __all__ = ["Question", "message", "question_of"]

@@ -33,7 +33,7 @@ from loanasync import _calls as calls
 from loanasync._calls import Call, Reply
 from loanasync._configuration import configure
 from loanasync._display import Body, Items
-from loanasync._meta import Meta
+from loanasync._results import Meta
 from loanasync._retry import retry_after
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
