@@ -21,8 +21,9 @@ from loanasync import ApprovalRequest, Approved, Dialect, Limits, LoanClient
 from loanasync import _codec as codec
 from loanasync import _prepare as prepare
 from loanasync import _rules as rules
-from loanasync._calls import Call, Reply
+from loanasync._calls import Call
 from loanasync._json import decode, encode
+from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
@@ -36,7 +37,7 @@ def ours() -> Steps:
     options = client._options  # noqa: SLF001  (what it hands to the functions that are measured)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
     writer = codec._writer(dialect)  # noqa: SLF001  (one of the steps)
-    reply = Reply(status=201, headers={}, body=BODY)
+    reply = Response(status=201, headers={}, body=BODY)
 
     def written() -> Call:
         call = prepare.approve(options, CODE, ApprovalRequest(**FIELDS), additional_data_needed=False)

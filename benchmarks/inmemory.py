@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from loanasync import LoanClient
-from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._protocol.messages import NoResponse, Request, Response
 
 __all__ = ["Memory", "client_over"]
 
@@ -14,10 +14,10 @@ BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,
 class Memory:
     """A service in memory: every request is approved at once."""
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Answer."""
         del request, connect, within
-        return Reply(status=201, headers={}, body=BODY)
+        return Response(status=201, headers={}, body=BODY)
 
     def check(self) -> None:
         """Let any call begin."""

@@ -32,7 +32,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from rounds import interleaved
 
 from loanasync import ApprovalRequest, Decision, LoanClient
-from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._telemetry import Telemetry
 from loanasync.testing import approval_request, fiscal_code
 
@@ -77,7 +77,7 @@ class Spanned(Memory):
             lambda: client.approve(code, request), lambda decision: decision.approved
         )
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Answer, within the span of the attempt."""
         answer = super().send
         return await self._by_hand.attempt(lambda _: answer(request, connect=connect, within=within))

@@ -42,5 +42,5 @@ copybutton_only_copy_prompt_lines = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*|AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|ReadableSpan"),
     (r"py:.*", r"Decision|JSON|Progress|RowLike|Trust"),
-    (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoAnswer|PostgresConnection|PostgresPool|Reply)"),
+    (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoResponse|PostgresConnection|PostgresPool|Response)"),
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
@@ -14,6 +14,7 @@ from loanasync._echo import is_another_customers
 from loanasync._json import Malformed, decode, decode_any, decode_part, encode, has_repeated_names, repeated
 from loanasync._models import ApprovalRequest, UserData
 from loanasync._problems import is_already_evaluated, read_problems, rejection
+from loanasync._protocol.messages import UNDECODABLE, Request, Response
 from loanasync._redaction import is_made_of
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync.errors import (
@@ -22,65 +23,30 @@ from loanasync.errors import (
     CannotCompleteError,
     LoanError,
     SystemFaultError,
-    TransportError,
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
 from loanasync.errors._service import Unclassified
 
-if TYPE_CHECKING:
-    from asyncio import Future
+__all__ = [
+    "OPERATIONS",
+    "SYSTEM_FAULT",
+    "Call",
+    "Endpoint",
+    "Outcome",
+    "approve",
+    "complete",
+    "create_request",
+]
+__all__ += ["upload_documents"]
 
-__all__ = ["OPERATIONS", "SYSTEM_FAULT", "Call", "Endpoint", "NoAnswer", "Outcome", "Reply", "Request"]
-__all__ += ["UNDECODABLE", "approve", "complete", "create_request", "upload_documents"]
-
-UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not known, or not that of the body
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
 REFUSED = 422  # spec §3
 
 Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 
-# What each call makes anew is not frozen: a frozen object takes three times as long to make.
-
-
-@define(kw_only=True)
-class Request:
-    """One HTTP request for the transport; all of it but the method is personal or secret.
-
-    A transport that knows when it writes the first byte sets `is_sent` to False before, and to True then.
-    If `outlives_caller` is set and the caller is cancelled after that, the transport goes on reading the
-    response, sets `late` to a future of it, and raises the cancellation. While `is_withdrawn` is set, nothing
-    of the request may be written any more.
-    """
-
-    method: str
-    url: str = field(repr=mask)
-    headers: Mapping[str, str] = field(repr=mask)
-    body: bytes = field(repr=mask)
-    outlives_caller: bool = False
-    is_sent: bool = True
-    is_withdrawn: bool = False
-    late: "Future[Reply | NoAnswer] | None" = field(default=None, repr=False)
-
-
-@define(kw_only=True)
-class Reply:
-    """An HTTP response; `fault` says why its body is not whole, if it is not, and `body` has what arrived."""
-
-    status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=mask)
-    fault: str | None = None
-
-
-@frozen(kw_only=True)
-class NoAnswer:
-    """No response arrived: the class of the error, its cause, and whether the request may have been sent."""
-
-    error: type[TransportError]
-    cause_type: str
-    is_sent: bool
+# A call is not frozen, for the same reason as its messages.
 
 
 @frozen(kw_only=True)
@@ -115,7 +81,7 @@ class Call:
     started: float = 0.0
     trace_id: str | None = None
     attempts: int = 0
-    fault: "Reply | None" = field(default=None, repr=False)
+    fault: "Response | None" = field(default=None, repr=False)
     sending: Request | None = None
     has_ended: bool = False
     has_slot: bool = False
@@ -170,7 +136,7 @@ class Call:
         except Malformed:
             return True
 
-    def read(self, reply: Reply, meta: Meta) -> "Outcome | LoanError":
+    def read(self, reply: Response, meta: Meta) -> "Outcome | LoanError":
         """What an answer means.
 
         Errors are handed back, so that no frame that saw the body stands in their traceback.
@@ -179,12 +145,12 @@ class Call:
         return reader(self, reply, meta)
 
 
-Reader: TypeAlias = Callable[[Call, Reply, Meta], Outcome | LoanError]
+Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
 
 
 def _unexpected(
     call: Call,
-    reply: Reply,
+    reply: Response,
     reasons: tuple[str, ...],
     meta: Meta,
     *,
@@ -195,7 +161,7 @@ def _unexpected(
     return UnexpectedReplyError(call.endpoint.operation, reasons, outcome, meta, problems, response)
 
 
-def _object(reply: Reply) -> dict[str, Any]:
+def _object(reply: Response) -> dict[str, Any]:
     if reply.fault is not None:
         raise Malformed(f"body: {reply.fault}")
     return decode(reply.body)
@@ -205,7 +171,7 @@ _EXACT = (b"approved", b"redirectUrl", b"fiscalCode")  # members whose repetitio
 _ANOTHER = "fiscalCode: of another customer"
 
 
-def _decided(call: Call, reply: Reply, meta: Meta) -> Outcome | LoanError:
+def _decided(call: Call, reply: Response, meta: Meta) -> Outcome | LoanError:
     """A 201 or a 422 (spec §3, §7): a decision is only what `approved` says, as a boolean."""
     try:
         members = _object(reply)
@@ -237,7 +203,9 @@ def _is_of_another(codes: Iterable[object], call: Call) -> bool:
     return any(is_another_customers(code, call.fiscal_code or "") for code in codes)
 
 
-def _decided_in_part(call: Call, reply: Reply, meta: Meta, reasons: tuple[str, ...]) -> Outcome | LoanError:
+def _decided_in_part(
+    call: Call, reply: Response, meta: Meta, reasons: tuple[str, ...]
+) -> Outcome | LoanError:
     """A 201 or a 422 whose body is no JSON object: cut off, undecodable, empty, or something else."""
     is_cut_off = reply.fault is not None and reply.fault != UNDECODABLE
     if reply.status == REFUSED and not is_cut_off and not reply.body.strip():
@@ -262,7 +230,7 @@ def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
         return ()
 
 
-def _rejected(call: Call, reply: Reply, meta: Meta) -> LoanError:
+def _rejected(call: Call, reply: Response, meta: Meta) -> LoanError:
     try:
         members = _object(reply)
         is_repeated = has_repeated_names(reply.body)
@@ -288,7 +256,7 @@ def _already_evaluated(call: Call, problems: tuple[Problem, ...], meta: Meta) ->
 def _failed(
     error: type[AccessDeniedError | CannotCompleteError | SystemFaultError | UnexpectedStatusError],
     call: Call,
-    reply: Reply,
+    reply: Response,
     meta: Meta,
 ) -> LoanError:
     """A status whose meaning does not depend on its body, which may be HTML of a proxy."""
@@ -307,11 +275,11 @@ def _failed(
 _unexpected_status = partial(_failed, UnexpectedStatusError)
 
 
-def _is_empty(reply: Reply) -> bool:
+def _is_empty(reply: Response) -> bool:
     return reply.fault is None and not reply.body.strip()
 
 
-def _saved(call: Call, reply: Reply, meta: Meta) -> UserData | LoanError:
+def _saved(call: Call, reply: Response, meta: Meta) -> UserData | LoanError:
     # spec §4.2: 200 is success, so the data are saved even if the body cannot be read.
     if _is_empty(reply):
         return UserData()
@@ -321,7 +289,7 @@ def _saved(call: Call, reply: Reply, meta: Meta) -> UserData | LoanError:
         return _unexpected(call, reply, malformed.args, meta, outcome="done")
 
 
-def _open_shape(call: Call, reply: Reply, meta: Meta) -> AnyJSON | LoanError:
+def _open_shape(call: Call, reply: Response, meta: Meta) -> AnyJSON | LoanError:
     # spec §4.3: the shape is not shown, so any JSON value is accepted, and an empty body, too.
     if _is_empty(reply):
         return Body()

@@ -18,10 +18,10 @@ import aiohttp
 from yarl import URL
 
 from loanasync import _replies as replies
-from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits
 from loanasync._events import warn_once
 from loanasync._parser import is_parser_usable
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._splitter import AT_ONCE
 from loanasync._standstill import hear_out
 from loanasync._tested import is_tested
@@ -110,7 +110,7 @@ class Direct:
         finally:
             self._watch.stop()
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
         is_replaced = _sends() != _SENDS
         if is_replaced:
@@ -123,7 +123,7 @@ class Direct:
         while True:
             waiting = place.take()
             wire = waiting or await self._connected(place, connect, until)
-            if isinstance(wire, NoAnswer):
+            if isinstance(wire, NoResponse):
                 return wire
             keep = len(request.body) < AT_ONCE
             try:
@@ -136,13 +136,13 @@ class Direct:
                     wire.end(keep=keep)
                 raise
             wire.end(keep=keep)
-            if waiting is None or isinstance(answer, Reply) or answer.is_sent:
+            if waiting is None or isinstance(answer, Response) or answer.is_sent:
                 return answer
             if self._waits.is_closed or self._loop.time() >= until:
                 return answer
             # The connection ended while it waited, and before anything had left: another will do.
 
-    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire | NoAnswer:
+    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire | NoResponse:
         """Return a new connection, or the reason why it failed."""
         try:
             return await self._connect(place, connect, until)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from loanasync._calls import Call, NoAnswer, Outcome, Reply
+from loanasync._calls import Call, Outcome
 from loanasync._events import LOGGER
 from loanasync._flights import (
     AbandonedError,
@@ -36,6 +36,7 @@ from loanasync._retry import is_system_fault
 from loanasync.errors import DecisionNotRecordedError, LoanError
 
 if TYPE_CHECKING:
+    from loanasync._protocol.messages import NoResponse, Response
     from loanasync.ledger._recording import Recorder
 
 __all__ = ["Memory"]
@@ -153,7 +154,7 @@ class Memory:
         application: bytes,
         flight: "Flight",
         pipeline: Pipeline,
-        late: "asyncio.Future[Reply | NoAnswer]",
+        late: "asyncio.Future[Response | NoResponse]",
     ) -> None:
         """Remember what a late response says."""
         error = CancelledError() if late.cancelled() else late.exception()
@@ -162,7 +163,7 @@ class Memory:
             return
         answer = late.result()
         if is_system_fault(answer) and flight.waiters:
-            flight.call.fault, flight.call.sending = cast("Reply", answer), None
+            flight.call.fault, flight.call.sending = cast("Response", answer), None
             self._end(application, flight, AbandonedError())  # one of them retries it
             return
         try:

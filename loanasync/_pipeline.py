@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import define, evolve
 
-from loanasync._calls import Call, NoAnswer, Outcome, Reply, Request
+from loanasync._calls import Call, Outcome
 from loanasync._closing import Waits
 from loanasync._loops import PerLoop
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._telemetry import CallRecord, Telemetry
@@ -43,7 +44,7 @@ class Sender(Protocol):
     def check(self) -> None:
         """Look whether a call can begin."""
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
 
     async def aclose(self) -> None:
@@ -84,7 +85,7 @@ class _Lane:
         if not self._calls and self._idle is not None:
             self._idle.set()
 
-    def keep_until(self, late: "asyncio.Future[Reply | NoAnswer]", call: Call) -> None:
+    def keep_until(self, late: "asyncio.Future[Response | NoResponse]", call: Call) -> None:
         """Count a call as in progress, and keep its slot, until its late response has come."""
         self.__enter__()
         late.add_done_callback(lambda _: self.release_slot(call))
@@ -148,13 +149,13 @@ class _Lane:
 class _Answer:
     """The last response of a call's attempts, or the reason why none arrived."""
 
-    last: Reply | NoAnswer
+    last: Response | NoResponse
     stopped_by: StoppedBy | None = None
 
 
 # The event loop was blocked until the deadline: no response could be waited for.
-_TOO_LATE = NoAnswer(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
-_CLOSED = NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+_TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _LEAST = 1e-3  # seconds that a limit is at least
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 _RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
@@ -284,13 +285,13 @@ class Pipeline:
             record.decided(approved=ended.approved)
         return ended
 
-    def conclude(self, call: Call, answer: Reply | NoAnswer) -> Outcome | LoanError:
+    def conclude(self, call: Call, answer: Response | NoResponse) -> Outcome | LoanError:
         """Return what a late response means, whose caller was cancelled: it is not retried."""
         return self._concluded(call, _Answer(answer, "cancelled" if is_system_fault(answer) else None))
 
     def _concluded(self, call: Call, answer: _Answer) -> Outcome | LoanError:
         last, operation = answer.last, call.endpoint.operation
-        if isinstance(last, NoAnswer):
+        if isinstance(last, NoResponse):
             # After a 500 the service has seen the request, whatever became of the last attempt.
             outcome: Sent = "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
             return last.error(operation, last.cause_type, outcome, call.attempts, call.trace_id, call.entry)
@@ -321,7 +322,7 @@ class Pipeline:
         def remaining() -> float:
             return deadline - self._now()
 
-        async def attempt() -> Reply | NoAnswer:
+        async def attempt() -> Response | NoResponse:
             within = min(timeout.attempt, remaining())
             if within <= 0 or lane.waits.is_closed:
                 return _TOO_LATE if within <= 0 else _CLOSED
@@ -329,7 +330,7 @@ class Pipeline:
             with record.attempt(call.attempts) as sending:
                 request = call.sending = call.request(sending.headers)
                 answer = await lane.transport.send(request, connect=timeout.connect, within=within)
-                if isinstance(answer, Reply):
+                if isinstance(answer, Response):
                     sending.answered(answer.status, answer.fault)
                     return answer
                 if answer.error is ReadTimeoutError and within < timeout.attempt:
@@ -339,8 +340,8 @@ class Pipeline:
 
         # A call may go on after a 500 that another caller was waiting for, who left.
         last = call.fault or await attempt()
-        if isinstance(last, NoAnswer) or not is_system_fault(last):
-            if isinstance(last, Reply):
+        if isinstance(last, NoResponse) or not is_system_fault(last):
+            if isinstance(last, Response):
                 self._quota.earn()
             return _Answer(last)
 
@@ -349,7 +350,7 @@ class Pipeline:
             lane.release_slot(call)
             await lane.wait(self._sleep(seconds))
 
-        async def again() -> Reply | NoAnswer | StoppedBy:
+        async def again() -> Response | NoResponse | StoppedBy:
             await lane.take_slot(call, remaining(), has_to_wait=lane.is_full)
             return lane.obstacle(call) or await attempt()
 

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.http import HttpProcessingError
 
 from loanasync import _certificates as certificates
-from loanasync._calls import UNDECODABLE, NoAnswer, Reply
+from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,
@@ -35,7 +35,7 @@ _NO_CONNECTION = (
 
 async def read(
     status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
-) -> Reply:
+) -> Response:
     """Read a response's body into `body`; one that is too large is cut."""
     while not content.at_eof():
         body += await content.readany()
@@ -51,7 +51,7 @@ def rest_of(content: aiohttp.StreamReader | None) -> bytes:
     return take(-1) if callable(take) else b""
 
 
-def reply(status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None) -> Reply:
+def reply(status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None) -> Response:
     """Return a response whose body is decoded and cut to `LARGEST_BODY`.
 
     A body that cannot be decoded stays as it is.
@@ -63,7 +63,7 @@ def reply(status: int, headers: Mapping[str, str], body: bytes, fault: str | Non
         fault = flaw if flaw == UNDECODABLE else fault or flaw
     if len(body) > LARGEST_BODY:
         body, fault = body[:LARGEST_BODY], "too large"
-    return Reply(status=status, headers=headers, body=body, fault=fault)
+    return Response(status=status, headers=headers, body=body, fault=fault)
 
 
 def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
@@ -83,7 +83,7 @@ def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
     return decoded, None if is_whole else "truncated"
 
 
-def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Reply:
+def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Response:
     """Return a response whose body is incomplete: its status and the received part may have the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
     return reply(status, headers, body, fault)
@@ -95,7 +95,7 @@ def was_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def no_answer(error: BaseException, *, never_left: bool) -> NoAnswer:
+def no_answer(error: BaseException, *, never_left: bool) -> NoResponse:
     """Why none came, and whether the request may have arrived."""
     no_connection = isinstance(error, _NO_CONNECTION)
     kind: type[TransportError]
@@ -105,7 +105,7 @@ def no_answer(error: BaseException, *, never_left: bool) -> NoAnswer:
         kind = ReadTimeoutError
     else:
         kind = ConnectError if no_connection or never_left else ConnectionLostError
-    return NoAnswer(
+    return NoResponse(
         error=kind,
         cause_type=_cause_type(error),
         is_sent=not (no_connection or never_left),

@@ -6,8 +6,9 @@ from email.utils import parsedate_to_datetime
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._calls import SYSTEM_FAULT, Call, NoAnswer, Reply
+from loanasync._calls import SYSTEM_FAULT, Call
 from loanasync._policy import RetryPolicy
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync.errors._service import StoppedBy
 
 __all__ = ["Quota", "Stop", "is_system_fault", "repeat", "retry_after"]
@@ -18,9 +19,9 @@ _PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def is_system_fault(answer: Reply | NoAnswer | StoppedBy | None) -> bool:
+def is_system_fault(answer: Response | NoResponse | StoppedBy | None) -> bool:
     """Return True for the one response after which a call may be repeated (spec §7)."""
-    return isinstance(answer, Reply) and answer.status == SYSTEM_FAULT
+    return isinstance(answer, Response) and answer.status == SYSTEM_FAULT
 
 
 class Quota:
@@ -86,12 +87,12 @@ class Stop:
 
 
 async def repeat(
-    fault: Reply,
-    again: Callable[[], Awaitable[Reply | NoAnswer | StoppedBy]],
+    fault: Response,
+    again: Callable[[], Awaitable[Response | NoResponse | StoppedBy]],
     policy: RetryPolicy,
     stop: Stop,
     sleep: Sleep,
-) -> tuple[Reply | NoAnswer, StoppedBy | None]:
+) -> tuple[Response | NoResponse, StoppedBy | None]:
     """Repeat after a first response with status 500.
 
     Args:
@@ -108,7 +109,7 @@ async def repeat(
     is_first = True
     given_up: BaseException | None = None
 
-    async def attempt() -> Reply | NoAnswer | StoppedBy | None:
+    async def attempt() -> Response | NoResponse | StoppedBy | None:
         # tenacity counts attempts from its first call, and the first attempt has been made.
         nonlocal fault, is_first, given_up
         if is_first:
@@ -119,7 +120,7 @@ async def repeat(
         except BaseException as error:  # noqa: BLE001  (raised below: tenacity would tie it into a cycle)
             given_up = error
             return None
-        if isinstance(answer, Reply):
+        if isinstance(answer, Response):
             fault = answer
         return answer
 
@@ -128,9 +129,9 @@ async def repeat(
         backoff = jitter(state)
         return min(max(backoff, retry_after(state.outcome.result().headers)), backoff + _PATIENCE)
 
-    def last(state: RetryCallState) -> Reply:
+    def last(state: RetryCallState) -> Response:
         assert state.outcome is not None  # noqa: S101  (as above)
-        reply: Reply = state.outcome.result()
+        reply: Response = state.outcome.result()
         return reply
 
     retrying = AsyncRetrying(
@@ -141,10 +142,10 @@ async def repeat(
         retry_error_callback=last,
     )
     try:
-        answer: Reply | NoAnswer | StoppedBy | None = await retrying(attempt)
+        answer: Response | NoResponse | StoppedBy | None = await retrying(attempt)
         if given_up is not None:
             raise given_up
-        return (answer, stop.reason) if isinstance(answer, Reply | NoAnswer) else (fault, answer)
+        return (answer, stop.reason) if isinstance(answer, Response | NoResponse) else (fault, answer)
     finally:
         given_up = None
         retrying.iter_state.reset()  # its actions refer to itself

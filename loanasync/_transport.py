@@ -14,10 +14,10 @@ from opentelemetry import context as otel_context
 from yarl import URL
 
 from loanasync import _replies as replies
-from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._closing import Waits, end
 from loanasync._display import mask
 from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._splitter import AT_ONCE, Splitter
 from loanasync._standstill import hear_out, listener
 from loanasync._tested import is_tested
@@ -143,10 +143,10 @@ class Transport:
         if self._session.closed and not self._owned:
             raise ConfigurationError("session", "is closed: keep it open for as long as calls come")
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
         if self._session.closed or self._waits.is_closed:  # between two attempts
-            return NoAnswer(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+            return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
         if not request.outlives_caller:
             return await self._exchange(request, connect, within)
         request.is_sent = False
@@ -161,7 +161,7 @@ class Transport:
                 exchange.cancel()
             raise
 
-    async def _exchange(self, request: Request, connect: float, within: float) -> Reply | NoAnswer:
+    async def _exchange(self, request: Request, connect: float, within: float) -> Response | NoResponse:
         """Send over a clean connection: a kept one may be closed, or have unread data."""
         until = asyncio.get_running_loop().time() + within
         while True:
@@ -169,7 +169,7 @@ class Transport:
             body.request = request
             answer = await self._exchange_once(request, body, connect, within)
             within = until - asyncio.get_running_loop().time()
-            was_unusable = isinstance(answer, NoAnswer) and answer.error is ConnectError and body.never_left
+            was_unusable = isinstance(answer, NoResponse) and answer.error is ConnectError and body.never_left
             was_kept = body.protocol is not None and body.protocol in self._kept
             is_over = within <= 0 or request.is_withdrawn or self._waits.is_closed or self._session.closed
             if is_over or not (was_unusable and was_kept):
@@ -177,9 +177,9 @@ class Transport:
 
     async def _exchange_once(
         self, request: Request, body: _Body, connect: float, within: float
-    ) -> Reply | NoAnswer:
+    ) -> Response | NoResponse:
         response: aiohttp.ClientResponse | None = None
-        answer: Reply | NoAnswer | None = None
+        answer: Response | NoResponse | None = None
         received = bytearray()
 
         async def read_early(
@@ -250,13 +250,13 @@ class Transport:
 
     async def _answer(
         self, response: aiohttp.ClientResponse, body: _Body, received: bytearray
-    ) -> Reply | NoAnswer:
+    ) -> Response | NoResponse:
         """Read the body of a response into `received`, if it is the response to the request of `body`."""
         if body.never_left:  # so this is no answer to it, and may be one to somebody else
             body.keep_back()
             if response.connection is not None:
                 body.protocol = response.connection.protocol
-            return NoAnswer(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
+            return NoResponse(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
         if has_two_lengths(response):
             return replies.no_answer(http.HttpProcessingError(), never_left=False)
         body.read(response)

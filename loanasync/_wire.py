@@ -9,8 +9,8 @@ import aiohttp
 from aiohttp import http
 
 from loanasync import _replies as replies
-from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._parser import has_two_lengths, new_parser
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._splitter import CHUNKS_END, HEAD_ENDS, is_interim
 from loanasync._standstill import listener
 
@@ -105,7 +105,7 @@ class Wire(asyncio.Protocol):
         self._watch = watch
         self._idle = idle
         self._is_good = not handler.should_close
-        self._answer: asyncio.Future[Reply | NoAnswer] | None = None
+        self._answer: asyncio.Future[Response | NoResponse] | None = None
         self._unsent: bytes | None = None
         self._request: Request | None = None
         self._received = bytearray()  # of a body that comes in several parts
@@ -121,7 +121,7 @@ class Wire(asyncio.Protocol):
         transport.set_protocol(self)
         watch.wires.add(self)
 
-    def ask(self, request: Request, host: str, until: float) -> "asyncio.Future[Reply | NoAnswer]":
+    def ask(self, request: Request, host: str, until: float) -> "asyncio.Future[Response | NoResponse]":
         """Have a request sent; its answer, or why none came, is the future's result, never an exception."""
         watch = self._watch
         watch.asked += 1
@@ -183,7 +183,7 @@ class Wire(asyncio.Protocol):
         self._drop()
         self._transport.abort()
 
-    def answer_late(self, *, keep: bool) -> "asyncio.Future[Reply | NoAnswer]":
+    def answer_late(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
         """Return a future of the answer in place of the one that was cancelled with who waited for it."""
         given_up = self._answer
         late = self._answer = self._watch.loop.create_future()
@@ -287,7 +287,7 @@ class Wire(asyncio.Protocol):
             if "Content-Encoding" in head.headers:
                 self._finish(replies.reply(head.code, head.headers, body))
             else:
-                self._finish(Reply(status=head.code, headers=head.headers, body=body))
+                self._finish(Response(status=head.code, headers=head.headers, body=body))
 
     def _take_part(self) -> bytes:
         """Take what has arrived of the body out of the parser, which drops it when the connection fails."""
@@ -331,14 +331,14 @@ class Wire(asyncio.Protocol):
 
     def _fail(self, error: BaseException) -> None:
         self._is_good = False
-        answer: Reply | NoAnswer = replies.no_answer(error, never_left=self._parser is None)
+        answer: Response | NoResponse = replies.no_answer(error, never_left=self._parser is None)
         try:
             if (head := self._head) is not None:
                 answer = replies.part_of_a_reply(head.code, head.headers, error, self._take_part())
         finally:
             self._finish(answer)
 
-    def _finish(self, answer: Reply | NoAnswer) -> None:
+    def _finish(self, answer: Response | NoResponse) -> None:
         self._parser = self._content = self._unsent = None
         if self._answer is not None and self._answer.cancelled():  # in this turn: `answer_late` may follow
             self._answer = self._watch.loop.create_future()

@@ -7,8 +7,9 @@ from builders import FISCAL_CODE, approval_request, user_data
 
 from loanasync import Dialect, Meta
 from loanasync import _calls as calls
-from loanasync._calls import Call, Reply
+from loanasync._calls import Call
 from loanasync._configuration import configure
+from loanasync._protocol.messages import Response
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
 STREET = Dialect.street_number()
@@ -29,7 +30,7 @@ def read(
 ) -> Any:
     """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reply = Reply(status=status, headers={}, body=content, fault=fault)
+    reply = Response(status=status, headers={}, body=content, fault=fault)
     meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
     return call.read(reply, meta)
 

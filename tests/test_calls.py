@@ -31,7 +31,8 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync import _calls as calls
-from loanasync._calls import Call, Reply
+from loanasync._calls import Call
+from loanasync._protocol.messages import Response
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_each_call_has_its_address_and_shows_none_of_it(call: Call, method: str,
     shown = (
         repr(call)
         + repr(request)
-        + repr(Reply(status=201, headers={"Location": FISCAL_CODE}, body=b"anna@example.com"))
+        + repr(Response(status=201, headers={"Location": FISCAL_CODE}, body=b"anna@example.com"))
     )
     assert not [secret for secret in (FISCAL_CODE, "secret-token", "anna@") if secret in shown]
 

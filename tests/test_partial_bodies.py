@@ -12,7 +12,7 @@ from rawserver import Exchange, Play, RawServer, running, until
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
 from loanasync import _direct as direct
 from loanasync import _replies as replies
-from loanasync._calls import Reply
+from loanasync._protocol.messages import Response
 
 PATHS = ("direct", "own session", "user's session")
 ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}  # a reset may overtake what was sent before it
@@ -92,7 +92,7 @@ async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
 
     async def read_late(
         status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
-    ) -> Reply:
+    ) -> Response:
         await until(lambda: content.exception() is not None)
         return await read(status, headers, content, body)
 

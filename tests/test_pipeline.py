@@ -28,8 +28,9 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._calls import NoAnswer, Outcome
+from loanasync._calls import Outcome
 from loanasync._pipeline import Claim
+from loanasync._protocol.messages import NoResponse
 from loanasync._retry import Quota
 from loanasync.testing import (
     ScriptedTransport,
@@ -94,7 +95,7 @@ async def test_no_other_status_is_repeated(status: int) -> None:
 @pytest.mark.parametrize(
     "answer", [not_connected(), connection_lost(), timed_out()], ids=lambda answer: answer.error.__name__
 )
-async def test_no_transport_failure_is_repeated(answer: NoAnswer) -> None:
+async def test_no_transport_failure_is_repeated(answer: NoResponse) -> None:
     run = Run(answer, approved())
     error = await failure(run)
     assert isinstance(error, TransportError)

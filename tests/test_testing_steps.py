@@ -248,10 +248,10 @@ async def test_a_computed_step_that_makes_no_step_is_named() -> None:
     [
         (approved, "Computed(answer=_Decided(status=201))"),
         (refused, "Computed(answer=_Decided(status=422))"),
-        (denied, "Reply(status=403, body=***, fault=None)"),
+        (denied, "Response(status=403, body=***, fault=None)"),
         (
             timed_out,
-            f"NoAnswer(error={ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)",
+            f"NoResponse(error={ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)",
         ),
     ],
 )

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from attrs import evolve, fields
 
-from loanasync._calls import Call, Outcome, Reply
+from loanasync._calls import Call, Outcome
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display import JSON, mask
 from loanasync._json import Malformed, decode, encode
+from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -119,7 +120,7 @@ def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outc
     # The entry is this customer's, also if a person accepted a response that echoed another fiscal code.
     members = {**echo, **kept_members, "fiscalCode": call.fiscal_code}
     # With the status of the decision: a person may have accepted a response with any other.
-    read = call.read(Reply(status=_STATUS[entry.state], headers={}, body=encode(members)), meta)
+    read = call.read(Response(status=_STATUS[entry.state], headers={}, body=encode(members)), meta)
     # A person may have decided otherwise than the kept response, or accepted one that cannot be read.
     return read if isinstance(read, kind) or entry.source == SERVICE else known
 

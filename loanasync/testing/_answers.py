@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 from attrs import field, frozen
 
-from loanasync._calls import NoAnswer
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display import JSON
+from loanasync._protocol.messages import NoResponse
 from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
 from loanasync.testing._sent import Sent
@@ -215,7 +215,7 @@ def not_connected() -> Step:
         ...     print(error.outcome)
         not_sent
     """
-    return NoAnswer(error=ConnectError, cause_type="ClientConnectorError", is_sent=False)
+    return NoResponse(error=ConnectError, cause_type="ClientConnectorError", is_sent=False)
 
 
 def connection_lost() -> Step:
@@ -230,7 +230,7 @@ def connection_lost() -> Step:
         ...     print(error.outcome)
         unknown
     """
-    return NoAnswer(error=ConnectionLostError, cause_type="ServerDisconnectedError", is_sent=True)
+    return NoResponse(error=ConnectionLostError, cause_type="ServerDisconnectedError", is_sent=True)
 
 
 def timed_out() -> Step:
@@ -248,4 +248,4 @@ def timed_out() -> Step:
         ...     print(error.outcome)
         unknown
     """
-    return NoAnswer(error=ReadTimeoutError, cause_type="TimeoutError", is_sent=True)
+    return NoResponse(error=ReadTimeoutError, cause_type="TimeoutError", is_sent=True)

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, Request
+from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._display import JSON, Body, mask
+from loanasync._protocol.messages import Request
 
 __all__ = ["Headers", "Sent", "record"]
 

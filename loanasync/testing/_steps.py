@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from loanasync._calls import NoAnswer, Reply
 from loanasync._display import JSON
 from loanasync._json import encode
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync.testing._sent import Headers, Sent
 
 __all__ = [
@@ -28,7 +28,7 @@ class Computed:
     answer: Callable[[Sent], "Step | Awaitable[Step]"]
 
 
-Step: TypeAlias = Reply | NoAnswer | Computed
+Step: TypeAlias = Response | NoResponse | Computed
 
 
 def require_step(step: object) -> None:
@@ -37,12 +37,12 @@ def require_step(step: object) -> None:
     Raises:
         TypeError: It is no step.
     """
-    if not isinstance(step, Reply | NoAnswer | Computed):
+    if not isinstance(step, Response | NoResponse | Computed):
         called = ": it has to be called, as in approved()" if callable(step) else ", such as approved()"
         raise TypeError(f"a script is made of steps{called}; this is of type {type(step).__name__}")
 
 
-async def play(step: Step, sent: Sent) -> Reply | NoAnswer:
+async def play(step: Step, sent: Sent) -> Response | NoResponse:
     """What a step comes to for a request."""
     while isinstance(step, Computed):
         made = step.answer(sent)
@@ -94,4 +94,4 @@ def reply(
         body: not JSON
     """
     content = body if isinstance(body, bytes) else encode(body)
-    return Reply(status=status, headers=Headers(headers or {}), body=content)
+    return Response(status=status, headers=Headers(headers or {}), body=content)

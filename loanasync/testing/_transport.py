@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from loanasync._calls import NoAnswer, Reply, Request
 from loanasync._client import LoanClient
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._retry import is_system_fault
 from loanasync.errors import ConfigurationError
 from loanasync.testing._sent import Sent, record
@@ -127,7 +127,7 @@ class ScriptedTransport:
     def check(self) -> None:
         """Let any call begin; the client asks this first."""
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Play the next step; called by the client.
 
         Raises:
@@ -149,7 +149,7 @@ class ScriptedTransport:
                 playing.cancel()
             raise
 
-    async def _play(self, step: Step, sent: Sent) -> Reply | NoAnswer:
+    async def _play(self, step: Step, sent: Sent) -> Response | NoResponse:
         answer = await play(step, sent)
         self._after_fault = is_system_fault(answer)
         return answer

@@ -22,8 +22,8 @@ from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _calls as calls
 from loanasync import _direct as direct
 from loanasync import _events as events
-from loanasync._calls import Request
 from loanasync._direct import Direct
+from loanasync._protocol.messages import Request
 from loanasync._transport import Transport
 
 

@@ -23,7 +23,7 @@ from loanasync import (
     ReadTimeoutError,
     Refused,
 )
-from loanasync._calls import Reply
+from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
 from loanasync.testing import approved, refused, timed_out
 
@@ -137,7 +137,7 @@ async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_pa
 async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(
-        Reply(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
+        Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
         ledger=ledger,
         spool=tmp_path,
     )

@@ -17,7 +17,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync._calls import Reply
+from loanasync._protocol.messages import Response
 from loanasync.ledger import (
     DecisionLedger,
     MemoryLedger,
@@ -126,7 +126,7 @@ async def test_kept_response_that_says_otherwise_is_no_part_of_the_decision() ->
         (reply(400, {"message": "bad request"}), UnexpectedReplyError, 400),
         (reply(202, {"approved": True}), UnexpectedStatusError, 202),
         (reply(201, b"<html>"), UnexpectedReplyError, 201),
-        (Reply(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedReplyError, 201),
+        (Response(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedReplyError, 201),
     ],
     ids=["422", "400", "202", "201 of another form", "201 that was cut off"],
 )
@@ -200,7 +200,7 @@ async def test_entry_without_a_body_is_a_decision_without_redirect(
 
 
 async def test_entry_of_a_cut_off_refusal_is_replayed_as_the_refusal() -> None:
-    cut_off = Reply(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated")
+    cut_off = Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated")
     shop = Shop(cut_off, refused())
     first, again = await shop.approve(), await shop.approve()
     assert isinstance(first, Refused)

@@ -21,7 +21,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync._calls import Reply
+from loanasync._protocol.messages import Response
 from loanasync.ledger import MemoryLedger, Settlement, State
 from loanasync.testing import (
     Step,
@@ -44,7 +44,7 @@ NOT_PROCESSED = (301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417
 
 
 def cut_off(status: int, body: bytes) -> Step:
-    return Reply(status=status, headers={}, body=body, fault="truncated")
+    return Response(status=status, headers={}, body=body, fault="truncated")
 
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])

@@ -27,8 +27,8 @@ from loanasync import (
     UserData,
     testing,
 )
-from loanasync._calls import Reply, Request
 from loanasync._display import Body
+from loanasync._protocol.messages import Request, Response
 from loanasync._telemetry import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
@@ -114,7 +114,7 @@ def test_what_is_inside_is_masked_even_in_a_debugger() -> None:
     headers = {"X-Auth-Token": TOKEN}
     for inside in (
         Request(method="POST", url=f"https://a/{CODE}", headers=headers, body=CODE.encode()),
-        Reply(status=201, headers=headers, body=CODE.encode()),
+        Response(status=201, headers=headers, body=CODE.encode()),
     ):
         assert found_in(f"{inside!r} {inside}") == set()
 

@@ -7,7 +7,7 @@ from attrs import define, field
 from shop import CODE
 
 from loanasync import Approved, LoanError, Refused
-from loanasync._calls import NoAnswer, Reply
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync.errors import DecisionNotRecordedError
 from loanasync.ledger import Entry, State
 from readings.service import CANCELLED, Exchange, Log, members_of
@@ -71,7 +71,7 @@ def _lost(shop: Shop, entries: list[tuple[str, Entry]]) -> Iterator[str]:
 def _decision(exchange: Exchange) -> str | None:
     """Return the decision that a whole response stated (spec §3), for any customer."""
     approved = exchange.members.get("approved")
-    if not isinstance(exchange.reply, Reply) or exchange.reply.status not in (201, 422):
+    if not isinstance(exchange.reply, Response) or exchange.reply.status not in (201, 422):
         return None
     if type(approved) is not bool or (approved and exchange.reply.status == 422):
         return None
@@ -141,8 +141,8 @@ def _wrong_other(shop: Shop, log: Log, outcome: str) -> Iterator[str]:
 def _is_success(log: Log) -> bool:
     """Return whether the last response says that the service did it, with any JSON value or none."""
     last = log.exchanges[-1] if log.exchanges else Exchange()
-    is_whole = isinstance(last.reply, Reply) and last.reply.fault is None and last.fault != "garbage"
-    return is_whole and isinstance(last.reply, Reply) and last.reply.status < 300
+    is_whole = isinstance(last.reply, Response) and last.reply.fault is None and last.fault != "garbage"
+    return is_whole and isinstance(last.reply, Response) and last.reply.status < 300
 
 
 def _expected(log: Log) -> str | None:
@@ -152,7 +152,7 @@ def _expected(log: Log) -> str | None:
     if reply is None:
         return None
     is_first = len(log.exchanges) == 1  # only a 500 is followed by another attempt
-    if isinstance(reply, NoAnswer):
+    if isinstance(reply, NoResponse):
         return "not_sent" if is_first and not reply.is_sent else "unknown"
     if log.operation == "approve":
         if reply.status in (201, 422):
@@ -164,7 +164,7 @@ def _expected(log: Log) -> str | None:
     return "not_evaluated" if is_first and _is_released(last, reply) else "unknown"
 
 
-def _expected_decision(exchange: Exchange, reply: Reply) -> str:
+def _expected_decision(exchange: Exchange, reply: Response) -> str:
     if exchange.fault.startswith("another customer"):
         return "unknown"
     if (decision := _decision(exchange)) is not None:
@@ -176,7 +176,7 @@ def _expected_decision(exchange: Exchange, reply: Reply) -> str:
     return decision if reply.fault is not None and text in reply.body else "unknown"
 
 
-def _is_released(exchange: Exchange, reply: Reply) -> bool:
+def _is_released(exchange: Exchange, reply: Response) -> bool:
     if reply.status == 403:
         return True
     errors = exchange.members.get("errors")

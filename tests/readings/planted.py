@@ -8,9 +8,10 @@ import pytest
 from attrs import frozen
 
 from loanasync import Approved, LoanError, Refused, UserData, _calls, _memory, _pipeline, _problems, _retry
-from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, NoAnswer, Reply
+from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._flights import Flight
 from loanasync._json import Malformed, decode
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,
@@ -24,7 +25,7 @@ from loanasync.ledger import Entry, State, _guard, _keys, _moves
 
 __all__ = ["PLANTED", "Planted"]
 
-Reader = Callable[[Any, Reply, Any], Any]
+Reader = Callable[[Any, Response, Any], Any]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -63,7 +64,7 @@ def dropped(call: Any, meta: Any) -> LoanError:
 @planted("R1", "a 201 with approved false is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             ended = read(call, reply, meta)
             return dropped(call, meta) if isinstance(ended, Refused) else ended
 
@@ -75,7 +76,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R1", "a 201 that cannot be read is an approval")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             ended = read(call, reply, meta)
             return Approved(meta=meta) if isinstance(ended, LoanError) else ended
 
@@ -89,9 +90,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_calls, "decode_part", lambda *_: [])
 
 
-def refusing(patch: pytest.MonkeyPatch, when: Callable[[Reply], bool]) -> None:
+def refusing(patch: pytest.MonkeyPatch, when: Callable[[Response], bool]) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             ended = read(call, reply, meta)
             return Refused(meta=meta) if isinstance(ended, LoanError) and when(reply) else ended
 
@@ -118,7 +119,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R2", "a 422 is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
     def is_repeated(answer: Any) -> bool:
-        return isinstance(answer, Reply) and answer.status in (422, 500)
+        return isinstance(answer, Response) and answer.status in (422, 500)
 
     patch.setattr(_retry, "is_system_fault", is_repeated)
     patch.setattr(_pipeline, "is_system_fault", is_repeated)
@@ -169,7 +170,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R4", "a missing connection after a 500 means that nothing was sent")
 def _(patch: pytest.MonkeyPatch) -> None:
     def forgets(pipeline: Any, call: Any, answer: Any) -> Any:
-        if isinstance(answer.last, NoAnswer):
+        if isinstance(answer.last, NoResponse):
             call.fault = None
         return concluded(pipeline, call, answer)
 
@@ -187,7 +188,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R5", "a response that echoes another customer is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def unexpected(call: Any, reply: Reply, reasons: Any, meta: Any, **options: Any) -> LoanError:
+    def unexpected(call: Any, reply: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
         if reasons == (_calls._ANOTHER,):
             return dropped(call, meta)
         return _unexpected(call, reply, reasons, meta, **options)
@@ -214,7 +215,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R7", "a completion must return all fields")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             ended = read(call, reply, meta)
             is_whole = isinstance(ended, UserData) and ended.document_code and ended.profession
             return ended if is_whole else dropped(call, meta)
@@ -227,7 +228,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R7", "a date with a time is an error")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             return dropped(call, meta) if b"T00:00" in reply.body else read(call, reply, meta)
 
         return reader
@@ -237,7 +238,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def requiring_an_object(patch: pytest.MonkeyPatch, endpoint: Any) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             try:
                 decode(reply.body)
             except Malformed:
@@ -270,7 +271,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R14", "an approval with an empty redirect is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Reply, meta: Any) -> Any:
+        def reader(call: Any, reply: Response, meta: Any) -> Any:
             return dropped(call, meta) if b'"redirectUrl": ""' in reply.body else read(call, reply, meta)
 
         return reader

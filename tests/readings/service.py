@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, field
 from shop import CODE
 
-from loanasync._calls import NoAnswer, Reply, Request
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError, TransportError
 from loanasync.sandbox import Readings
 from loanasync.sandbox._engine import Call, Engine
@@ -77,16 +77,16 @@ class Exchange:
     is_sent: bool = False  # it reached the service
     is_done: bool = False  # the service evaluated, saved or created because of it
     fault: str = ""
-    reply: Reply | NoAnswer | None = None  # None: the SDK never got one
+    reply: Response | NoResponse | None = None  # None: the SDK never got one
 
     @property
     def is_system_fault(self) -> bool:
-        return isinstance(self.reply, Reply) and self.reply.status == 500
+        return isinstance(self.reply, Response) and self.reply.status == 500
 
     @property
     def members(self) -> dict[str, Any]:
         """The JSON object of a whole response, or an empty one."""
-        if not isinstance(self.reply, Reply) or self.reply.fault is not None:
+        if not isinstance(self.reply, Response) or self.reply.fault is not None:
             return {}
         return members_of(self.reply.body)
 
@@ -136,7 +136,7 @@ class Service:
         self.faulty = "approve"
         self.connecting: Gate | None = None  # for the next request, before its first byte
         self.answering: Gate | None = None  # for the next request, when the service has done its work
-        self.late: list[asyncio.Future[Reply | NoAnswer]] = []  # responses without a caller
+        self.late: list[asyncio.Future[Response | NoResponse]] = []  # responses without a caller
         self.evaluations: dict[Key, int] = {}
         self.decisions: dict[Key, bool] = {}
         self._seen: dict[tuple[Key, bytes], Log] = {}
@@ -151,7 +151,7 @@ class Service:
     async def aclose(self) -> None:
         """Do nothing: there is no connection."""
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Reply | NoAnswer:
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Carry one request to the service and its response back, also if its caller is cancelled."""
         del connect
         request.is_sent = False
@@ -168,7 +168,7 @@ class Service:
                 exchange.cancel()
             raise
 
-    async def _exchange(self, request: Request, within: float) -> Reply | NoAnswer:
+    async def _exchange(self, request: Request, within: float) -> Response | NoResponse:
         log = CURRENT.get()
         exchange = Exchange()
         log.exchanges.append(exchange)
@@ -180,7 +180,7 @@ class Service:
             exchange.reply = _unanswered(exchange.fault, is_sent=False)
             return exchange.reply
         request.is_sent = exchange.is_sent = True
-        reply: Reply | NoAnswer | None = None
+        reply: Response | NoResponse | None = None
         if phase != "before":
             reply = self._worked(log, exchange, request.body)
         if kind in UNANSWERED:
@@ -188,7 +188,7 @@ class Service:
             reply = _unanswered(kind, is_sent=True)
         elif kind in STATUSES:
             status, body = STATUSES[kind]
-            reply = Reply(status=status, headers={}, body=body)
+            reply = Response(status=status, headers={}, body=body)
         assert reply is not None, exchange.fault
         try:
             await _through(self, "answering")
@@ -197,7 +197,7 @@ class Service:
             exchange.reply = reply  # also if the SDK gave the request up: the response is on its way
         return reply
 
-    def _worked(self, log: Log, exchange: Exchange, body: bytes) -> Reply:
+    def _worked(self, log: Log, exchange: Exchange, body: bytes) -> Response:
         code = log.key[0]
         if log.operation == "approve":
             self._count_repetition(log, body)
@@ -246,12 +246,12 @@ async def _through(service: Service, name: str) -> None:
         await gate.pass_through()
 
 
-def _unanswered(kind: str, *, is_sent: bool) -> NoAnswer:
+def _unanswered(kind: str, *, is_sent: bool) -> NoResponse:
     error, cause = UNANSWERED[kind]
-    return NoAnswer(error=error, cause_type=cause, is_sent=is_sent)
+    return NoResponse(error=error, cause_type=cause, is_sent=is_sent)
 
 
-def _spoiled(answer: Answer, fault: str) -> Reply:
+def _spoiled(answer: Answer, fault: str) -> Response:
     """Return what the SDK receives of an answer."""
     body = b"" if answer.body is None else json.dumps(answer.body).encode()
     why: str | None = None
@@ -270,4 +270,4 @@ def _spoiled(answer: Answer, fault: str) -> Reply:
             body = json.dumps({**first, **answer.body, "fiscalCode": ANOTHER}).encode()
             if fault.endswith("cut"):
                 body, why = body[: len(body) // 2], "truncated"
-    return Reply(status=answer.status, headers={}, body=body, fault=why)
+    return Response(status=answer.status, headers={}, body=body, fault=why)

@@ -30,9 +30,10 @@ from loanasync import (
     UserData,
 )
 from loanasync import _calls as calls
-from loanasync._calls import Call, Reply
+from loanasync._calls import Call
 from loanasync._configuration import configure
 from loanasync._display import Body, Items
+from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._retry import retry_after
 
@@ -49,7 +50,7 @@ LARGEST = 1 << 20  # bytes: what the transport lets through
 
 
 def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = None) -> Any:
-    reply = Reply(status=status, headers=headers or {}, body=body)
+    reply = Response(status=status, headers=headers or {}, body=body)
     return call.read(reply, Meta(status, 1, 0.1))
 
 
