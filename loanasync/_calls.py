@@ -26,7 +26,7 @@ from loanasync.errors import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync.errors._service import Unclassified
+from loanasync.errors.service import Unclassified
 
 __all__ = [
     "OPERATIONS",

@@ -28,10 +28,10 @@ from loanasync.errors import (
     ReadTimeoutError,
     SystemFaultError,
 )
-from loanasync.errors._service import StoppedBy
+from loanasync.errors.service import StoppedBy
 
 if TYPE_CHECKING:
-    from loanasync.errors._transport import Sent
+    from loanasync.errors.transport import Sent
 
 __all__ = ["Claim", "Guard", "Pipeline", "Sender"]
 

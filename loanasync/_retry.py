@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random
 from loanasync._calls import SYSTEM_FAULT, Call
 from loanasync._policy import RetryPolicy
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync.errors._service import StoppedBy
+from loanasync.errors.service import StoppedBy
 
 __all__ = ["Quota", "Stop", "is_system_fault", "repeat", "retry_after"]
 

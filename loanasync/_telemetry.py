@@ -34,7 +34,7 @@ from loanasync._events import LOGGER, broken, tell
 from loanasync._metrics import SCHEMA, metrics_of
 from loanasync._propagation import Propagate, injector
 from loanasync.errors import LoanError
-from loanasync.errors._failure import Outcome
+from loanasync.errors.root import Outcome
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from loanasync import Meta, Refused, errors
 from loanasync.errors import LoanError
-from loanasync.errors._service import NOT_PROCESSED
+from loanasync.errors.service import NOT_PROCESSED
 
 __all__ = ["ABSTRACT", "GROUPS", "PAGE", "Row", "with_table"]
 

@@ -10,7 +10,7 @@ from reading import APPROVE, COMPLETE, read
 
 import loanasync
 from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
-from loanasync.errors._failure import Outcome
+from loanasync.errors.root import Outcome
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
     ScriptedTransport,

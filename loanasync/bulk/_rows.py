@@ -14,7 +14,7 @@ from loanasync.errors import (
     RejectedError,
     TransportError,
 )
-from loanasync.errors._failure import Outcome
+from loanasync.errors.root import Outcome
 
 if TYPE_CHECKING:
     from loanasync._html import Tone

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from loanasync.cli._appending import Appending, cut_half_a_line, has_content, lines
 from loanasync.cli._formats import Format
-from loanasync.errors._service import NOT_PROCESSED
+from loanasync.errors.service import NOT_PROCESSED
 
 __all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
 

@@ -38,13 +38,7 @@ personal data, because they may be the only copy: the `decision` of a `DecisionN
 can be pickled.
 """
 
-from loanasync.errors._failure import (
-    ClientClosedError,
-    ConfigurationError,
-    InvalidRequestError,
-    LoanError,
-)
-from loanasync.errors._ledger import (
+from loanasync.errors.ledger import (
     DecisionNotRecordedError,
     InFlightError,
     LedgerError,
@@ -52,7 +46,13 @@ from loanasync.errors._ledger import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.errors._service import (
+from loanasync.errors.root import (
+    ClientClosedError,
+    ConfigurationError,
+    InvalidRequestError,
+    LoanError,
+)
+from loanasync.errors.service import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
@@ -66,7 +66,7 @@ from loanasync.errors._service import (
     UnexpectedStatusError,
     UserNotFoundError,
 )
-from loanasync.errors._transport import (
+from loanasync.errors.transport import (
     ConnectError,
     ConnectionLostError,
     DeadlineExceededError,

@@ -31,7 +31,7 @@ from loanasync.ledger._spool import Orphan, has_more, spool
 from loanasync.ledger._withdrawals import Withdrawals
 
 if TYPE_CHECKING:
-    from loanasync.errors._ledger import Unsettled
+    from loanasync.errors.ledger import Unsettled
 
 __all__ = ["LedgerGuard"]
 

@@ -19,7 +19,7 @@ from loanasync.errors import (
     SystemFaultError,
     UnexpectedReplyError,
     UserNotFoundError,
-    _service,
+    service,
 )
 from loanasync.ledger import Entry, State, _guard, _keys, _moves
 
@@ -164,7 +164,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "a 303 proves that nothing was evaluated")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_service, "NOT_PROCESSED", frozenset({303}))
+    patch.setattr(service, "NOT_PROCESSED", frozenset({303}))
 
 
 @planted("R4", "a missing connection after a 500 means that nothing was sent")

@@ -4,8 +4,8 @@ from typing import Literal
 
 from attrs import define
 
-from loanasync.errors._advice import NO_TLS
-from loanasync.errors._failure import LoanError
+from loanasync.errors.advice import NO_TLS
+from loanasync.errors.root import LoanError
 
 __all__ = ["ConnectError", "ConnectionLostError", "DeadlineExceededError", "PoolTimeoutError"]
 __all__ += ["ReadTimeoutError", "Sent", "TransportError"]

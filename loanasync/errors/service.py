@@ -5,7 +5,7 @@ from typing import Literal
 from attrs import define
 
 from loanasync._results import Meta, Problem, RawResponse
-from loanasync.errors._failure import LoanError, Outcome, listed
+from loanasync.errors.root import LoanError, Outcome, listed
 
 __all__ = [
     "AccessDeniedError",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define
 
 from loanasync._results import RawResponse
-from loanasync.errors._failure import LoanError, Outcome
+from loanasync.errors.root import LoanError, Outcome
 
 if TYPE_CHECKING:
     from loanasync._results import Decision
