@@ -12,7 +12,7 @@ from loanasync import _prepare as prepare
 from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment, require
 from loanasync._dialect import Dialect
-from loanasync._display import JSON, AnyJSON
+from loanasync._display.masking import JSON, AnyJSON
 from loanasync._ledger import recorder
 from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits

@@ -11,7 +11,7 @@ from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
-from loanasync._display import JSON, Body
+from loanasync._display.masking import JSON, Body
 from loanasync._enums import Citizenship, DocumentType
 from loanasync._json import encode, encode_checked
 from loanasync._models import AdditionalData, ApprovalRequest, UserData

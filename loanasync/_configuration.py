@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from attrs import field, frozen
 
 from loanasync import _values as values
-from loanasync._display import mask
+from loanasync._display.masking import mask
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Shop", "configure", "from_environment", "release", "require"]

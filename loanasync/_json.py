@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from loanasync._display import JSON
+from loanasync._display.masking import JSON
 
 __all__ = ["Malformed", "decode", "decode_any", "decode_part", "encode", "encode_checked"]
 __all__ += ["has_repeated_names", "repeated"]

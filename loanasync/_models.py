@@ -9,7 +9,7 @@ from typing import TypeVar
 import attrs
 from attrs import field, frozen
 
-from loanasync._display import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
+from loanasync._display.masking import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError

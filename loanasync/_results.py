@@ -5,7 +5,7 @@ from typing import Literal, NoReturn, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display import JSON, NO_MEMBERS, mask
+from loanasync._display.masking import JSON, NO_MEMBERS, mask
 from loanasync._enums import Citizenship
 
 __all__ = ["Approved", "Decision", "Meta", "Problem", "RawResponse", "Refused"]
@@ -37,7 +37,7 @@ class Problem:
         return f"{self.field}: {self.message}" if self.field else self.message
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         return html.card("Problem", "bad", pairs=html.rows(self))
 
@@ -161,7 +161,7 @@ class _Echo:
         )
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         pairs = html.rows(self, amount=html.euro, net_amount=html.euro)
         order = [(name, value) for name, value in pairs if name not in ("approved", "raw", "meta")]

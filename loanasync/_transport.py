@@ -15,7 +15,7 @@ from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._closing import Waits, end
-from loanasync._display import mask
+from loanasync._display.masking import mask
 from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._splitter import AT_ONCE, Splitter

@@ -21,7 +21,7 @@ from loanasync import (
     Refused,
     UserData,
 )
-from loanasync._display import Body, Items, mask, masked_unless
+from loanasync._display.masking import Body, Items, mask, masked_unless
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
 MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from loanasync._display import mask
+from loanasync._display.masking import mask
 from loanasync.errors import TransportError
 
 if TYPE_CHECKING:

@@ -183,7 +183,7 @@ class Approvals:
         return f"<Approvals: {self._window.taken} rows taken, {len(self._window.unread)} results to be read>"
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         taken, unread = f"{self._window.taken} rows taken", f"{len(self._window.unread)} results to be read"
         return html.card(f"Approvals: {taken}, {unread}", "plain", inside=[self.summary])

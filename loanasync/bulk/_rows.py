@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display import mask, masked_unless
+from loanasync._display.masking import mask, masked_unless
 from loanasync._models import ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.errors import (
@@ -17,7 +17,7 @@ from loanasync.errors import (
 from loanasync.errors.root import Outcome
 
 if TYPE_CHECKING:
-    from loanasync._html import Tone
+    from loanasync._display.notebook import Tone
 
 __all__ = ["Row", "RowLike", "RowResult", "Status", "is_pair", "no_row", "result_of"]
 
@@ -138,7 +138,7 @@ class RowResult:
         return self.decision is None and isinstance(self.error, LoanError) and self.error.repeatable
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         ours = [
             each for each in (self.decision, self.error) if isinstance(each, Approved | Refused | LoanError)

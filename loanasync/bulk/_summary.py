@@ -67,7 +67,7 @@ class Summary:
         return f"<Summary of {self.rows} rows: {kinds}; {euro}; {told}>"
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         lines = [(kind, getattr(self, kind), getattr(self, f"amount_{kind}", None)) for kind in _KINDS]
         table = [(kind, number, "" if cents is None else html.euro(cents)) for kind, number, cents in lines]

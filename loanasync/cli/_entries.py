@@ -10,7 +10,7 @@ from attrs import fields
 
 from loanasync import Approved
 from loanasync._dialect import field_of
-from loanasync._display import mask
+from loanasync._display.masking import mask
 from loanasync.cli._ledgers import short
 from loanasync.ledger import Entry, State
 from loanasync.ledger._lists import lacks_redirect

@@ -45,7 +45,7 @@ class LoanError(Exception):
         return type(other) is type(self) and other.args == self.args
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         problems, meta = getattr(self, "problems", ()), getattr(self, "meta", None)
         said = str(self).replace(listed(problems), "see below", 1) if problems else str(self)

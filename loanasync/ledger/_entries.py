@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display import mask
+from loanasync._display.masking import mask
 
 __all__ = ["DECIDED", "HISTORY", "SERVICE", "UNSETTLED", "Change", "Entry", "Settlement", "State", "Subject"]
 
@@ -188,7 +188,7 @@ class Entry:
         return self.state is State.INFLIGHT and self.token == token
 
     def _repr_html_(self) -> str:
-        from loanasync import _html as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
 
         tones: dict[State, html.Tone] = {State.APPROVED: "good", State.REFUSED: "bad"}
         tone = "doubt" if self.state in UNSETTLED else tones.get(self.state, "plain")

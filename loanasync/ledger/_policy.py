@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from attrs import field, frozen
 from attrs.converters import optional
 
-from loanasync._display import mask
+from loanasync._display.masking import mask
 from loanasync._events import LOGGER
 from loanasync.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ import attrs
 from attrs import field, frozen
 
 from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
-from loanasync._display import JSON
+from loanasync._display.masking import JSON
 from loanasync._protocol.messages import NoResponse
 from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError

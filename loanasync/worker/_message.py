@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from loanasync._display import JSON
+from loanasync._display.masking import JSON
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError

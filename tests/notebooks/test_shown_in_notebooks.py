@@ -26,7 +26,7 @@ from loanasync import (
     RejectedError,
     UnexpectedReplyError,
 )
-from loanasync import _html as html
+from loanasync._display import notebook as html
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.ledger import Entry, State
 from loanasync.testing import approval_request, fiscal_code

@@ -27,7 +27,7 @@ from loanasync import (
     UserData,
     testing,
 )
-from loanasync._display import Body
+from loanasync._display.masking import Body
 from loanasync._protocol.messages import Request, Response
 from loanasync._telemetry import Telemetry
 from loanasync.errors import RejectedError

@@ -32,7 +32,7 @@ from loanasync import (
 from loanasync import _calls as calls
 from loanasync._calls import Call
 from loanasync._configuration import configure
-from loanasync._display import Body, Items
+from loanasync._display.masking import Body, Items
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._retry import retry_after
