@@ -8,11 +8,11 @@ from attrs import define, evolve, field, frozen
 
 from loanasync import _codec as codec
 from loanasync._configuration import Shop
-from loanasync._dialect import Dialect
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, shown_as
 from loanasync._echo import is_another_customers
 from loanasync._json import Malformed, decode, decode_any, decode_part, encode, has_repeated_names, repeated
-from loanasync._models import ApprovalRequest, UserData
+from loanasync._models.dialect import Dialect
+from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._problems import is_already_evaluated, read_problems, rejection
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
 from loanasync._redaction import is_made_of

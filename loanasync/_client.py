@@ -11,14 +11,14 @@ from opentelemetry.trace import TracerProvider
 from loanasync import _prepare as prepare
 from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment, require
-from loanasync._dialect import Dialect
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._ledger import recorder
 from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
 from loanasync._memory import Memory
-from loanasync._models import ApprovalRequest, UserData
+from loanasync._models.dialect import Dialect
+from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._options import Options, places
 from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline

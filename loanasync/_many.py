@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from loanasync._models import ApprovalRequest
+from loanasync._models.requests import ApprovalRequest
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Decision
 

@@ -6,8 +6,8 @@ from typing import Any, Self
 import attrs
 
 from loanasync._configuration import Shop, configure, require
-from loanasync._dialect import Dialect
 from loanasync._limits import Limits
+from loanasync._models.dialect import Dialect
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync.errors import ConfigurationError
 

@@ -6,7 +6,7 @@ from loanasync import _calls as calls
 from loanasync import _rules as rules
 from loanasync._calls import Call
 from loanasync._display.masking import JSON
-from loanasync._models import ApprovalRequest, UserData
+from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._options import Options
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError

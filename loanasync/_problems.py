@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 from unicodedata import normalize
 
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_of
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_of
 from loanasync._redaction import Redactor
 from loanasync._results import Problem
 from loanasync.errors import (

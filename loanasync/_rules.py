@@ -10,10 +10,10 @@ from typing import SupportsIndex
 from attrs import evolve
 
 from loanasync import _values as values
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._limits import Limits
-from loanasync._models import AdditionalData, ApprovalRequest, UserData
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
 from loanasync._values import Rule, Text
 

@@ -18,7 +18,7 @@ from attrs import frozen
 from faultrows_connections import OTHER_CUSTOMER
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Limits, Refused, UserData
-from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
 
 __all__ = [
     "CODE",

@@ -12,8 +12,8 @@ from test_codec import CIVIC, JSON_VALUES, STREET
 
 from loanasync import DocumentType, UserData
 from loanasync._codec import read_user_data, write
-from loanasync._dialect import USER_DATA_NAMES
 from loanasync._json import decode
+from loanasync._models.dialect import USER_DATA_NAMES
 
 
 def test_user_data_is_written_exactly() -> None:

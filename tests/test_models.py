@@ -101,7 +101,7 @@ def test_a_failed_construction_keeps_its_values_out_of_the_traceback() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         UserData(document_code="marker-value", nonsense="marker-value")  # type: ignore[call-arg]
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    ours = [frame for frame in frames if frame.f_globals["__name__"] == "loanasync._models"]
+    ours = [frame for frame in frames if frame.f_globals["__name__"] == "loanasync._models.requests"]
     assert ours
     assert "marker-value" not in "".join(repr(frame.f_locals) for frame in ours)
     assert caught.value.__context__ is None

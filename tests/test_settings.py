@@ -7,7 +7,7 @@ import pytest
 
 from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
 from loanasync._configuration import configure, from_environment
-from loanasync._dialect import field_of
+from loanasync._models.dialect import field_of
 
 
 def shop(**changes: object) -> Any:

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeAlias
 
-from loanasync._models import ApprovalRequest
+from loanasync._models.requests import ApprovalRequest
 from loanasync._origin import line_outside
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Decision

@@ -9,8 +9,8 @@ from typing import Any
 from attrs import fields
 
 from loanasync import Approved
-from loanasync._dialect import field_of
 from loanasync._display.masking import mask
+from loanasync._models.dialect import field_of
 from loanasync.cli._ledgers import short
 from loanasync.ledger import Entry, State
 from loanasync.ledger._lists import lacks_redirect

@@ -11,7 +11,7 @@ import attrs
 import typer
 
 from loanasync import ConfigurationError, LoanClient, LoanError, UserData
-from loanasync._dialect import USER_DATA_NAMES
+from loanasync._models.dialect import USER_DATA_NAMES
 from loanasync.cli._cells import READERS, BadCell
 from loanasync.cli._console import console
 from loanasync.cli._description import Description, dialect_of

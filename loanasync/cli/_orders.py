@@ -9,7 +9,7 @@ import attrs
 from attrs import define, field, frozen
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._rules import normalize_fiscal_code
 from loanasync.bulk import Row
 from loanasync.cli._cells import CENTS, EURO, READERS, BadCell, Reader

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from attrs import evolve, fields
 
 from loanasync._calls import Call, Outcome
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display.masking import JSON, mask
 from loanasync._json import Malformed, decode, encode
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import (

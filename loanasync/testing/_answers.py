@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 from attrs import field, frozen
 
-from loanasync._dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._display.masking import JSON
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.messages import NoResponse
 from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError

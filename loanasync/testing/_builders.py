@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models import AdditionalData, ApprovalRequest, UserData
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 
 __all__ = ["additional_data", "approval_request", "email", "fiscal_code", "user_data"]
 

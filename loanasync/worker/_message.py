@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 
 from loanasync._display.masking import JSON
-from loanasync._models import AdditionalData, ApprovalRequest
+from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 

@@ -8,7 +8,7 @@ import pytest
 from builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
-from loanasync._dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
 
 FULL: dict[str, Any] = {
     "amount": 45_000,
