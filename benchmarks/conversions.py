@@ -20,11 +20,11 @@ from service import DECISION
 from loanasync import ApprovalRequest, Approved, Dialect, Limits, LoanClient
 from loanasync import _codec as codec
 from loanasync import _prepare as prepare
-from loanasync import _rules as rules
 from loanasync._calls import Call
 from loanasync._json import decode, encode
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
+from loanasync._validation import rules
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
 WRITE, READ = "order to bytes", "bytes to decision"

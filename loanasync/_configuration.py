@@ -9,8 +9,8 @@ from urllib.parse import quote, urlsplit
 
 from attrs import field, frozen
 
-from loanasync import _values as values
 from loanasync._display.masking import mask
+from loanasync._validation import validators as values
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Shop", "configure", "from_environment", "release", "require"]

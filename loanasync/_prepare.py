@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from loanasync import _calls as calls
-from loanasync import _rules as rules
 from loanasync._calls import Call
 from loanasync._display.masking import JSON
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._options import Options
 from loanasync._results import Problem
+from loanasync._validation import rules
 from loanasync.errors import InvalidRequestError
 
 __all__ = ["approve", "check", "complete", "create_request", "upload_documents"]

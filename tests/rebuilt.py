@@ -7,13 +7,14 @@ import os
 
 import pytest
 
-from loanasync import _codec, _rules
+from loanasync import _codec
+from loanasync._validation import rules
 
 
 @pytest.fixture(autouse=True)
 def _built_for_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rules in (_rules._approval_rules, _rules._additional_rules, _rules._user_data_rules):
-        rules.cache_clear()
+    for cached in (rules._approval_rules, rules._additional_rules, rules._user_data_rules):
+        cached.cache_clear()
     # Converters take long to build: only where one is changed, and where mutmut notes which test runs what.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._codec.", "stats")):
         _codec._writer.cache_clear()

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
-from loanasync import _rules as rules
 from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._validation import rules
 
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
 DEMANDING = Dialect(order_token_required=True, sends_iban=False, sends_payment_day_of_month=False)

@@ -7,7 +7,7 @@ from builders import additional_data, approval_request, user_data
 from test_rules import CONTROL, OPTIONAL_TEXTS, only, plainly, problems
 
 from loanasync import Limits, UserData
-from loanasync import _rules as rules
+from loanasync._validation import rules
 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)

@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from loanasync import ConfigurationError
-from loanasync._rules import check_fiscal_code, normalize_fiscal_code
+from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli._appending import Appending
 from loanasync.cli._console import console
 from loanasync.cli._entries import answer_of, facts_of, line_of, story_of

@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
-from loanasync._rules import normalize_fiscal_code
+from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
 from loanasync.cli._cells import CENTS, EURO, READERS, BadCell, Reader
 from loanasync.cli._files import Finding, Unreadable

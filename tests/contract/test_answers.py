@@ -24,7 +24,7 @@ from loanasync import (
     SystemFaultError,
     UserNotFoundError,
 )
-from loanasync import _rules as rules
+from loanasync._validation import rules
 from loanasync.sandbox import Sandbox
 
 BLANK = "This value should not be blank."

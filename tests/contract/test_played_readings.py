@@ -19,7 +19,7 @@ from loanasync import (
     UnexpectedReplyError,
     UserNotFoundError,
 )
-from loanasync import _rules as rules
+from loanasync._validation import rules
 from loanasync.ledger import MemoryLedger, State
 from loanasync.sandbox import Readings, Sandbox
 

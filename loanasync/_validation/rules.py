@@ -9,13 +9,13 @@ from typing import SupportsIndex
 
 from attrs import evolve
 
-from loanasync import _values as values
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._limits import Limits
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
-from loanasync._values import Rule, Text
+from loanasync._validation import validators as values
+from loanasync._validation.validators import Rule, Text
 
 __all__ = [
     "check_approval",

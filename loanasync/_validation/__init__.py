@@ -1,0 +1,1 @@
+"""The rules of the specification for what is sent."""
