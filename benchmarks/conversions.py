@@ -18,10 +18,9 @@ from rounds import interleaved, spread
 from service import DECISION
 
 from loanasync import ApprovalRequest, Approved, Dialect, Limits, LoanClient
-from loanasync import _codec as codec
-from loanasync import _prepare as prepare
-from loanasync._calls import Call
-from loanasync._json import decode, encode
+from loanasync._protocol import codec, prepare
+from loanasync._protocol.endpoints import Call
+from loanasync._protocol.json import decode, encode
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._validation import rules

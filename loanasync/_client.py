@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Self, cast
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync import _prepare as prepare
-from loanasync._calls import Call, Outcome
 from loanasync._configuration import configure, from_environment, require
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._ledger import recorder
@@ -24,6 +22,8 @@ from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._propagation import Propagate
+from loanasync._protocol import prepare
+from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Decision, Problem
 from loanasync._retry import Quota
 from loanasync._sessions import opener

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from attrs import frozen
 
-from loanasync._calls import Call, Outcome
 from loanasync._events import LOGGER
 from loanasync._pipeline import Claim
+from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, RawResponse, Refused
 from loanasync._telemetry import CallRecord
 from loanasync.errors import (

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from loanasync._calls import Call, Outcome
 from loanasync._events import LOGGER
 from loanasync._flights import (
     AbandonedError,
@@ -31,6 +30,7 @@ from loanasync._flights import (
 from loanasync._forks import free_after_fork
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Refused
 from loanasync._retry import is_system_fault
 from loanasync.errors import DecisionNotRecordedError, LoanError

@@ -12,9 +12,9 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from loanasync._calls import OPERATIONS
 from loanasync._configuration import release
 from loanasync._forks import free_after_fork
+from loanasync._protocol.endpoints import OPERATIONS
 
 __all__ = ["SCHEMA", "Metrics", "Tally", "metrics_of"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import define, evolve
 
-from loanasync._calls import Call, Outcome
 from loanasync._closing import Waits
 from loanasync._loops import PerLoop
 from loanasync._policy import RetryPolicy, Timeout
+from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat

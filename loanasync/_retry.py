@@ -6,8 +6,8 @@ from email.utils import parsedate_to_datetime
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._calls import SYSTEM_FAULT, Call
 from loanasync._policy import RetryPolicy
+from loanasync._protocol.endpoints import SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync.errors.service import StoppedBy
 

@@ -28,11 +28,11 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._calls import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._configuration import release, require_provider
 from loanasync._events import LOGGER, broken, tell
 from loanasync._metrics import SCHEMA, metrics_of
 from loanasync._propagation import Propagate, injector
+from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
 

@@ -20,8 +20,8 @@ from attrs import evolve, field, frozen
 from fleetplay import Fleet, kill, posts
 from servers import Nats, Postgres, Server, Valkey
 
-from loanasync import _prepare as prepare
-from loanasync._calls import Call
+from loanasync._protocol import prepare
+from loanasync._protocol.endpoints import Call
 from loanasync.ledger import LedgerPolicy, State
 from loanasync.ledger._keys import digests_of
 from loanasync.sandbox import Sandbox

@@ -6,9 +6,9 @@ from typing import Any
 from builders import FISCAL_CODE, approval_request, user_data
 
 from loanasync import Dialect, Meta
-from loanasync import _calls as calls
-from loanasync._calls import Call
 from loanasync._configuration import configure
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")

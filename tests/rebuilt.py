@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from loanasync import _codec
+from loanasync._protocol import codec
 from loanasync._validation import rules
 
 
@@ -16,6 +16,6 @@ def _built_for_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (rules._approval_rules, rules._additional_rules, rules._user_data_rules):
         cached.cache_clear()
     # Converters take long to build: only where one is changed, and where mutmut notes which test runs what.
-    if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._codec.", "stats")):
-        _codec._writer.cache_clear()
-        monkeypatch.setattr(_codec, "_ECHO", {kind: _codec._echo_of(kind) for kind in _codec._ECHO})
+    if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
+        codec._writer.cache_clear()
+        monkeypatch.setattr(codec, "_ECHO", {kind: codec._echo_of(kind) for kind in codec._ECHO})

@@ -6,10 +6,10 @@ from typing import TypeAlias
 from builders import FISCAL_CODE, approval_request
 
 from loanasync import Dialect, Timeout
-from loanasync import _calls as calls
 from loanasync._configuration import configure
 from loanasync._pipeline import Guard, Pipeline
 from loanasync._policy import RetryPolicy
+from loanasync._protocol import endpoints as calls
 from loanasync._retry import Quota
 from loanasync._telemetry import Telemetry
 from loanasync.testing import ScriptedTransport, Sent, approved, computed

@@ -30,8 +30,8 @@ from loanasync import (
     UserData,
     UserNotFoundError,
 )
-from loanasync import _calls as calls
-from loanasync._calls import Call
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 
 

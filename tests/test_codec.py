@@ -22,8 +22,8 @@ from loanasync import (
     Meta,
     Refused,
 )
-from loanasync._codec import read_decision, write
-from loanasync._json import Malformed, decode, decode_any, encode, repeated
+from loanasync._protocol.codec import read_decision, write
+from loanasync._protocol.json import Malformed, decode, decode_any, encode, repeated
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
@@ -119,7 +119,7 @@ def test_additional_data_sends_only_the_fields_that_are_given() -> None:
 
 UNLIMITED = r"""
 import sys
-from loanasync._json import Malformed, decode
+from loanasync._protocol.json import Malformed, decode
 
 sys.setrecursionlimit(1_000_000)
 half = b'"\\ud800"'  # which keeps the fast parser from reading it

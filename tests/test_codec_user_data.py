@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from test_codec import CIVIC, JSON_VALUES, STREET
 
 from loanasync import DocumentType, UserData
-from loanasync._codec import read_user_data, write
-from loanasync._json import decode
 from loanasync._models.dialect import USER_DATA_NAMES
+from loanasync._protocol.codec import read_user_data, write
+from loanasync._protocol.json import decode
 
 
 def test_user_data_is_written_exactly() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reading import APPROVE, read
 
 from loanasync import Approved, LoanError, RawResponse, Refused, UnexpectedReplyError
-from loanasync._echo import is_another_customers
+from loanasync._protocol.echo import is_another_customers
 from loanasync.testing import reply, scripted_client
 
 OTHER = "TSTXYZ00A00A000B"

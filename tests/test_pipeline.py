@@ -28,8 +28,8 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._calls import Outcome
 from loanasync._pipeline import Claim
+from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import NoResponse
 from loanasync._retry import Quota
 from loanasync.testing import (

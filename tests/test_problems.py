@@ -6,8 +6,10 @@ from unicodedata import normalize
 import pytest
 from linecount import lines_run
 
-from loanasync import AlreadyEvaluatedError, Problem, RejectedError, _echo, _problems
-from loanasync._problems import is_already_evaluated, read_problems, rejection
+from loanasync import AlreadyEvaluatedError, Problem, RejectedError
+from loanasync._protocol import echo
+from loanasync._protocol import error_bodies as problems
+from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection
 
 SHOWN, NAMED, MANY = 300, 60, 100
 
@@ -116,10 +118,10 @@ def test_texts_that_grow_when_normalized_stay_bounded(
         sizes.append(len(plain))
         return plain
 
-    monkeypatch.setattr(_problems, "normalize", noted)
-    monkeypatch.setattr(_echo, "normalize", noted)
+    monkeypatch.setattr(problems, "normalize", noted)
+    monkeypatch.setattr(echo, "normalize", noted)
     text = character * 20_000
     assert not is_already_evaluated(text)
     assert is_already_evaluated(f"{text} already evaluated")
-    assert _echo.is_another_customers(text, "TSTXYZ00A00A000A")
+    assert echo.is_another_customers(text, "TSTXYZ00A00A000A")
     assert max(sizes) < 6 * len(text)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync import Problem
-from loanasync._problems import read_problems
-from loanasync._redaction import Redactor
+from loanasync._protocol.error_bodies import read_problems
+from loanasync._protocol.redaction import Redactor
 
 SENT: dict[str, Any] = {
     "lastname": "D'Amicò Ferrè",

@@ -24,7 +24,7 @@ from loanasync import (
     UnexpectedStatusError,
     UserNotFoundError,
 )
-from loanasync import _calls as calls
+from loanasync._protocol import endpoints as calls
 from loanasync.ledger import State
 from loanasync.ledger._settling import state_of
 

@@ -6,7 +6,7 @@ import pytest
 from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
 
 from loanasync import LoanError
-from loanasync._calls import Call
+from loanasync._protocol.endpoints import Call
 from loanasync.ledger import State
 from loanasync.ledger._settling import state_of
 

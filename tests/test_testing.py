@@ -15,7 +15,7 @@ from loanasync import (
     LoanError,
     testing,
 )
-from loanasync import _calls as calls
+from loanasync._protocol import endpoints as calls
 from loanasync._transport import Transport
 from loanasync.testing import (
     ScriptedTransport,

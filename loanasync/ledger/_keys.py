@@ -5,9 +5,9 @@ import json
 
 from attrs import frozen
 
-from loanasync._calls import Call
 from loanasync._configuration import Shop
-from loanasync._json import decode
+from loanasync._protocol.endpoints import Call
+from loanasync._protocol.json import decode
 from loanasync.ledger._entries import Subject
 from loanasync.ledger._policy import LedgerPolicy
 

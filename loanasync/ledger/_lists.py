@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import TypeAlias
 
-from loanasync._json import Malformed, decode
 from loanasync._models.dialect import APPROVAL_NAMES
+from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger._entries import Entry, State
 
 __all__ = [

@@ -4,7 +4,7 @@ from secrets import token_hex
 
 from attrs import evolve
 
-from loanasync._json import Malformed, decode, repeated
+from loanasync._protocol.json import Malformed, decode, repeated
 from loanasync.ledger._entries import SERVICE, Entry, Settlement, State
 from loanasync.ledger._formats import PERSON
 from loanasync.ledger._protocol import DecisionLedger

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from attrs import evolve, fields
 
-from loanasync._calls import Call, Outcome
 from loanasync._display.masking import JSON, mask
-from loanasync._json import Malformed, decode, encode
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
+from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.json import Malformed, decode, encode
 from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import (

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._display.masking import JSON, Body, mask
+from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.messages import Request
 
 __all__ = ["Headers", "Sent", "record"]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from loanasync._display.masking import JSON
-from loanasync._json import encode
+from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync.testing._sent import Headers, Sent
 

@@ -19,10 +19,10 @@ from canned import APPROVAL, answer, approve, serving
 from rawserver import Play, RawServer, running
 
 from loanasync import Approved, ConnectionLostError, LoanClient
-from loanasync import _calls as calls
 from loanasync import _direct as direct
 from loanasync import _events as events
 from loanasync._direct import Direct
+from loanasync._protocol import endpoints as calls
 from loanasync._protocol.messages import Request
 from loanasync._transport import Transport
 

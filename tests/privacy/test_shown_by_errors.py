@@ -42,7 +42,7 @@ from loanasync import (
     UserNotFoundError,
     errors,
 )
-from loanasync._codec import write
+from loanasync._protocol.codec import write
 
 ONCE = RetryPolicy(attempts=2, base=0.001)
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from loanasync import Approved, LoanError, Refused, UserData, _calls, _memory, _pipeline, _problems, _retry
-from loanasync._calls import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
+from loanasync import Approved, LoanError, Refused, UserData, _memory, _pipeline, _retry
 from loanasync._flights import Flight
-from loanasync._json import Malformed, decode
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol import error_bodies as problems
+from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
+from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync.errors import (
     CannotCompleteError,
@@ -87,7 +89,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R1", "what arrived of a 201 is not read")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_calls, "decode_part", lambda *_: [])
+    patch.setattr(calls, "decode_part", lambda *_: [])
 
 
 def refusing(patch: pytest.MonkeyPatch, when: Callable[[Response], bool]) -> None:
@@ -150,7 +152,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "an unknown domain message proves that nothing was evaluated")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_problems, "_domain_error", lambda *_, **__: UserNotFoundError)
+    patch.setattr(problems, "_domain_error", lambda *_, **__: UserNotFoundError)
 
 
 @planted("R4", "only the exact text means already evaluated, and others are released")
@@ -158,7 +160,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def is_exact(members: Any) -> bool:
         return "User already evaluated for approval" in str(members)
 
-    patch.setattr(_problems, "is_already_evaluated", is_exact)
+    patch.setattr(problems, "is_already_evaluated", is_exact)
     patch.setattr(DomainError, "_proves_no_evaluation", True)
 
 
@@ -189,22 +191,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R5", "a response that echoes another customer is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def unexpected(call: Any, reply: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
-        if reasons == (_calls._ANOTHER,):
+        if reasons == (calls._ANOTHER,):
             return dropped(call, meta)
         return _unexpected(call, reply, reasons, meta, **options)
 
-    _unexpected = _calls._unexpected
-    patch.setattr(_calls, "_unexpected", unexpected)
+    _unexpected = calls._unexpected
+    patch.setattr(calls, "_unexpected", unexpected)
 
 
 @planted("R5", "the echo is not compared")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_calls, "is_another_customers", lambda *_: False)
+    patch.setattr(calls, "is_another_customers", lambda *_: False)
 
 
 @planted("R5", "masked codes and omocodia are another customer's")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_calls, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code)
+    patch.setattr(calls, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code)
 
 
 @planted("R6", "the scope of an order is ignored")
@@ -263,9 +265,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R12", "an error of privacy is not the creation's")
 def _(patch: pytest.MonkeyPatch) -> None:
     def rejection(members: Any, sent: Any) -> Any:
-        return None if "privacy" in members.get("errors", ()) else _problems.rejection(members, sent)
+        return None if "privacy" in members.get("errors", ()) else problems.rejection(members, sent)
 
-    patch.setattr(_calls, "rejection", rejection)
+    patch.setattr(calls, "rejection", rejection)
 
 
 @planted("R14", "an approval with an empty redirect is dropped")

@@ -29,10 +29,10 @@ from loanasync import (
     UnexpectedStatusError,
     UserData,
 )
-from loanasync import _calls as calls
-from loanasync._calls import Call
 from loanasync._configuration import configure
 from loanasync._display.masking import Body, Items
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._retry import retry_after

@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import loanasync
 from loanasync import LoanClient, LoanError, Timeout
-from loanasync._calls import OPERATIONS
+from loanasync._protocol.endpoints import OPERATIONS
 from loanasync.testing import (
     Recorder,
     ScriptedTransport,

@@ -23,10 +23,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanError
-from loanasync import _calls as calls
 from loanasync import _telemetry as telemetry
 from loanasync._configuration import configure
 from loanasync._propagation import Propagate
+from loanasync._protocol import endpoints as calls
 from loanasync._telemetry import Telemetry
 from loanasync.testing import approved, connection_lost, refused, system_error
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from unicodedata import normalize
 
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_of
-from loanasync._redaction import Redactor
+from loanasync._protocol.redaction import Redactor
 from loanasync._results import Problem
 from loanasync.errors import (
     AlreadyEvaluatedError,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from loanasync import _calls as calls
-from loanasync._calls import Call
 from loanasync._display.masking import JSON
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._options import Options
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol.endpoints import Call
 from loanasync._results import Problem
 from loanasync._validation import rules
 from loanasync.errors import InvalidRequestError

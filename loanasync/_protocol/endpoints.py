@@ -6,16 +6,24 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from loanasync import _codec as codec
 from loanasync._configuration import Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, shown_as
-from loanasync._echo import is_another_customers
-from loanasync._json import Malformed, decode, decode_any, decode_part, encode, has_repeated_names, repeated
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._problems import is_already_evaluated, read_problems, rejection
+from loanasync._protocol import codec
+from loanasync._protocol.echo import is_another_customers
+from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection
+from loanasync._protocol.json import (
+    Malformed,
+    decode,
+    decode_any,
+    decode_part,
+    encode,
+    has_repeated_names,
+    repeated,
+)
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
-from loanasync._redaction import is_made_of
+from loanasync._protocol.redaction import is_made_of
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync.errors import (
     AccessDeniedError,

@@ -12,9 +12,9 @@ from cattrs.gen import make_dict_unstructure_fn, override
 
 from loanasync._display.masking import JSON, Body
 from loanasync._enums import Citizenship, DocumentType
-from loanasync._json import encode, encode_checked
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 
 __all__ = ["read_decision", "read_user_data", "write"]
