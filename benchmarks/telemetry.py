@@ -33,7 +33,7 @@ from rounds import interleaved
 
 from loanasync import ApprovalRequest, Decision, LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approval_request, fiscal_code
 
 if TYPE_CHECKING:

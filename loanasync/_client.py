@@ -21,13 +21,13 @@ from loanasync._options import Options, places
 from loanasync._origin import made_here
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
-from loanasync._propagation import Propagate
 from loanasync._protocol import prepare
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Decision, Problem
 from loanasync._retry import Quota
 from loanasync._sessions import opener
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry.propagation import Propagate
+from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from yarl import URL
 
 from loanasync import _replies as replies
 from loanasync._closing import Waits
-from loanasync._events import warn_once
+from loanasync._log import warn_once
 from loanasync._parser import is_parser_usable
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._splitter import AT_ONCE

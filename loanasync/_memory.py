@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from loanasync._events import LOGGER
 from loanasync._flights import (
     AbandonedError,
     Flight,
@@ -28,6 +27,7 @@ from loanasync._flights import (
     wake,
 )
 from loanasync._forks import free_after_fork
+from loanasync._log import LOGGER
 from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._protocol.endpoints import Call, Outcome

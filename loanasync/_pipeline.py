@@ -17,7 +17,7 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
-from loanasync._telemetry import CallRecord, Telemetry
+from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,
     ConnectError,

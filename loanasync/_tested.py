@@ -6,7 +6,7 @@ are left alone.
 
 from functools import cache
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 
 __all__ = ["TESTED_AIOHTTP", "is_tested"]
 

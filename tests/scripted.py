@@ -11,7 +11,7 @@ from loanasync._pipeline import Guard, Pipeline
 from loanasync._policy import RetryPolicy
 from loanasync._protocol import endpoints as calls
 from loanasync._retry import Quota
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import ScriptedTransport, Sent, approved, computed
 from loanasync.testing import Step as PublicStep
 

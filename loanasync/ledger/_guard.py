@@ -8,12 +8,12 @@ from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync._pipeline import Claim
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._replies import was_cancelled
 from loanasync._results import Approved, Decision, Meta, Refused
-from loanasync._telemetry import CLAIMED, CallRecord
+from loanasync._telemetry.spans import CLAIMED, CallRecord
 from loanasync.errors import (
     DecisionNotRecordedError,
     InFlightError,

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from loanasync._display.masking import mask
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Cipher", "LedgerPolicy", "default_spools", "spools_of_others"]

@@ -1,6 +1,6 @@
 """A client's use of its ledger: which entry belongs to a call, and what guards it."""
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call
 from loanasync._results import Problem
 from loanasync.errors import ConfigurationError, InvalidRequestError

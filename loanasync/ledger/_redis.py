@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 from orjson import loads
 
 from loanasync._closing import Closing
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync._loops import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lists as lists

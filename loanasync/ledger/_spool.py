@@ -12,7 +12,7 @@ from secrets import token_hex
 
 from attrs import asdict, field, frozen
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.ledger._entries import SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger._formats import FORMAT
 from loanasync.ledger._policy import default_spools

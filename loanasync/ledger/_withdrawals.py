@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from attrs import define
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.ledger._entries import Entry, Settlement
 from loanasync.ledger._protocol import DecisionLedger
 

@@ -2,7 +2,7 @@
 
 from taskiq import AsyncBroker
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.errors import LoanError, ServiceError
 
 __all__ = ["Pause", "all_paused", "pause_of"]

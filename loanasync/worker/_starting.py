@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 
 __all__ = ["when_reached"]
 

@@ -29,7 +29,7 @@ from taskiq.exceptions import NoResultError, SendTaskError
 from taskiq.kicker import AsyncKicker
 
 from loanasync._client import LoanClient
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
 from loanasync.worker._answer import Answer, answer, is_denied, told_of

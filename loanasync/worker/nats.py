@@ -18,7 +18,7 @@ from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceU
 from taskiq import AckableMessage, BrokerMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.worker._cancelling import heed_cancellation
 from loanasync.worker._delivery import PuttingBack, put_back
 from loanasync.worker._letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named

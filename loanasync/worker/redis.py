@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as TooLateError
 from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
-from loanasync._events import LOGGER
+from loanasync._log import LOGGER
 from loanasync.worker import _streams_lua as lua
 from loanasync.worker._cancelling import heed_cancellation
 from loanasync.worker._delivery import PutBack, PuttingBack, put_back

@@ -20,7 +20,7 @@ from rawserver import Play, RawServer, running
 
 from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _direct as direct
-from loanasync import _events as events
+from loanasync import _log as events
 from loanasync._direct import Direct
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.messages import Request

@@ -29,7 +29,7 @@ from loanasync import (
 )
 from loanasync._display.masking import Body
 from loanasync._protocol.messages import Request, Response
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
 

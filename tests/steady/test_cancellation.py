@@ -14,7 +14,7 @@ from scripted import Run
 from stepwise import Moment, Stepwise, cancelled_at
 
 from loanasync import Approved, RetryPolicy, Timeout
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approved, system_error
 
 MOMENTS = pytest.mark.parametrize("moment", ["waiting", "waking"])

@@ -18,8 +18,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import Approved, Refused
-from loanasync import _events as events
-from loanasync._metrics import Tally, metrics_of
+from loanasync import _log as events
+from loanasync._telemetry.metrics import Tally, metrics_of
 from loanasync.testing import (
     Recorder,
     ScriptedTransport,

@@ -11,8 +11,8 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 
 from loanasync import Approved
-from loanasync import _events as events
-from loanasync._propagation import Propagate
+from loanasync import _log as events
+from loanasync._telemetry.propagation import Propagate
 from loanasync.testing import (
     ScriptedTransport,
     approved,

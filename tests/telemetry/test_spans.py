@@ -23,11 +23,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanError
-from loanasync import _telemetry as telemetry
 from loanasync._configuration import configure
-from loanasync._propagation import Propagate
 from loanasync._protocol import endpoints as calls
-from loanasync._telemetry import Telemetry
+from loanasync._telemetry import spans as telemetry
+from loanasync._telemetry.propagation import Propagate
+from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approved, connection_lost, refused, system_error
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
@@ -254,7 +254,7 @@ def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
     run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
-    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
+    monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = calls.create_request(configure("https://loans.example.com", "shop", "token"), {})
     with run.pipeline._telemetry.call(call) as span, span.attempt(1):
         pass

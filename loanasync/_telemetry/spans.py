@@ -29,10 +29,10 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._configuration import release, require_provider
-from loanasync._events import LOGGER, broken, tell
-from loanasync._metrics import SCHEMA, metrics_of
-from loanasync._propagation import Propagate, injector
+from loanasync._log import LOGGER, broken, tell
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
+from loanasync._telemetry.metrics import SCHEMA, metrics_of
+from loanasync._telemetry.propagation import Propagate, injector
 from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
 
