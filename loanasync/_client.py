@@ -25,15 +25,15 @@ from loanasync._protocol import prepare
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Decision, Problem
 from loanasync._retry import Quota
-from loanasync._sessions import opener
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
+from loanasync._transport.sessions import opener
 from loanasync.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import aiohttp
 
-    from loanasync._certificates import Trust
+    from loanasync._transport.tls import Trust
     from loanasync.ledger import DecisionLedger, LedgerPolicy
 
 __all__ = ["LoanClient"]

@@ -27,7 +27,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync import _direct as direct
+from loanasync._transport.fast import pool as direct
 
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
 

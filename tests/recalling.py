@@ -11,7 +11,7 @@ from builders import FISCAL_CODE, approval_request
 from canned import Canned, serving
 
 from loanasync import Decision, LoanClient, LoanError
-from loanasync import _direct as direct
+from loanasync._transport.fast import pool as direct
 from loanasync.testing import ScriptedTransport, Step
 
 __all__ = ["SESSIONS", "Shop", "cancelled", "held_server", "request"]

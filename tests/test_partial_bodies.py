@@ -10,9 +10,9 @@ from builders import FISCAL_CODE, approval_request
 from rawserver import Exchange, Play, RawServer, running, until
 
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
-from loanasync import _direct as direct
-from loanasync import _replies as replies
 from loanasync._protocol.messages import Response
+from loanasync._transport import failures as replies
+from loanasync._transport.fast import pool as direct
 
 PATHS = ("direct", "own session", "user's session")
 ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}  # a reset may overtake what was sent before it

@@ -16,7 +16,7 @@ from loanasync import (
     testing,
 )
 from loanasync._protocol import endpoints as calls
-from loanasync._transport import Transport
+from loanasync._transport.aiohttp_session import Transport
 from loanasync.testing import (
     ScriptedTransport,
     Sent,

@@ -16,13 +16,13 @@ from canned import APPROVAL, REFUSAL, answer, approve, serving
 from rawserver import PATIENCE
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
-from loanasync import _direct as direct
-from loanasync import _parser as parser
-from loanasync import _wire as wire
-from loanasync._direct import Direct
-from loanasync._splitter import Splitter
-from loanasync._tested import TESTED_AIOHTTP, is_tested
-from loanasync._transport import Transport
+from loanasync._transport import parser
+from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.fast import connection as wire
+from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast.pool import Direct
+from loanasync._transport.splitter import Splitter
+from loanasync._transport.tested import TESTED_AIOHTTP, is_tested
 
 
 def transport_of(client: LoanClient) -> object:

@@ -11,7 +11,7 @@ from faultrow import http
 from rawserver import Certificate, Play, RawServer, authority, certificate, running
 
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
-from loanasync._certificates import flaw
+from loanasync._transport.tls import flaw
 
 ADDRESS = "https://loans.example.com"
 ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))

@@ -22,7 +22,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
 )
-from loanasync import _direct as direct
+from loanasync._transport.fast import pool as direct
 from loanasync.ledger import MemoryLedger
 
 DRAIN = Timeout(total=0.2, attempt=0.2, connect=0.1)

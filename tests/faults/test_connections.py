@@ -17,8 +17,8 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync import _wire as wire
-from loanasync._replies import LARGEST_BODY
+from loanasync._transport.failures import LARGEST_BODY
+from loanasync._transport.fast import connection as wire
 
 
 def watch_of(client: LoanClient) -> Any:

@@ -24,7 +24,7 @@ from loanasync import (
     Timeout,
     TransportError,
 )
-from loanasync._transport import _Body
+from loanasync._transport.aiohttp_session import _Body
 from loanasync.ledger import MemoryLedger
 
 PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once

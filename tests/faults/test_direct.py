@@ -19,12 +19,12 @@ from canned import APPROVAL, answer, approve, serving
 from rawserver import Play, RawServer, running
 
 from loanasync import Approved, ConnectionLostError, LoanClient
-from loanasync import _direct as direct
 from loanasync import _log as events
-from loanasync._direct import Direct
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.messages import Request
-from loanasync._transport import Transport
+from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast.pool import Direct
 
 
 def transport_of(client: LoanClient) -> Any:

@@ -17,8 +17,8 @@ from canned import REFUSAL, approve
 from rawserver import PATIENCE, Certificate, authority, certificate, until
 
 from loanasync import LoanClient, Refused, Timeout, TransportError
-from loanasync import _wire as wire
-from loanasync._standstill import hear_out, listener
+from loanasync._transport.fast import connection as wire
+from loanasync._transport.liveness import hear_out, listener
 
 
 def loops() -> Iterator[Any]:

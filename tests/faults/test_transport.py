@@ -32,7 +32,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync._replies import no_answer
+from loanasync._transport.failures import no_answer
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 

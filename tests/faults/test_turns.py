@@ -12,8 +12,8 @@ import pytest
 from canned import APPROVAL, REFUSAL, Canned, approve, serving
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
-from loanasync import _wire as wiring
-from loanasync._wire import Watch, Wire
+from loanasync._transport.fast import connection as wiring
+from loanasync._transport.fast.connection import Watch, Wire
 
 Asked = tuple[asyncio.Task[Any], Wire]
 

@@ -12,7 +12,7 @@ from builders import FISCAL_CODE, additional_data, approval_request
 from yarl import URL
 
 from loanasync import Approved, Dialect, LoanClient, Refused, UserData
-from loanasync import _transport as transport
+from loanasync._transport import aiohttp_session as transport
 
 BASE = "https://loans.example.com/v"
 REQUESTS = f"{BASE}/api/shops/shop%3A1/requests"

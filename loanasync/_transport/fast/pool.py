@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from loanasync import _replies as replies
 from loanasync._closing import Waits
 from loanasync._log import warn_once
-from loanasync._parser import is_parser_usable
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._splitter import AT_ONCE
-from loanasync._standstill import hear_out
-from loanasync._tested import is_tested
-from loanasync._transport import Transport, connecting
-from loanasync._wire import Watch, Wire, path_of
+from loanasync._transport import failures as replies
+from loanasync._transport.aiohttp_session import Transport, connecting
+from loanasync._transport.fast.connection import Watch, Wire, path_of
+from loanasync._transport.liveness import hear_out
+from loanasync._transport.parser import is_parser_usable
+from loanasync._transport.splitter import AT_ONCE
+from loanasync._transport.tested import is_tested
 
 if TYPE_CHECKING:
     from collections.abc import Callable

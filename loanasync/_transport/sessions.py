@@ -7,11 +7,11 @@ from functools import partial
 
 import aiohttp
 
-from loanasync import _certificates as certificates
-from loanasync import _direct as direct
 from loanasync._configuration import require
-from loanasync._direct import Direct
-from loanasync._transport import Transport
+from loanasync._transport import tls as certificates
+from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast.pool import Direct
 from loanasync.errors import ConfigurationError
 
 __all__ = ["opener"]

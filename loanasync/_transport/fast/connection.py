@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 import aiohttp
 from aiohttp import http
 
-from loanasync import _replies as replies
-from loanasync._parser import has_two_lengths, new_parser
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._splitter import CHUNKS_END, HEAD_ENDS, is_interim
-from loanasync._standstill import listener
+from loanasync._transport import failures as replies
+from loanasync._transport.liveness import listener
+from loanasync._transport.parser import has_two_lengths, new_parser
+from loanasync._transport.splitter import CHUNKS_END, HEAD_ENDS, is_interim
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection

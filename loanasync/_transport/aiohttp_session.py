@@ -13,14 +13,14 @@ from aiohttp.abc import AbstractStreamWriter
 from opentelemetry import context as otel_context
 from yarl import URL
 
-from loanasync import _replies as replies
 from loanasync._closing import Waits, end
 from loanasync._display.masking import mask
-from loanasync._parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._splitter import AT_ONCE, Splitter
-from loanasync._standstill import hear_out, listener
-from loanasync._tested import is_tested
+from loanasync._transport import failures as replies
+from loanasync._transport.liveness import hear_out, listener
+from loanasync._transport.parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
+from loanasync._transport.splitter import AT_ONCE, Splitter
+from loanasync._transport.tested import is_tested
 from loanasync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:

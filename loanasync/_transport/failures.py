@@ -8,8 +8,8 @@ from traceback import walk_tb
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from loanasync import _certificates as certificates
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
+from loanasync._transport import tls as certificates
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,

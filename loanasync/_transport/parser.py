@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import aiohttp
 from aiohttp import http
 
-from loanasync import _replies as replies
+from loanasync._transport import failures as replies
 
 if TYPE_CHECKING:
     import asyncio

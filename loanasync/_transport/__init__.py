@@ -1,0 +1,1 @@
+"""Sending of one HTTP request, over aiohttp."""

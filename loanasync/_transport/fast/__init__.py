@@ -1,0 +1,1 @@
+"""Requests written directly to pooled connections."""
