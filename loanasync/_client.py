@@ -14,17 +14,17 @@ from loanasync._ledger import recorder
 from loanasync._lifetime import Lifetime
 from loanasync._limits import Limits
 from loanasync._many import AsksMany
-from loanasync._memory import Memory
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._options import Options, places
 from loanasync._origin import made_here
-from loanasync._pipeline import Pipeline
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._protocol import prepare
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Decision, Problem
-from loanasync._retry import Quota
+from loanasync._runtime.memory import Memory
+from loanasync._runtime.pipeline import Pipeline
+from loanasync._runtime.retry import Quota
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
 from loanasync._transport.sessions import opener

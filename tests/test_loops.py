@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from loanasync._loops import PerLoop
+from loanasync._runtime.per_loop import PerLoop
 
 
 class Made:

@@ -28,10 +28,10 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._pipeline import Claim
 from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import NoResponse
-from loanasync._retry import Quota
+from loanasync._runtime.pipeline import Claim
+from loanasync._runtime.retry import Quota
 from loanasync.testing import (
     ScriptedTransport,
     approved,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scripted import Run
 
 from loanasync import RetryPolicy
-from loanasync._retry import retry_after
+from loanasync._runtime.retry import retry_after
 from loanasync.testing import approved, system_error
 
 

@@ -9,9 +9,9 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._log import LOGGER
-from loanasync._pipeline import Claim
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Refused
+from loanasync._runtime.pipeline import Claim
 from loanasync._telemetry.spans import CLAIMED, CallRecord
 from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (

@@ -8,7 +8,7 @@ from orjson import loads
 
 from loanasync._closing import Closing
 from loanasync._log import LOGGER
-from loanasync._loops import PerLoop
+from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import _lists as lists
 from loanasync.ledger import _lua as lua

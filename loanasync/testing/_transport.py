@@ -6,7 +6,7 @@ from typing import Any
 
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._retry import is_system_fault
+from loanasync._runtime.retry import is_system_fault
 from loanasync.errors import ConfigurationError
 from loanasync.testing._sent import Sent, record
 from loanasync.testing._steps import Step, play, require_step

@@ -9,7 +9,7 @@ from rawserver import until
 from recalling import SESSIONS, cancelled, held_server, request
 
 from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
-from loanasync._memory import Memory
+from loanasync._runtime.memory import Memory
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 
 AT_ONCE = RetryPolicy(base=0.001, cap=0.001)

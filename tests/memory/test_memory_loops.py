@@ -15,7 +15,7 @@ from recalling import SESSIONS, Shop, cancelled, held_server, request
 from remembering import held
 
 from loanasync import Approved, ClientClosedError, Decision, LoanError, OutcomeUnknownError, Refused
-from loanasync._flights import Unknown
+from loanasync._runtime.flights import Unknown
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 

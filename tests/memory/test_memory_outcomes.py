@@ -22,7 +22,7 @@ from loanasync import (
     Refused,
     Timeout,
 )
-from loanasync._memory import Memory
+from loanasync._runtime.memory import Memory
 from loanasync.testing import (
     Step,
     approved,
@@ -217,7 +217,7 @@ async def test_memory_outcome_is_forgotten_after_an_hour(
     age: float, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("loanasync._memory.monotonic", lambda: now)
+    monkeypatch.setattr("loanasync._runtime.memory.monotonic", lambda: now)
     shop = Shop(approved(), approved())
     await shop.approve()
     now += age
@@ -227,7 +227,7 @@ async def test_memory_outcome_is_forgotten_after_an_hour(
 
 async def test_memory_old_outcomes_leave_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("loanasync._memory.monotonic", lambda: now)
+    monkeypatch.setattr("loanasync._runtime.memory.monotonic", lambda: now)
     shop = Shop(*[approved()] * 4)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)

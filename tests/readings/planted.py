@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from loanasync import Approved, LoanError, Refused, UserData, _memory, _pipeline, _retry
-from loanasync._flights import Flight
+from loanasync import Approved, LoanError, Refused, UserData
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
+from loanasync._runtime import memory, pipeline, retry
+from loanasync._runtime.flights import Flight
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,
@@ -123,8 +124,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def is_repeated(answer: Any) -> bool:
         return isinstance(answer, Response) and answer.status in (422, 500)
 
-    patch.setattr(_retry, "is_system_fault", is_repeated)
-    patch.setattr(_pipeline, "is_system_fault", is_repeated)
+    patch.setattr(retry, "is_system_fault", is_repeated)
+    patch.setattr(pipeline, "is_system_fault", is_repeated)
 
 
 @planted("R3", "a 409 proves that nothing was evaluated")
@@ -176,8 +177,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
             call.fault = None
         return concluded(pipeline, call, answer)
 
-    concluded = _pipeline.Pipeline._concluded
-    patch.setattr(_pipeline.Pipeline, "_concluded", forgets)
+    concluded = pipeline.Pipeline._concluded
+    patch.setattr(pipeline.Pipeline, "_concluded", forgets)
 
 
 @planted("R4", "an error of a later request releases an unknown outcome")
@@ -284,12 +285,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("once", "a double click is two requests")
 def _(patch: pytest.MonkeyPatch) -> None:
     fresh = numbers()
-    patch.setattr(_memory.Memory, "_keys", lambda *_: (key := str(next(fresh)).encode(), key))
+    patch.setattr(memory.Memory, "_keys", lambda *_: (key := str(next(fresh)).encode(), key))
 
 
 @planted("once", "the memory forgets an unknown outcome")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_memory, "unknown_after", lambda *_: None)
+    patch.setattr(memory, "unknown_after", lambda *_: None)
 
 
 @planted("once", "an unknown outcome in the ledger is sent again")

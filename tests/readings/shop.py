@@ -9,8 +9,8 @@ from attrs import evolve
 from shop import BODY, CODE
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
-from loanasync._flights import Flight
-from loanasync._memory import Memory
+from loanasync._runtime.flights import Flight
+from loanasync._runtime.memory import Memory
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.ledger._keys import key_of
 from loanasync.ledger._recording import Recorder

@@ -24,7 +24,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
 )
-from loanasync._loops import PerLoop
+from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
 

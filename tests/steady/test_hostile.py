@@ -35,7 +35,7 @@ from loanasync._protocol import endpoints as calls
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
-from loanasync._retry import retry_after
+from loanasync._runtime.retry import retry_after
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()

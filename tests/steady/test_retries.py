@@ -85,7 +85,7 @@ async def test_a_call_that_is_answered_at_once_never_enters_tenacity(monkeypatch
             entered.append(self)
             super().__init__(**options)
 
-    monkeypatch.setattr("loanasync._retry.AsyncRetrying", Noted)
+    monkeypatch.setattr("loanasync._runtime.retry.AsyncRetrying", Noted)
     run = Run(approved(), refused(), reply(503), connection_lost())
     assert isinstance(await run.approve(), Approved)
     assert isinstance(await run.approve(), Refused)

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from attrs import frozen
 
 from loanasync._log import LOGGER
-from loanasync._pipeline import Claim
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, RawResponse, Refused
+from loanasync._runtime.pipeline import Claim
 from loanasync._telemetry.spans import CallRecord
 from loanasync.errors import (
     AlreadyEvaluatedError,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from attrs import define, evolve
 
 from loanasync._closing import Waits
-from loanasync._loops import PerLoop
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
-from loanasync._retry import Quota, Sleep, Stop, is_system_fault, repeat
+from loanasync._runtime.per_loop import PerLoop
+from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from loanasync._flights import (
+from loanasync._forks import free_after_fork
+from loanasync._log import LOGGER
+from loanasync._policy import RetryPolicy, Timeout
+from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._results import Approved, Decision, Refused
+from loanasync._runtime.flights import (
     AbandonedError,
     Flight,
     JoinedGuard,
@@ -26,13 +31,8 @@ from loanasync._flights import (
     unknown_outcome,
     wake,
 )
-from loanasync._forks import free_after_fork
-from loanasync._log import LOGGER
-from loanasync._pipeline import Pipeline
-from loanasync._policy import RetryPolicy, Timeout
-from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._results import Approved, Decision, Refused
-from loanasync._retry import is_system_fault
+from loanasync._runtime.pipeline import Pipeline
+from loanasync._runtime.retry import is_system_fault
 from loanasync.errors import DecisionNotRecordedError, LoanError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""How a call is run: slots, attempts, deadline, retries."""
