@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loanasync.ledger._recording import Recorder
+    from loanasync.ledger.recording import Recorder
 
 __all__ = ["recorder"]
 
@@ -16,6 +16,6 @@ def recorder(ledger: object, policy: object) -> "Recorder | None":
     """
     if ledger is None and policy is None:
         return None
-    from loanasync.ledger import _recording as recording  # noqa: PLC0415  (it brings SQLite)
+    from loanasync.ledger import recording  # noqa: PLC0415  (it brings SQLite)
 
     return recording.recorder(ledger, policy)

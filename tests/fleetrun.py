@@ -23,7 +23,7 @@ from servers import Nats, Postgres, Server, Valkey
 from loanasync._protocol import prepare
 from loanasync._protocol.endpoints import Call
 from loanasync.ledger import LedgerPolicy, State
-from loanasync.ledger._keys import digests_of
+from loanasync.ledger.keys import digests_of
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message

@@ -26,7 +26,7 @@ from loanasync import (
 )
 from loanasync._protocol import endpoints as calls
 from loanasync.ledger import State
-from loanasync.ledger._settling import state_of
+from loanasync.ledger.replay import state_of
 
 BLANK = "This value should not be blank."
 RELEASED, UNKNOWN, LOST = State.RELEASED, State.UNKNOWN, State.LOST

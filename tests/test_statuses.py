@@ -8,7 +8,7 @@ from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
 from loanasync import LoanError
 from loanasync._protocol.endpoints import Call
 from loanasync.ledger import State
-from loanasync.ledger._settling import state_of
+from loanasync.ledger.replay import state_of
 
 # HTTP says of these that the request was not processed; a 403 is spec §7.
 NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}

@@ -37,7 +37,7 @@ from loanasync.errors import DecisionNotRecordedError, LoanError
 
 if TYPE_CHECKING:
     from loanasync._protocol.messages import NoResponse, Response
-    from loanasync.ledger._recording import Recorder
+    from loanasync.ledger.recording import Recorder
 
 __all__ = ["Memory"]
 

@@ -13,7 +13,7 @@ from loanasync._display.masking import mask
 from loanasync._models.dialect import field_of
 from loanasync.cli._ledgers import short
 from loanasync.ledger import Entry, State
-from loanasync.ledger._lists import lacks_redirect
+from loanasync.ledger.lists import lacks_redirect
 
 __all__ = ["ADVICE", "CORRECTION", "answer_of", "facts_of", "line_of", "story_of", "when"]
 

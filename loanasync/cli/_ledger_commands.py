@@ -22,10 +22,10 @@ from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
 from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
 from loanasync.ledger import Entry, State
-from loanasync.ledger._keys import key_of
-from loanasync.ledger._policy import default_spools, spools_of_others
-from loanasync.ledger._spool import import_from
-from loanasync.ledger._sweeping import sweep as sweep_ledger
+from loanasync.ledger.keys import key_of
+from loanasync.ledger.orphans import import_from
+from loanasync.ledger.policy import default_spools, spools_of_others
+from loanasync.ledger.sweeping import sweep as sweep_ledger
 
 __all__ = ["LEDGER", "app"]
 

@@ -26,7 +26,7 @@ from loanasync.cli._results import Results
 from loanasync.cli._survey import survey
 from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.ledger import DecisionLedger
-from loanasync.ledger._keys import key_of
+from loanasync.ledger.keys import key_of
 
 __all__ = ["Wanted", "run", "say"]
 

@@ -12,8 +12,8 @@ from loanasync.cli._entries import line_of
 from loanasync.cli._exit import Exit
 from loanasync.cli._ledgers import Opened, short
 from loanasync.ledger import Entry, State, resolve
-from loanasync.ledger._policy import default_spools
-from loanasync.ledger._spool import orphans_in
+from loanasync.ledger.orphans import orphans_in
+from loanasync.ledger.policy import default_spools
 
 __all__ = ["OPEN", "Word", "note_that_is_safe", "settle", "settle_by_asking"]
 

@@ -13,8 +13,8 @@ from asking import environment, wait_for
 from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
 from loanasync.ledger import SqliteLedger, State
-from loanasync.ledger._entries import Settlement
-from loanasync.ledger._spool import Orphan, spool
+from loanasync.ledger.model import Settlement
+from loanasync.ledger.orphans import Orphan, spool
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
 

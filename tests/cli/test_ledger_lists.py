@@ -8,7 +8,7 @@ import pytest
 from ledgerfile import ask, key, put, using
 
 from loanasync.ledger import Entry, SqliteLedger, State
-from loanasync.ledger._sqlite import _entry
+from loanasync.ledger.sqlite import _entry
 
 
 def test_commands_read_the_entries_of_a_list_and_no_others(
@@ -29,7 +29,7 @@ def test_commands_read_the_entries_of_a_list_and_no_others(
         read.append(row)
         return _entry(row)
 
-    monkeypatch.setattr("loanasync.ledger._sqlite._entry", counted)
+    monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
     assert ask("sweep", file).exit_code == 3
     assert key("lost")[:12] in ask("ls", file, "--state", "lost").stdout
     assert ask("ls", file, "--without-redirect").stdout.startswith(key("said")[:12])

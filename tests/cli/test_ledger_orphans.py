@@ -8,7 +8,7 @@ import pytest
 from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
 from loanasync.ledger import DecisionLedger, Settlement, State
-from loanasync.ledger._spool import Orphan, spool
+from loanasync.ledger.orphans import Orphan, spool
 
 REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
 

@@ -8,8 +8,7 @@ import pytest
 from remembering import Shop, held
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import SqliteLedger, State, import_orphans
-from loanasync.ledger import _clock as clock
+from loanasync.ledger import SqliteLedger, State, clock, import_orphans
 from loanasync.testing import approved
 
 HOUR = 3600.0

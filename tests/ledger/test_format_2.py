@@ -13,8 +13,7 @@ from redis.asyncio import Redis
 from servers import Postgres, Valkey
 
 from loanasync import ConfigurationError
-from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger, Settlement, SqliteLedger, State
-from loanasync.ledger import _lua as lua
+from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger, Settlement, SqliteLedger, State, lua
 
 WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 REFUSED = Settlement(state=State.REFUSED, status=422)

@@ -14,8 +14,7 @@ from servers import Server, Valkey
 from sharing import OnPostgres, OnValkey
 
 from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
-from loanasync.ledger import DecisionLedger, Entry, MemoryLedger, Settlement, SqliteLedger, State
-from loanasync.ledger import _withdrawals as withdrawals
+from loanasync.ledger import DecisionLedger, Entry, MemoryLedger, Settlement, SqliteLedger, State, withdrawals
 from loanasync.testing import approved, not_connected, timed_out
 
 SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
@@ -247,7 +246,7 @@ async def test_call_with_a_hanging_ledger_ends_in_its_time_and_patience() -> Non
     ledger = FailingLedger(claim=hanging, settle=hanging)
     shop = Shop(ledger=ledger, patience=7.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loanasync.ledger._guard.asyncio.timeout", noted)
+        patch.setattr("loanasync.ledger.recorder.asyncio.timeout", noted)
         error = await shop.comes_to(timeout=Timeout(total=1, attempt=0.9, connect=0.1), code=FISCAL_CODE)
     assert isinstance(error, LedgerUnavailableError)
     claim, release, *_ = limits

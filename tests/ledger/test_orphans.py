@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loanasync.ledger import MemoryLedger, Settlement, State, Subject, import_orphans, resolve
-from loanasync.ledger._spool import Orphan, spool
+from loanasync.ledger.orphans import Orphan, spool
 
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')

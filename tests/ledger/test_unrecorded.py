@@ -52,7 +52,7 @@ async def test_approve_with_a_folder_that_raises_tries_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "loanasync.ledger._policy.default_spools", lambda: (Path("\0"), tmp_path / "file", tmp_path)
+        "loanasync.ledger.policy.default_spools", lambda: (Path("\0"), tmp_path / "file", tmp_path)
     )
     (tmp_path / "file").write_text("in the way")
     error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()

@@ -24,7 +24,9 @@ from loanasync.errors import (
     UserNotFoundError,
     service,
 )
-from loanasync.ledger import Entry, State, _guard, _keys, _moves
+from loanasync.ledger import Entry, State, keys
+from loanasync.ledger import recorder as guard
+from loanasync.ledger import transitions as moves
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -212,7 +214,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R6", "the scope of an order is ignored")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_keys, "_scope", lambda *_: ())
+    patch.setattr(keys, "_scope", lambda *_: ())
 
 
 @planted("R7", "a completion must return all fields")
@@ -295,7 +297,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once", "an unknown outcome in the ledger is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_guard.LedgerGuard, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
+    patch.setattr(guard.LedgerGuard, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
 
 
 @planted("once", "a cancelled call gives its response up")
@@ -309,11 +311,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
         # A flow moves the ledger's clock by an hour, and hardly takes a second.
         return entry.token == token and entry.state is State.INFLIGHT
 
-    seen = _moves.seen
-    settle = _moves.settle
+    seen = moves.seen
+    settle = moves.settle
 
     def settle_as_seen(entry: Entry | None, key: str, **options: Any) -> Entry:
         return settle(None if entry is None else seen(entry, options["now"]), key, **options)
 
-    patch.setattr(_moves, "_lands", lands)
-    patch.setattr(_moves, "settle", settle_as_seen)
+    patch.setattr(moves, "_lands", lands)
+    patch.setattr(moves, "settle", settle_as_seen)

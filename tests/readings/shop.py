@@ -12,8 +12,8 @@ from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserD
 from loanasync._runtime.flights import Flight
 from loanasync._runtime.memory import Memory
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
-from loanasync.ledger._keys import key_of
-from loanasync.ledger._recording import Recorder
+from loanasync.ledger.keys import key_of
+from loanasync.ledger.recording import Recorder
 from loanasync.sandbox import Readings
 from readings.service import CURRENT, Clock, Gate, Log, Service
 

@@ -5,9 +5,9 @@ from secrets import token_hex
 from attrs import evolve
 
 from loanasync._protocol.json import Malformed, decode, repeated
-from loanasync.ledger._entries import SERVICE, Entry, Settlement, State
-from loanasync.ledger._formats import PERSON
-from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger.formats import PERSON
+from loanasync.ledger.model import SERVICE, Entry, Settlement, State
+from loanasync.ledger.protocol import DecisionLedger
 
 __all__ = ["resolve"]
 

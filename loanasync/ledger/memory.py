@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 from loanasync._closing import Closing
 from loanasync._forks import free_after_fork
-from loanasync.ledger import _moves as moves
-from loanasync.ledger import _polling as polling
-from loanasync.ledger._entries import DECIDED, Entry, Settlement, State, Subject
-from loanasync.ledger._lists import is_listed
+from loanasync.ledger import polling
+from loanasync.ledger import transitions as moves
+from loanasync.ledger.lists import is_listed
+from loanasync.ledger.model import DECIDED, Entry, Settlement, State, Subject
 
 __all__ = ["MemoryLedger"]
 

@@ -4,12 +4,12 @@ from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call
 from loanasync._results import Problem
 from loanasync.errors import ConfigurationError, InvalidRequestError
-from loanasync.ledger._guard import LedgerGuard
-from loanasync.ledger._keys import digests_of, old_digests_of
-from loanasync.ledger._memory import MemoryLedger
-from loanasync.ledger._policy import LedgerPolicy
-from loanasync.ledger._protocol import DecisionLedger
-from loanasync.ledger._withdrawals import Withdrawals
+from loanasync.ledger.keys import digests_of, old_digests_of
+from loanasync.ledger.memory import MemoryLedger
+from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.protocol import DecisionLedger
+from loanasync.ledger.recorder import LedgerGuard
+from loanasync.ledger.withdrawals import Withdrawals
 
 __all__ = ["Recorder", "recorder"]
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from loanasync.errors import ConfigurationError
-from loanasync.ledger._entries import DECIDED, SERVICE, Change, State
+from loanasync.ledger.model import DECIDED, SERVICE, Change, State
 
 __all__ = ["FORMAT", "PERSON", "check_format", "history_from", "history_text", "source_in_format_1"]
 

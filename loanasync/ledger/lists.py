@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
-from loanasync.ledger._entries import Entry, State
+from loanasync.ledger.model import Entry, State
 
 __all__ = [
     "ALL",

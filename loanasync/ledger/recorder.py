@@ -22,13 +22,13 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger._entries import Entry, Settlement, State
-from loanasync.ledger._keys import Digests
-from loanasync.ledger._policy import LedgerPolicy
-from loanasync.ledger._protocol import DecisionLedger
-from loanasync.ledger._settling import kept, replayed, state_of
-from loanasync.ledger._spool import Orphan, has_more, spool
-from loanasync.ledger._withdrawals import Withdrawals
+from loanasync.ledger.keys import Digests
+from loanasync.ledger.model import Entry, Settlement, State
+from loanasync.ledger.orphans import Orphan, has_more, spool
+from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.protocol import DecisionLedger
+from loanasync.ledger.replay import kept, replayed, state_of
+from loanasync.ledger.withdrawals import Withdrawals
 
 if TYPE_CHECKING:
     from loanasync.errors.ledger import Unsettled

@@ -13,10 +13,10 @@ from secrets import token_hex
 from attrs import asdict, field, frozen
 
 from loanasync._log import LOGGER
-from loanasync.ledger._entries import SERVICE, Entry, Settlement, State, Subject
-from loanasync.ledger._formats import FORMAT
-from loanasync.ledger._policy import default_spools
-from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger.formats import FORMAT
+from loanasync.ledger.model import SERVICE, Entry, Settlement, State, Subject
+from loanasync.ledger.policy import default_spools
+from loanasync.ledger.protocol import DecisionLedger
 
 __all__ = ["Orphan", "has_more", "import_from", "import_orphans", "orphans_in", "spool"]
 

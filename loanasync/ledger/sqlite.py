@@ -17,14 +17,13 @@ from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync._forks import free_after_fork
-from loanasync.ledger import _lists as lists
-from loanasync.ledger import _moves as moves
-from loanasync.ledger import _polling as polling
-from loanasync.ledger._clock import NOW
-from loanasync.ledger._entries import Entry, Settlement, State, Subject
-from loanasync.ledger._forking import FORKING
-from loanasync.ledger._formats import history_from, history_text, source_in_format_1
-from loanasync.ledger._sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
+from loanasync.ledger import lists, polling
+from loanasync.ledger import transitions as moves
+from loanasync.ledger.clock import NOW
+from loanasync.ledger.forking import FORKING
+from loanasync.ledger.formats import history_from, history_text, source_in_format_1
+from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
 
 __all__ = ["SqliteLedger"]
 

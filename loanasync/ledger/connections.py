@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
-from loanasync.ledger._remote import CLOSING, missing
+from loanasync.ledger.remote import CLOSING, missing
 
 __all__ = ["PostgresConnection", "PostgresPool", "Source", "source"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
-from loanasync.ledger._entries import (
+from loanasync.ledger.model import (
     HISTORY,
     SERVICE,
     UNSETTLED,

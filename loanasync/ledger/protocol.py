@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
-from loanasync.ledger._entries import Entry, Settlement, State, Subject
+from loanasync.ledger.model import Entry, Settlement, State, Subject
 
 __all__ = ["DecisionLedger"]
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from attrs import fields, frozen
 
-from loanasync.ledger import _lists as lists
-from loanasync.ledger._entries import HISTORY, Entry
-from loanasync.ledger._formats import FORMAT, PERSON
-from loanasync.ledger._moves import RAN_OUT
+from loanasync.ledger import lists
+from loanasync.ledger.formats import FORMAT, PERSON
+from loanasync.ledger.model import HISTORY, Entry
+from loanasync.ledger.transitions import RAN_OUT
 
 __all__ = ["Statements"]
 

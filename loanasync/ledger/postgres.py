@@ -8,14 +8,13 @@ from attrs import fields
 
 from loanasync._closing import Closing
 from loanasync.errors import ConfigurationError
-from loanasync.ledger import _lists as lists
-from loanasync.ledger import _moves as moves
-from loanasync.ledger import _polling as polling
-from loanasync.ledger._connections import PostgresConnection, PostgresPool, source
-from loanasync.ledger._entries import Entry, Settlement, State, Subject
-from loanasync.ledger._formats import check_format, history_from
-from loanasync.ledger._remote import shown
-from loanasync.ledger._sql import Statements
+from loanasync.ledger import lists, polling
+from loanasync.ledger import transitions as moves
+from loanasync.ledger.connections import PostgresConnection, PostgresPool, source
+from loanasync.ledger.formats import check_format, history_from
+from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.remote import shown
+from loanasync.ledger.sql import Statements
 
 __all__ = ["PostgresLedger"]
 

@@ -1,9 +1,9 @@
 """The moves of the ledger on Redis or Valkey as scripts, each of which runs there as one step."""
 
-from loanasync.ledger._entries import HISTORY
-from loanasync.ledger._formats import PERSON
-from loanasync.ledger._lists import WITHOUT_REDIRECT
-from loanasync.ledger._moves import RAN_OUT
+from loanasync.ledger.formats import PERSON
+from loanasync.ledger.lists import WITHOUT_REDIRECT
+from loanasync.ledger.model import HISTORY
+from loanasync.ledger.transitions import RAN_OUT
 
 __all__ = [
     "CLAIM",

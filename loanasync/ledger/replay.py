@@ -15,9 +15,9 @@ from loanasync.errors import (
     LoanError,
     UnexpectedReplyError,
 )
-from loanasync.ledger._entries import SERVICE, Entry, Settlement, State
-from loanasync.ledger._lists import NO_REDIRECT
-from loanasync.ledger._policy import LedgerPolicy
+from loanasync.ledger.lists import NO_REDIRECT
+from loanasync.ledger.model import SERVICE, Entry, Settlement, State
+from loanasync.ledger.policy import LedgerPolicy
 
 __all__ = ["kept", "replayed", "state_of"]
 

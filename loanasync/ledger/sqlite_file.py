@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from loanasync.errors import ConfigurationError
-from loanasync.ledger import _lists as lists
-from loanasync.ledger._clock import keep_time
-from loanasync.ledger._forking import FORKING
-from loanasync.ledger._formats import FORMAT
+from loanasync.ledger import lists
+from loanasync.ledger.clock import keep_time
+from loanasync.ledger.forking import FORKING
+from loanasync.ledger.formats import FORMAT
 
 __all__ = ["TURN", "BusyError", "has_tables", "identity", "open_file", "patiently", "writing"]
 

@@ -10,13 +10,11 @@ from loanasync._closing import Closing
 from loanasync._log import LOGGER
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
-from loanasync.ledger import _lists as lists
-from loanasync.ledger import _lua as lua
-from loanasync.ledger import _moves as moves
-from loanasync.ledger import _polling as polling
-from loanasync.ledger._entries import Entry, Settlement, State, Subject
-from loanasync.ledger._formats import FORMAT, check_format, history_from, source_in_format_1
-from loanasync.ledger._remote import CLOSING, missing, shown
+from loanasync.ledger import lists, lua, polling
+from loanasync.ledger import transitions as moves
+from loanasync.ledger.formats import FORMAT, check_format, history_from, source_in_format_1
+from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.remote import CLOSING, missing, shown
 
 __all__ = ["RedisLedger"]
 

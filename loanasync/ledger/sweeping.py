@@ -1,8 +1,8 @@
 """Leases that have run out, written down as what they are."""
 
-from loanasync.ledger._entries import Entry, Settlement, State
-from loanasync.ledger._moves import RAN_OUT
-from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger.model import Entry, Settlement, State
+from loanasync.ledger.protocol import DecisionLedger
+from loanasync.ledger.transitions import RAN_OUT
 
 __all__ = ["sweep"]
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from loanasync.ledger._entries import Entry, State
+from loanasync.ledger.model import Entry, State
 
 __all__ = ["wait"]
 

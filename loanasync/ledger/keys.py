@@ -8,8 +8,8 @@ from attrs import frozen
 from loanasync._configuration import Shop
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
-from loanasync.ledger._entries import Subject
-from loanasync.ledger._policy import LedgerPolicy
+from loanasync.ledger.model import Subject
+from loanasync.ledger.policy import LedgerPolicy
 
 __all__ = ["Digests", "digests_of", "key_of", "old_digests_of"]
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from attrs import define
 
 from loanasync._log import LOGGER
-from loanasync.ledger._entries import Entry, Settlement
-from loanasync.ledger._protocol import DecisionLedger
+from loanasync.ledger.model import Entry, Settlement
+from loanasync.ledger.protocol import DecisionLedger
 
 __all__ = ["Withdrawals"]
 
