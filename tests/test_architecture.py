@@ -86,7 +86,7 @@ def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:
     [
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
-        *("loanasync.bulk", "loanasync.bulk._window", "tqdm", "loanasync._display.notebook"),
+        *("loanasync.bulk", "loanasync.bulk.worker_pool", "tqdm", "loanasync._display.notebook"),
         "loanasync.ledger",
     ],
 )

@@ -1,7 +1,7 @@
 """Approvals of many rows: `LoanClient.approve_many`, its rows, its results and their summary."""
 
-from loanasync.bulk._approvals import Approvals, Progress
-from loanasync.bulk._rows import Row, RowLike, RowResult
-from loanasync.bulk._summary import Summary
+from loanasync.bulk.approvals import Approvals, Progress
+from loanasync.bulk.rows import Row, RowLike, RowResult
+from loanasync.bulk.summary import Summary
 
 __all__ = ["Approvals", "Progress", "Row", "RowLike", "RowResult", "Summary"]

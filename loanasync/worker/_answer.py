@@ -6,7 +6,7 @@ from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
 from loanasync._results import Approved, Decision, Refused
-from loanasync.bulk._rows import Row, result_of
+from loanasync.bulk.rows import Row, result_of
 from loanasync.errors import (
     AccessDeniedError,
     ClientClosedError,

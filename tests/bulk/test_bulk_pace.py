@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 from bulking import DECISION, bulk, rows
 
-from loanasync.bulk import _approvals as module
-from loanasync.bulk._pace import Pace
+from loanasync.bulk import approvals as module
+from loanasync.bulk.rate import Pace
 from loanasync.testing import Clock
 
 

@@ -33,7 +33,7 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync.bulk import Row
-from loanasync.bulk._rows import result_of
+from loanasync.bulk.rows import result_of
 from loanasync.ledger import LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import (

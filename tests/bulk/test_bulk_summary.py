@@ -10,7 +10,7 @@ from bulking import DECISION, at_once, bulk, rows
 
 from loanasync import ConfigurationError, Meta
 from loanasync.bulk import Row, RowResult, Summary
-from loanasync.bulk._summary import Tally
+from loanasync.bulk.summary import Tally
 
 
 def test_latencies_are_known_to_three_per_cent_whatever_their_size() -> None:
@@ -74,7 +74,7 @@ async def test_a_bar_shows_how_far_it_is_and_ends(capsys: pytest.CaptureFixture[
 def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "tqdm")
-    monkeypatch.setattr("loanasync.bulk._approvals.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync.bulk.approvals.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'loanasync\[notebook\]'"):
         bulk(at_once, rows(1), progress=True)
 

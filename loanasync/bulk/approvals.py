@@ -12,10 +12,10 @@ from loanasync._models.requests import ApprovalRequest
 from loanasync._origin import line_outside
 from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Decision
-from loanasync.bulk._pace import Pace
-from loanasync.bulk._rows import Row, RowLike, RowResult, is_pair, no_row, result_of
-from loanasync.bulk._summary import Summary, Tally
-from loanasync.bulk._window import Window
+from loanasync.bulk.rate import Pace
+from loanasync.bulk.rows import Row, RowLike, RowResult, is_pair, no_row, result_of
+from loanasync.bulk.summary import Summary, Tally
+from loanasync.bulk.worker_pool import Window
 from loanasync.errors import ConfigurationError
 
 __all__ = ["Approvals", "Progress"]

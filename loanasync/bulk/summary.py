@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from loanasync._results import Approved
-from loanasync.bulk._rows import RowResult, Status
+from loanasync.bulk.rows import RowResult, Status
 
 __all__ = ["Summary", "Tally"]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from loanasync.bulk._pace import Pace
+from loanasync.bulk.rate import Pace
 
 __all__ = ["Window"]
 
