@@ -12,7 +12,7 @@ from attrs import asdict
 from loanasync.cli._console import console
 from loanasync.cli._entries import when
 from loanasync.cli._exit import Exit
-from loanasync.worker._letters import DeadLetter, DeadLettersBase, NoQueueError
+from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
 __all__ = ["app"]
 

@@ -6,9 +6,9 @@ kind calls `answer` from a task of its own.
 
 from typing import TYPE_CHECKING, Any
 
-from loanasync.worker._answer import Answer, answer
-from loanasync.worker._letters import DeadLetter, NoQueueError
-from loanasync.worker._message import message
+from loanasync.worker.dead_letters import DeadLetter, NoQueueError
+from loanasync.worker.handler import Answer, answer
+from loanasync.worker.message import message
 
 if TYPE_CHECKING:
     from taskiq import AsyncBroker, AsyncTaskiqDecoratedTask
@@ -76,7 +76,7 @@ def register(
         ... )))
         'approved'
     """
-    from loanasync.worker._delivery import Tries  # noqa: PLC0415  (for brokers alone)
-    from loanasync.worker._taskiq import registered  # noqa: PLC0415  (it needs the extra)
+    from loanasync.worker.delivery import Tries  # noqa: PLC0415  (for brokers alone)
+    from loanasync.worker.task import registered  # noqa: PLC0415  (it needs the extra)
 
     return registered(broker, client, name, redelivery, Tries(tries, base, cap))

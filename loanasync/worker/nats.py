@@ -19,11 +19,11 @@ from taskiq import AckableMessage, BrokerMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker._cancelling import heed_cancellation
-from loanasync.worker._delivery import PuttingBack, put_back
-from loanasync.worker._letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
-from loanasync.worker._pausing import all_paused
-from loanasync.worker._starting import when_reached
+from loanasync.worker.cancellation import heed_cancellation
+from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker.delivery import PuttingBack, put_back
+from loanasync.worker.pauses import all_paused
+from loanasync.worker.start import when_reached
 
 __all__ = ["DeadLetters", "JetStream"]
 

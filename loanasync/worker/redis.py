@@ -14,12 +14,12 @@ from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker import _streams_lua as lua
-from loanasync.worker._cancelling import heed_cancellation
-from loanasync.worker._delivery import PutBack, PuttingBack, put_back
-from loanasync.worker._letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
-from loanasync.worker._pausing import all_paused
-from loanasync.worker._starting import when_reached
+from loanasync.worker import streams_lua as lua
+from loanasync.worker.cancellation import heed_cancellation
+from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker.delivery import PutBack, PuttingBack, put_back
+from loanasync.worker.pauses import all_paused
+from loanasync.worker.start import when_reached
 
 __all__ = ["DeadLetters", "RedisStreams"]
 

@@ -27,7 +27,7 @@ from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.testing import approved, not_connected, scripted_client
 from loanasync.worker import message, register
-from loanasync.worker._delivery import Tries
+from loanasync.worker.delivery import Tries
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
 

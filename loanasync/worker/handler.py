@@ -19,7 +19,7 @@ from loanasync.errors import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync.worker._message import question_of
+from loanasync.worker.message import question_of
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient

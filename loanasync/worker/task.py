@@ -32,9 +32,9 @@ from loanasync._client import LoanClient
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
-from loanasync.worker._answer import Answer, answer, is_denied, told_of
-from loanasync.worker._delivery import PutBack, PuttingBack, Tries, put_back
-from loanasync.worker._pausing import Pause, all_paused, pause_of
+from loanasync.worker.delivery import PutBack, PuttingBack, Tries, put_back
+from loanasync.worker.handler import Answer, answer, is_denied, told_of
+from loanasync.worker.pauses import Pause, all_paused, pause_of
 
 __all__ = ["registered"]
 
