@@ -4,7 +4,10 @@ Nothing here needs an extra to be imported, and importing `loanasync` does not l
 a whole service over real HTTP, take `loanasync.sandbox`.
 """
 
-from loanasync.testing._answers import (
+from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
+from loanasync.testing.ledger_suite.processes import SharedLedgerConformance
+from loanasync.testing.ledger_suite.rules import LedgerConformance
+from loanasync.testing.responses import (
     approved,
     conflict,
     connection_lost,
@@ -16,13 +19,10 @@ from loanasync.testing._answers import (
     system_error,
     timed_out,
 )
-from loanasync.testing._builders import additional_data, approval_request, email, fiscal_code, user_data
-from loanasync.testing._ledger_processes import SharedLedgerConformance
-from loanasync.testing._ledger_rules import LedgerConformance
-from loanasync.testing._recorder import Metric, Recorder
-from loanasync.testing._sent import Sent
-from loanasync.testing._steps import Step, computed, reply
-from loanasync.testing._transport import Clock, ScriptedTransport, scripted_client
+from loanasync.testing.sent import Sent
+from loanasync.testing.steps import Step, computed, reply
+from loanasync.testing.telemetry import Metric, Recorder
+from loanasync.testing.transport import Clock, ScriptedTransport, scripted_client
 
 __all__ = [
     "Clock",

@@ -32,7 +32,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
-from loanasync.testing._recorder import _OURS
+from loanasync.testing.telemetry import _OURS
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "_static" / "grafana.json").read_text(encoding="utf-8"))

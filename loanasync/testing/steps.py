@@ -9,7 +9,7 @@ from attrs import frozen
 from loanasync._display.masking import JSON
 from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync.testing._sent import Headers, Sent
+from loanasync.testing.sent import Headers, Sent
 
 __all__ = [
     "Computed",

@@ -4,9 +4,9 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from loanasync.ledger import State
-from loanasync.testing._ledger_harness import HOUR, PATIENCE, RACERS, SOON, approval
-from loanasync.testing._ledger_rules import LedgerConformance
-from loanasync.testing._ledger_worker import ledger_worker
+from loanasync.testing.ledger_suite.harness import HOUR, PATIENCE, RACERS, SOON, approval
+from loanasync.testing.ledger_suite.rules import LedgerConformance
+from loanasync.testing.ledger_suite.worker import ledger_worker
 
 __all__ = ["SharedLedgerConformance"]
 

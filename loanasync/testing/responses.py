@@ -11,8 +11,8 @@ from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.messages import NoResponse
 from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
-from loanasync.testing._sent import Sent
-from loanasync.testing._steps import Computed, Step, reply
+from loanasync.testing.sent import Sent
+from loanasync.testing.steps import Computed, Step, reply
 
 __all__ = [
     "approved",

@@ -3,7 +3,7 @@
 import asyncio
 
 from loanasync.ledger import DecisionLedger, Entry, Settlement, State, Subject
-from loanasync.testing._ledger_harness import (
+from loanasync.testing.ledger_suite.harness import (
     HELD,
     HOUR,
     LOST,

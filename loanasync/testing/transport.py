@@ -8,8 +8,8 @@ from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.retry import is_system_fault
 from loanasync.errors import ConfigurationError
-from loanasync.testing._sent import Sent, record
-from loanasync.testing._steps import Step, play, require_step
+from loanasync.testing.sent import Sent, record
+from loanasync.testing.steps import Step, play, require_step
 
 __all__ = ["Clock", "ScriptedTransport", "scripted_client"]
 

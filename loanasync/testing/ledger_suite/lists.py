@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from loanasync.ledger import DecisionLedger, Settlement, State
-from loanasync.testing._ledger_harness import (
+from loanasync.testing.ledger_suite.harness import (
     HELD,
     HOUR,
     LOST,

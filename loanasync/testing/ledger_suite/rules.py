@@ -7,7 +7,7 @@ from secrets import token_hex
 from unittest import mock
 
 from loanasync.ledger import Settlement, State
-from loanasync.testing._ledger_harness import (
+from loanasync.testing.ledger_suite.harness import (
     HELD,
     HOUR,
     LOST,
@@ -18,8 +18,8 @@ from loanasync.testing._ledger_harness import (
     UNKNOWN,
     approval,
 )
-from loanasync.testing._ledger_history import LedgerHistoryRules
-from loanasync.testing._ledger_lists import LedgerListRules
+from loanasync.testing.ledger_suite.history import LedgerHistoryRules
+from loanasync.testing.ledger_suite.lists import LedgerListRules
 
 __all__ = ["LedgerConformance"]
 

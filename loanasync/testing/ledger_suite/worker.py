@@ -23,7 +23,7 @@ sys.path[:] = path
 right, right_ns = time.time, time.time_ns
 time.time = lambda: right() + skew
 time.time_ns = lambda: right_ns() + int(skew * 1e9)
-from loanasync.testing._ledger_worker import serve
+from loanasync.testing.ledger_suite.worker import serve
 serve()
 """
 

@@ -1,0 +1,1 @@
+"""Tests that every ledger must pass."""
