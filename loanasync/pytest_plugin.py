@@ -76,7 +76,7 @@ def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iter
 def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:
     """The sandbox's arguments and the rules that may be broken."""
     from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
-    from loanasync.sandbox._linter import RULES  # noqa: PLC0415  (as above)
+    from loanasync.sandbox.linter import RULES  # noqa: PLC0415  (as above)
 
     known = [*inspect.signature(Sandbox).parameters, "allow"]
     options: dict[str, Any] = {}

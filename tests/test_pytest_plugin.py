@@ -7,7 +7,7 @@ import pytest
 from builders import FISCAL_CODE
 from test_docs import ROOT, fences
 
-from loanasync.sandbox._linter import RULES
+from loanasync.sandbox.linter import RULES
 
 SHOP = """
 import asyncio, gc, json, threading, urllib.error, urllib.request

@@ -12,8 +12,8 @@ from shop import CODE
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError, TransportError
 from loanasync.sandbox import Readings
-from loanasync.sandbox._engine import Call, Engine
-from loanasync.sandbox._outcomes import Answer
+from loanasync.sandbox.engine import Call, Engine
+from loanasync.sandbox.outcomes import Answer
 
 __all__ = ["CANCELLED", "CURRENT", "Clock", "Exchange", "Gate", "Key", "Log", "Service", "members_of"]
 

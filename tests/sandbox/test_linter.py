@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from shop import BODY, CODE, Raw
 
-from loanasync.sandbox._linter import RULES
+from loanasync.sandbox.linter import RULES
 
 Misuse = Callable[[Raw], Awaitable[object]]
 

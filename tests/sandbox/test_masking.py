@@ -8,7 +8,7 @@ import pytest
 from shop import BODY, CODE, Raw
 from web import get
 
-from loanasync.sandbox._journal import Entry
+from loanasync.sandbox.journal import Entry
 
 
 async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:

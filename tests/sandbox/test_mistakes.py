@@ -8,8 +8,8 @@ import pytest
 from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox._customers import StateFileError
-from loanasync.sandbox._sqlite import SqliteStore
+from loanasync.sandbox.customers import StateFileError
+from loanasync.sandbox.sqlite import SqliteStore
 
 
 async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:

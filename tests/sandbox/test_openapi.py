@@ -12,7 +12,7 @@ from builders import FISCAL_CODE
 from schemathesis.config import SchemathesisConfig
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox._openapi import document
+from loanasync.sandbox.openapi import document
 
 Case = schemathesis.Case[Any]
 

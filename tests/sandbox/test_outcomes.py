@@ -27,7 +27,7 @@ from loanasync import (
     UnexpectedStatusError,
     UserNotFoundError,
 )
-from loanasync.sandbox._customers import Customer
+from loanasync.sandbox.customers import Customer
 
 EVALUATED = {"errors": {"domain": ["User already evaluated for approval"]}}
 

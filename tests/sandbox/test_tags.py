@@ -3,9 +3,9 @@
 import pytest
 from attrs import evolve
 
-from loanasync.sandbox._outcomes._outcome import PLAIN
-from loanasync.sandbox._outcomes._tags import KNOWN, UnknownTagError, read_email, read_words
-from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.outcomes.outcome import PLAIN
+from loanasync.sandbox.outcomes.tags import KNOWN, UnknownTagError, read_email, read_words
+from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 
 @pytest.mark.parametrize("email", ["anna@example.com", "a@b+refused.example", "anna+@x.it", "", None, 5, "+"])

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox._outcomes._outcome import PLAIN, Outcome
-from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.nearest import nearest
+from loanasync.sandbox.outcomes.outcome import PLAIN, Outcome
+from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 __all__ = ["FAULTS", "KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
 

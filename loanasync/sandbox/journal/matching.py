@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from loanasync.sandbox._journal._entry import Entry
-from loanasync.sandbox._journal._masking import MASK, shown
-from loanasync.sandbox._linter import RULES
-from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox._outcomes import FAULTS, OPERATIONS
+from loanasync.sandbox.journal.entry import Entry
+from loanasync.sandbox.journal.masking import MASK, shown
+from loanasync.sandbox.linter import RULES
+from loanasync.sandbox.nearest import nearest
+from loanasync.sandbox.outcomes import FAULTS, OPERATIONS
 
 __all__ = ["Criteria"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from loanasync.sandbox._customers import Customer
-from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._journal import MASK, Entry, masked, masked_email, pseudonym
-from loanasync.sandbox._outcomes import KNOWN
-from loanasync.sandbox._pages._replay import path_of, replay
+from loanasync.sandbox.customers import Customer
+from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.journal import MASK, Entry, masked, masked_email, pseudonym
+from loanasync.sandbox.outcomes import KNOWN
+from loanasync.sandbox.pages.replay import path_of, replay
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,8 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from loanasync.sandbox._engine import Treated
-from loanasync.sandbox._outcomes import Answer
+from loanasync.sandbox.engine import Treated
+from loanasync.sandbox.outcomes import Answer
 
 __all__ = ["deliver", "has_gone", "json_response", "pause"]
 

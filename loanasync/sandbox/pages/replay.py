@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from attrs import frozen
 
-from loanasync.sandbox._journal import MASK, Entry, masked
+from loanasync.sandbox.journal import MASK, Entry, masked
 
 __all__ = ["Replay", "path_of", "replay"]
 

@@ -1,8 +1,8 @@
 """What a call is answered with, in words: one grammar for tags, rules and the command line."""
 
-from loanasync.sandbox._outcomes._outcome import PLAIN, Answer, Outcome
-from loanasync.sandbox._outcomes._rules import OPERATIONS, Operation, Rule, Rules, fault_texts
-from loanasync.sandbox._outcomes._tags import (
+from loanasync.sandbox.outcomes.outcome import PLAIN, Answer, Outcome
+from loanasync.sandbox.outcomes.rules import OPERATIONS, Operation, Rule, Rules, fault_texts
+from loanasync.sandbox.outcomes.tags import (
     FAULTS,
     KNOWN,
     UnknownTagError,

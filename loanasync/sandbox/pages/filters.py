@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from loanasync.sandbox._nearest import nearest
+from loanasync.sandbox.nearest import nearest
 
 __all__ = ["read_filters"]
 

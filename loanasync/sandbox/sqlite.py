@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from loanasync.sandbox._customers import StateFileError
+from loanasync.sandbox.customers import StateFileError
 
 __all__ = ["SqliteStore"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from attrs import evolve
 
-from loanasync.sandbox import _shapes as shapes
-from loanasync.sandbox._customers import Customer, Customers
-from loanasync.sandbox._outcomes import Answer, Outcome
-from loanasync.sandbox._readings import Readings
-from loanasync.sandbox._validation import (
+from loanasync.sandbox import shapes
+from loanasync.sandbox.customers import Customer, Customers
+from loanasync.sandbox.outcomes import Answer, Outcome
+from loanasync.sandbox.readings import Readings
+from loanasync.sandbox.validation import (
     BLANK_IN_ITALIAN,
     asked_to_be_wrong,
     instalments_of,

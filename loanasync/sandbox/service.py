@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from attrs import evolve
 
-from loanasync.sandbox import _shapes as shapes
-from loanasync.sandbox._delivery import deliver, has_gone, json_response, pause
-from loanasync.sandbox._engine import Call, Engine, Treated
-from loanasync.sandbox._outcomes import Answer
-from loanasync.sandbox._safety import HINT, looks_real
+from loanasync.sandbox import shapes
+from loanasync.sandbox.delivery import deliver, has_gone, json_response, pause
+from loanasync.sandbox.engine import Call, Engine, Treated
+from loanasync.sandbox.outcomes import Answer
+from loanasync.sandbox.safety import HINT, looks_real
 
 __all__ = ["LARGEST_BODY", "ROUTES", "Service", "address_of"]
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox._customers import Customers, Snapshot, Store, code_of
-from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._journal import Journal
-from loanasync.sandbox._linter import Finding, Linter
-from loanasync.sandbox._logs import quiet_logger
-from loanasync.sandbox._outcomes import Operation, Rule, Rules, fault_texts
-from loanasync.sandbox._pages import Web
-from loanasync.sandbox._process import SandboxProcess
-from loanasync.sandbox._readings import NO_READINGS, Readings
-from loanasync.sandbox._safety import check_host, check_shop, check_token, is_loopback
-from loanasync.sandbox._sdk import client_of
-from loanasync.sandbox._service import LARGEST_BODY, Service
-from loanasync.sandbox._threads import running_in_thread
+from loanasync.sandbox.customers import Customers, Snapshot, Store, code_of
+from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.journal import Journal
+from loanasync.sandbox.linter import Finding, Linter
+from loanasync.sandbox.logs import quiet_logger
+from loanasync.sandbox.outcomes import Operation, Rule, Rules, fault_texts
+from loanasync.sandbox.pages import Web
+from loanasync.sandbox.process import SandboxProcess
+from loanasync.sandbox.readings import NO_READINGS, Readings
+from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback
+from loanasync.sandbox.sdk import client_of
+from loanasync.sandbox.service import LARGEST_BODY, Service
+from loanasync.sandbox.threads import running_in_thread
 
 if TYPE_CHECKING:
     from loanasync import LoanClient
@@ -363,6 +363,6 @@ def _store(state: str | Path | None) -> Store | None:
         return None
     if str(state) in ("", ":memory:"):  # a database that ends with its connection, to SQLite
         raise ValueError(f"state {str(state)!r} is no file: name one, or leave it out to keep nothing")
-    from loanasync.sandbox._sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
+    from loanasync.sandbox.sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
 
     return SqliteStore(state)

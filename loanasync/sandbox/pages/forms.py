@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from loanasync.sandbox._nearest import nearest
+from loanasync.sandbox.nearest import nearest
 
 __all__ = ["read_form"]
 

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from attrs import evolve
 
-from loanasync.sandbox._outcomes import Answer
-from loanasync.sandbox._readings import Readings
-from loanasync.sandbox._validation import Errors
+from loanasync.sandbox.outcomes import Answer
+from loanasync.sandbox.readings import Readings
+from loanasync.sandbox.validation import Errors
 
 __all__ = [
     "DOMAIN",

@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.sandbox._journal._masking import MASK, masked, masked_answer, pseudonym
+from loanasync.sandbox.journal.masking import MASK, masked, masked_answer, pseudonym
 
 __all__ = ["Entry"]
 

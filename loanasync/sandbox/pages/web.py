@@ -7,13 +7,13 @@ from typing import Literal
 
 from aiohttp import web
 
-from loanasync.sandbox._engine import Engine
-from loanasync.sandbox._journal import pseudonym
-from loanasync.sandbox._openapi import document
-from loanasync.sandbox._pages import _pages as pages
-from loanasync.sandbox._pages._filters import read_filters
-from loanasync.sandbox._pages._forms import read_form
-from loanasync.sandbox._service import address_of
+from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.journal import pseudonym
+from loanasync.sandbox.openapi import document
+from loanasync.sandbox.pages import _pages as pages
+from loanasync.sandbox.pages.filters import read_filters
+from loanasync.sandbox.pages.forms import read_form
+from loanasync.sandbox.service import address_of
 
 __all__ = ["Web"]
 

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import webbrowser
 
-from loanasync.sandbox._server import Sandbox
+from loanasync.sandbox.server import Sandbox
 
 __all__ = ["serve"]
 

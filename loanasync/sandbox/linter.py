@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 from attrs import frozen
 
-from loanasync.sandbox._customers import Customer
+from loanasync.sandbox.customers import Customer
 
 __all__ = ["RULES", "Finding", "Linter"]
 

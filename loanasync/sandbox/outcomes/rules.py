@@ -8,10 +8,10 @@ from typing import Any, Literal, Self, cast
 
 from attrs import define, field
 
-from loanasync.sandbox._nearest import nearest
-from loanasync.sandbox._outcomes._outcome import Answer, Outcome
-from loanasync.sandbox._outcomes._tags import UnknownTagError, read_words
-from loanasync.sandbox._validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.nearest import nearest
+from loanasync.sandbox.outcomes.outcome import Answer, Outcome
+from loanasync.sandbox.outcomes.tags import UnknownTagError, read_words
+from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 __all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules", "fault_texts"]
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-from loanasync.sandbox._journal._entry import Entry
-from loanasync.sandbox._journal._matching import Criteria
+from loanasync.sandbox.journal.entry import Entry
+from loanasync.sandbox.journal.matching import Criteria
 
 __all__ = ["Journal"]
 

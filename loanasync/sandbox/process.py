@@ -12,9 +12,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from loanasync.sandbox._outcomes import fault_texts
-from loanasync.sandbox._readings import NO_READINGS, Readings
-from loanasync.sandbox._sdk import client_of
+from loanasync.sandbox.outcomes import fault_texts
+from loanasync.sandbox.readings import NO_READINGS, Readings
+from loanasync.sandbox.sdk import client_of
 
 if TYPE_CHECKING:
     from loanasync import LoanClient

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from loanasync.sandbox._outcomes import UnknownTagError, read_email, words_of
+from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
 
 __all__ = ["MASK", "masked", "masked_answer", "masked_email", "pseudonym", "shown"]
 

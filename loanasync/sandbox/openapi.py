@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from loanasync.sandbox import _validation as said
+from loanasync.sandbox import validation as said
 
 __all__ = ["document"]
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox import _answers as answers
-from loanasync.sandbox import _shapes as shapes
-from loanasync.sandbox._customers import Customer, Customers, Told
-from loanasync.sandbox._journal import Entry, Journal
-from loanasync.sandbox._linter import Linter
-from loanasync.sandbox._outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
-from loanasync.sandbox._readings import Readings
+from loanasync.sandbox import answers, shapes
+from loanasync.sandbox.customers import Customer, Customers, Told
+from loanasync.sandbox.journal import Entry, Journal
+from loanasync.sandbox.linter import Linter
+from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
+from loanasync.sandbox.readings import Readings
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -83,7 +82,7 @@ class Engine:
 
     Example:
         >>> from loanasync.sandbox import Readings
-        >>> from loanasync.sandbox._engine import Call, Engine
+        >>> from loanasync.sandbox.engine import Call, Engine
         >>> engine = Engine.in_memory(Readings(creation="array"))
         >>> call = Call("create_request", "TSTXYZ00A00A000A", {"fiscalCode": "TSTXYZ00A00A000A"})
         >>> engine.plan(call)
