@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 from typer.models import ArgumentInfo, OptionInfo
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 
 __all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
 

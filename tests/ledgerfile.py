@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from asking import PLAIN
 from typer.testing import CliRunner, Result
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.ledger import DecisionLedger, Entry, Settlement, SqliteLedger, State
 
 T = TypeVar("T")

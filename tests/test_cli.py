@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import loanasync
 from loanasync import cli
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 
 # Rich folds lines at the width of the terminal, and colours are for people.
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}

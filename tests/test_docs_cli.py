@@ -12,7 +12,7 @@ from clipage import PAGE, commands, example_of, section, with_commands
 from ledgerfile import put, using
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.ledger import State
 
 SETTLING = PAGE.parent.parent / "howto" / "settle.md"

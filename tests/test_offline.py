@@ -27,7 +27,7 @@ import loanasync
 found = {module.name for module in pkgutil.walk_packages(loanasync.__path__, "loanasync.")}
 for name in sorted(found):
     import_module(name)
-assert {"loanasync.cli._demo", "loanasync.sandbox.server", "loanasync.testing.transport"} <= found
+assert {"loanasync.cli.demo", "loanasync.sandbox.server", "loanasync.testing.transport"} <= found
 
 from loanasync.testing import approval_request, approved, fiscal_code, scripted_client
 

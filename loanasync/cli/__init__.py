@@ -16,7 +16,7 @@ def main() -> None:
             "the command needs its extra: pip install 'loanasync[cli]'."
             " The sandbox alone needs none: python -m loanasync.sandbox"
         )
-    from loanasync.cli._commands import app  # noqa: PLC0415  (needs what was looked for above)
+    from loanasync.cli.app import app  # noqa: PLC0415  (needs what was looked for above)
 
     app()
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from servers import Nats, Valkey
 from typer.testing import CliRunner, Result
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.worker.nats import JetStream
 
 DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": ["TSTXYZ00A00A000A"]})

@@ -159,7 +159,7 @@ def test_a_decision_that_comes_while_the_person_thinks_stays(
         )
         return "r"
 
-    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
     done = ask("resolve", file, key("unknown"), "--note", "ticket 17")
     assert done.exit_code == 1
     assert "stays approved: a decision of the service is never overwritten" in done.stderr

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from servers import Postgres, Server
 
 from loanasync import ConfigurationError
-from loanasync.cli._ledgers import ledger_at, name_of
+from loanasync.cli.ledger.open import ledger_at, name_of
 from loanasync.ledger import PostgresLedger, State
 from loanasync.sandbox import Sandbox
 

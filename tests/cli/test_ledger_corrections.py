@@ -59,7 +59,7 @@ def test_resolve_of_a_stale_correction_names_the_other_person(
         resolve(file, "lost", "released", "ticket 19")
         return "r"
 
-    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
     done = ask("resolve", file, key("lost"), "--note", "ticket 20")
     assert done.exit_code == 1
     assert "stays released: another person settled it meanwhile" in done.stderr

@@ -184,7 +184,7 @@ def test_resolve_does_not_ask_about_an_entry_that_was_decided_since(
         using(file, decide)
         return next(answers)
 
-    monkeypatch.setattr("loanasync.cli._settling.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
     done = ask("resolve", file, "--note", "ticket 17")
     assert done.stderr.count("stays approved: a decision of the service is never overwritten") == 2
     assert "".join(answers) == "sr", "one question"

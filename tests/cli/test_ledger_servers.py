@@ -11,7 +11,7 @@ from asking import create, member, read, run, statuses, write
 from ledgerfile import ask, listed, put
 from servers import Postgres, Server, Valkey
 
-from loanasync.cli._ledgers import ledger_at
+from loanasync.cli.ledger.open import ledger_at
 from loanasync.ledger import DecisionLedger, Entry, State
 from loanasync.sandbox import Sandbox
 

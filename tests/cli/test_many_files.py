@@ -8,7 +8,7 @@ import pytest
 from asking import PLAIN, begin, create, member, read, run, run_process, statuses, wait_for, write
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
 
 

@@ -10,7 +10,7 @@ import pytest
 from asking import PLAIN, create, member, read, run, write
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
 
 HEAD = (

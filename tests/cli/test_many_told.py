@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from loanasync.bulk import Summary
-from loanasync.cli._told import seconds_of, ticking
+from loanasync.cli.approve_many.report import seconds_of, ticking
 
 
 def test_a_terminal_shows_a_bar() -> None:
@@ -20,7 +20,7 @@ def test_a_terminal_shows_a_bar() -> None:
 
 def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("loanasync.cli._told.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("loanasync.cli.approve_many.report.time", SimpleNamespace(monotonic=lambda: now[0]))
     seen = io.StringIO()
     with ticking(Console(file=seen, width=120), 12_000) as tick:
         for seconds in range(25):

@@ -11,7 +11,7 @@ import pytest
 from asking import PLAIN, Started, begin, create, member, run, wait_for
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
 
 DATA: dict[str, Any] = {

@@ -14,7 +14,7 @@ from privacyscan import Seen, leaks, watching
 from rich.console import Console
 
 from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, Refused, UserData
-from loanasync.cli import _demo
+from loanasync.cli import demo
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedTransport, reply
 
@@ -158,13 +158,13 @@ async def test_a_person_is_shown_on_a_page_to_whoever_asks_for_it() -> None:
 
 
 def test_the_demo_prints_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_demo, "_ANNA", CODE)
-    monkeypatch.setattr(_demo, "_BRUNO", CODE[::-1])
-    monkeypatch.setattr(_demo, "UserData", lambda **_: planted(UserData))
-    monkeypatch.setattr(_demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
+    monkeypatch.setattr(demo, "_ANNA", CODE)
+    monkeypatch.setattr(demo, "_BRUNO", CODE[::-1])
+    monkeypatch.setattr(demo, "UserData", lambda **_: planted(UserData))
+    monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
     printed = io.StringIO()
     with watching() as seen:
-        recorded = asyncio.run(_demo.demo(Console(file=printed, width=200)))
+        recorded = asyncio.run(demo.demo(Console(file=printed, width=200)))
         exported = "".join(span.to_json() for span in recorded.spans) + recorded.metrics.to_json()
         assert "loanasync.approve" in exported
         seen.output += [printed.getvalue(), exported]

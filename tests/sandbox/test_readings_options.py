@@ -11,7 +11,7 @@ import pytest
 from shop import BODY, CODE
 from typer.testing import CliRunner
 
-from loanasync.cli._commands import app
+from loanasync.cli.app import app
 from loanasync.sandbox import Readings, Sandbox
 
 

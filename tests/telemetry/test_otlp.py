@@ -16,9 +16,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import loanasync
-from loanasync.cli import _otlp
-from loanasync.cli._commands import app
-from loanasync.cli._recorded import Recorded
+from loanasync.cli import otlp
+from loanasync.cli.app import app
+from loanasync.cli.recorded import Recorded
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
@@ -259,12 +259,12 @@ def test_a_collector_that_refuses_is_one_clear_line(signal: str, status: int) ->
 
 
 def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_otlp, "_PATIENCE", 0.2)
+    monkeypatch.setattr(otlp, "_PATIENCE", 0.2)
     recorded = Recorded()
     recorded.tracer_provider.get_tracer("test").start_span("call").end()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        collector = _otlp.Collector.at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(_otlp.ExportError, match=r"gave no answer over http in 0\.2 seconds; does a"):
+        collector = otlp.Collector.at(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(otlp.ExportError, match=r"gave no answer over http in 0\.2 seconds; does a"):
             collector.take(recorded, Console(quiet=True))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from loanasync.cli._entries import line_of
-from loanasync.cli._exit import Exit
-from loanasync.cli._ledgers import Opened, short
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.display import line_of
+from loanasync.cli.ledger.open import Opened, short
 from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphans_in
 from loanasync.ledger.policy import default_spools

@@ -12,16 +12,16 @@ import typer
 
 from loanasync import ConfigurationError, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
-from loanasync.cli._cells import READERS, BadCell
-from loanasync.cli._console import console
-from loanasync.cli._description import Description, dialect_of
-from loanasync.cli._exit import Exit
-from loanasync.cli._files import Finding, Source, Unreadable
-from loanasync.cli._interrupting import HASTE, interruptible
-from loanasync.cli._ledgers import WITHOUT_LEDGER, used_by_a_client
-from loanasync.cli._orders import Order, Orders, checking_client, plain
-from loanasync.cli._results import line_of
-from loanasync.cli._tables import Entry, Table, TwiceError, once
+from loanasync.cli.approve_many.results import line_of
+from loanasync.cli.console import console
+from loanasync.cli.description import Description, dialect_of
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.interrupts import HASTE, interruptible
+from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
+from loanasync.cli.rows.convert import READERS, BadCell
+from loanasync.cli.rows.orders import Order, Orders, checking_client, plain
+from loanasync.cli.rows.source import Finding, Source, Unreadable
+from loanasync.cli.rows.tables import Entry, Table, TwiceError, once
 from loanasync.ledger import DecisionLedger
 
 __all__ = ["approve", "check", "complete"]

@@ -15,12 +15,12 @@ import typer
 
 from loanasync import ConfigurationError
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
-from loanasync.cli._appending import Appending
-from loanasync.cli._console import console
-from loanasync.cli._entries import answer_of, facts_of, line_of, story_of
-from loanasync.cli._exit import Exit
-from loanasync.cli._ledgers import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
-from loanasync.cli._settling import OPEN, Word, note_that_is_safe, settle, settle_by_asking
+from loanasync.cli.console import console
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.display import answer_of, facts_of, line_of, story_of
+from loanasync.cli.ledger.open import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
+from loanasync.cli.ledger.resolve import OPEN, Word, note_that_is_safe, settle, settle_by_asking
+from loanasync.cli.rows.append import Appending
 from loanasync.ledger import Entry, State
 from loanasync.ledger.keys import key_of
 from loanasync.ledger.orphans import import_from

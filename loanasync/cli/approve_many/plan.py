@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from itertools import islice
 
-from loanasync.cli._files import Finding
-from loanasync.cli._memory import Memory, Past
-from loanasync.cli._orders import Order, Orders
-from loanasync.cli._told import Plan
+from loanasync.cli.approve_many.report import Plan
+from loanasync.cli.approve_many.resume import Memory, Past
+from loanasync.cli.rows.orders import Order, Orders
+from loanasync.cli.rows.source import Finding
 
 __all__ = ["survey"]
 

@@ -16,8 +16,8 @@ from loanasync import (
     RetryPolicy,
     UserData,
 )
-from loanasync.cli._recorded import Recorded
-from loanasync.cli._spans import tree_of
+from loanasync.cli.recorded import Recorded
+from loanasync.cli.spans import tree_of
 from loanasync.sandbox import Sandbox
 
 __all__ = ["demo"]

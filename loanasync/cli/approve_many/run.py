@@ -13,18 +13,18 @@ from attrs import frozen
 from rich.console import Console
 
 from loanasync import Dialect, LoanClient
-from loanasync.cli._appending import STANDARD_OUTPUT, Appending
-from loanasync.cli._exit import Exit
-from loanasync.cli._files import Finding
-from loanasync.cli._formats import Format, format_of
-from loanasync.cli._ledgers import name_of, policy_of, shop_of, used_by_a_client
-from loanasync.cli._many import Asking, Ended, Limits
-from loanasync.cli._memory import Memory, NotesFile, Nothing
-from loanasync.cli._orders import Orders
-from loanasync.cli._remembered import Remembered
-from loanasync.cli._results import Results
-from loanasync.cli._survey import survey
-from loanasync.cli._told import Plan, plan_of, report_of, seconds_of, summary_of, ticking
+from loanasync.cli.approve_many.loop import Asking, Ended, Limits
+from loanasync.cli.approve_many.plan import survey
+from loanasync.cli.approve_many.remembered import Remembered
+from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
+from loanasync.cli.approve_many.results import Results
+from loanasync.cli.approve_many.resume import Memory, NotesFile, Nothing
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.open import name_of, policy_of, shop_of, used_by_a_client
+from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending
+from loanasync.cli.rows.orders import Orders
+from loanasync.cli.rows.parse import Format, format_of
+from loanasync.cli.rows.source import Finding
 from loanasync.ledger import DecisionLedger
 from loanasync.ledger.keys import key_of
 

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from loanasync import ConfigurationError
-from loanasync.cli._appending import STANDARD_OUTPUT
-from loanasync.cli._console import console as told_to
-from loanasync.cli._description import Description, dialect_of
-from loanasync.cli._exit import Exit
-from loanasync.cli._files import Source, Unreadable
-from loanasync.cli._ledgers import WITHOUT_LEDGER, UnusableError
-from loanasync.cli._many import Limits
-from loanasync.cli._many_run import Wanted, run, say
-from loanasync.cli._memory import NotResumableError
-from loanasync.cli._orders import FIELDS, Orders, checking_client
-from loanasync.cli._tables import Table
+from loanasync.cli.approve_many.loop import Limits
+from loanasync.cli.approve_many.resume import NotResumableError
+from loanasync.cli.approve_many.run import Wanted, run, say
+from loanasync.cli.console import console as told_to
+from loanasync.cli.description import Description, dialect_of
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.open import WITHOUT_LEDGER, UnusableError
+from loanasync.cli.rows.append import STANDARD_OUTPUT
+from loanasync.cli.rows.orders import FIELDS, Orders, checking_client
+from loanasync.cli.rows.source import Source, Unreadable
+from loanasync.cli.rows.tables import Table
 
 __all__ = ["approve_many"]
 

@@ -9,9 +9,9 @@ from typing import Annotated, TypeAlias
 import typer
 from attrs import asdict
 
-from loanasync.cli._console import console
-from loanasync.cli._entries import when
-from loanasync.cli._exit import Exit
+from loanasync.cli.console import console
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.display import when
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
 __all__ = ["app"]

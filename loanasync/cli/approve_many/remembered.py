@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from loanasync.cli._ledgers import Opened, short
-from loanasync.cli._memory import Learn, Memory, Nothing, Past
+from loanasync.cli.approve_many.resume import Learn, Memory, Nothing, Past
+from loanasync.cli.ledger.open import Opened, short
 from loanasync.ledger import DecisionLedger, State
 
 __all__ = ["Remembered"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Any, Protocol
 
-from loanasync.cli._appending import has_content, lines
+from loanasync.cli.rows.append import has_content, lines
 
 __all__ = ["Format", "format_of"]
 

@@ -12,9 +12,9 @@ from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
-from loanasync.cli._cells import CENTS, EURO, READERS, BadCell, Reader
-from loanasync.cli._files import Finding, Unreadable
-from loanasync.cli._tables import Entry, Table
+from loanasync.cli.rows.convert import CENTS, EURO, READERS, BadCell, Reader
+from loanasync.cli.rows.source import Finding, Unreadable
+from loanasync.cli.rows.tables import Entry, Table
 
 __all__ = ["FIELDS", "Order", "Orders", "checking_client", "plain"]
 

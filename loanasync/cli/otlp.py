@@ -11,7 +11,7 @@ from opentelemetry.trace import format_trace_id
 from rich.console import Console
 from yarl import URL
 
-from loanasync.cli._recorded import Recorded
+from loanasync.cli.recorded import Recorded
 
 __all__ = ["Collector", "ExportError"]
 

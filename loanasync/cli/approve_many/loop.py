@@ -17,12 +17,12 @@ from loanasync import (
     LoanClient,
 )
 from loanasync.bulk import Approvals, Row, RowResult, Summary
-from loanasync.cli._appending import Appending
-from loanasync.cli._interrupting import HASTE, interruptible
-from loanasync.cli._memory import Memory, Past
-from loanasync.cli._orders import Order, Orders
-from loanasync.cli._results import NotWrittenError, Results, line_of, lost_line
-from loanasync.cli._told import Ticker
+from loanasync.cli.approve_many.report import Ticker
+from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of, lost_line
+from loanasync.cli.approve_many.resume import Memory, Past
+from loanasync.cli.interrupts import HASTE, interruptible
+from loanasync.cli.rows.append import Appending
+from loanasync.cli.rows.orders import Order, Orders
 
 __all__ = ["Asking", "Ended", "Limits"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loanasync.cli._files import Finding, Source, Unreadable
+from loanasync.cli.rows.source import Finding, Source, Unreadable
 
 __all__ = ["Entry", "Table", "TwiceError", "once"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedReplyError
 from loanasync.bulk import RowResult
-from loanasync.cli._appending import STANDARD_OUTPUT, Appending, has_content
-from loanasync.cli._formats import Format
-from loanasync.cli._orders import Order
+from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, has_content
+from loanasync.cli.rows.orders import Order
+from loanasync.cli.rows.parse import Format
 
 __all__ = ["NotWrittenError", "Results", "line_of", "lost_line"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol, TypeAlias
 
-from loanasync.cli._appending import Appending, cut_half_a_line, has_content, lines
-from loanasync.cli._formats import Format
+from loanasync.cli.rows.append import Appending, cut_half_a_line, has_content, lines
+from loanasync.cli.rows.parse import Format
 from loanasync.errors.service import NOT_PROCESSED
 
 __all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]

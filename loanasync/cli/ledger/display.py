@@ -11,7 +11,7 @@ from attrs import fields
 from loanasync import Approved
 from loanasync._display.masking import mask
 from loanasync._models.dialect import field_of
-from loanasync.cli._ledgers import short
+from loanasync.cli.ledger.open import short
 from loanasync.ledger import Entry, State
 from loanasync.ledger.lists import lacks_redirect
 

@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 
 from loanasync import __version__
-from loanasync.cli._description import Description
-from loanasync.cli._ledger_commands import app as ledger
-from loanasync.cli._letters import app as letters
-from loanasync.cli._many_command import approve_many
-from loanasync.cli._one import approve, check, complete
+from loanasync.cli.approve import approve, check, complete
+from loanasync.cli.approve_many.command import approve_many
+from loanasync.cli.dead_letters import app as letters
+from loanasync.cli.description import Description
+from loanasync.cli.ledger.commands import app as ledger
 
 __all__ = ["app"]
 
@@ -65,8 +65,8 @@ def demo(
     Example: loanasync demo --otlp http://localhost:4318
     """
     # The demo records and exports, which takes long to be loaded: no other command waits for it.
-    from loanasync.cli._demo import demo as run_demo  # noqa: PLC0415  (as above)
-    from loanasync.cli._otlp import Collector, ExportError  # noqa: PLC0415  (as above)
+    from loanasync.cli.demo import demo as run_demo  # noqa: PLC0415  (as above)
+    from loanasync.cli.otlp import Collector, ExportError  # noqa: PLC0415  (as above)
 
     try:
         collector = None if otlp is None else Collector.at(otlp)

@@ -1,0 +1,1 @@
+"""Rows of a file that `approve-many` reads."""
