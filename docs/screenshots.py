@@ -10,7 +10,7 @@ from unittest import mock
 from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.journal import _masking as masking
+from loanasync.sandbox.journal import masking
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures travel with every clone

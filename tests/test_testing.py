@@ -122,7 +122,7 @@ async def test_each_call_is_recorded_as_it_was_sent() -> None:
 
 
 def test_every_endpoint_of_the_client_is_known_to_the_record() -> None:
-    known = {each.operation for each in testing._sent._ENDPOINTS}
+    known = {each.operation for each in testing.sent._ENDPOINTS}
     assert known == {each.operation for each in vars(calls).values() if isinstance(each, calls.Endpoint)}
 
 

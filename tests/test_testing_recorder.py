@@ -94,7 +94,7 @@ async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> Non
     recorder = Recorder()
     client = recorded(recorder, approved(), approved(), max_concurrency=1)
     await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
-    assert set(recorder._metrics()) == set(testing._recorder._OURS)
+    assert set(recorder._metrics()) == set(testing.telemetry._OURS)
 
 
 async def test_two_recorders_know_nothing_of_each_other_nor_of_the_environment(

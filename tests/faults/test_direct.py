@@ -167,7 +167,7 @@ async def test_a_hand_on_the_public_method_is_seen_too(monkeypatch: pytest.Monke
 EARLY_HAND = """
 from aioresponses import aioresponses
 with aioresponses():
-    from loanasync import _direct
+    from loanasync._transport.fast import pool as _direct
     print(_direct.is_possible())
 """
 

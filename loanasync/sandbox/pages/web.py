@@ -10,7 +10,7 @@ from aiohttp import web
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import pseudonym
 from loanasync.sandbox.openapi import document
-from loanasync.sandbox.pages import _pages as pages
+from loanasync.sandbox.pages import views as pages
 from loanasync.sandbox.pages.filters import read_filters
 from loanasync.sandbox.pages.forms import read_form
 from loanasync.sandbox.service import address_of
