@@ -25,8 +25,8 @@ ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versio
 
 EVERYTHING = ".[cli,notebook,postgres,redis,strict,taskiq]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-ROOMS = ["benchmarks", "docs", "loanasync", "tests"]  # where Python files are, besides this one
-LONGEST_FILE = 400
+FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # of Python files
+LONGEST_FILE = 600  # lines without blanks and comments
 # Tests wait half of their time, for a socket, a process or a clock: two of them share a processor.
 # Who is through takes over what others have left; more than 16 would only wait for the longest test.
 AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
@@ -34,9 +34,17 @@ AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 KINDS = ["architecture", "benchmarks", "docs*", "notebooks"]
 ONCE = [f"--ignore-glob=tests/test_{kind}.py" for kind in KINDS]
-# What needs neither loop nor network to be tested is tested whole.
-PURE = "calls certificates codec configuration dialect display echo html json limits models results"
-PURE += " options policy prepare problems rules values"
+# Packages that need neither an event loop nor a network: tests reach each of their lines.
+PURE = [
+    "_config.py",
+    "_display/*",
+    "_models/*",
+    "_protocol/*",
+    "_results.py",
+    "_settings.py",
+    "_validation/*",
+    "errors/*",
+]
 
 
 # What the page on performance tells is written by these, with each Python.
@@ -111,7 +119,7 @@ def tests(session: nox.Session) -> None:
     # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
     session.run("coverage", "run", "-m", "pytest", "tests", *AT_ONCE, *once, env=env)
     session.run("coverage", "combine", "-q", env=env)
-    pure = ",".join(f"*/loanasync/_{module}.py" for module in PURE.split()) + ",*/loanasync/errors/*.py"
+    pure = ",".join(f"*/loanasync/{pattern}" for pattern in PURE)
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
     session.run("coverage", "report", "--fail-under=97", env=env)
 
@@ -200,15 +208,16 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def lint(session: nox.Session) -> None:
-    """Check style and form, file lengths, and that nothing unfinished is left behind."""
+    """Check style and form, and that nothing unfinished is left behind."""
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    rooms = (sorted(Path(room).rglob("*.py")) for room in ROOMS)
-    for file in chain(Path().glob("*.py"), *rooms):
+    folders = (sorted(Path(folder).rglob("*.py")) for folder in FOLDERS)
+    for file in chain(Path().glob("*.py"), *folders):
         text = file.read_text(encoding="utf-8")
-        if len(text.splitlines()) > LONGEST_FILE:
-            session.error(f"{file} has more than {LONGEST_FILE} lines: rebuild the room")
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        if len(lines) > LONGEST_FILE:
+            session.warn(f"{file} has {len(lines)} lines: does it have one subject?")
         for mark in ("TO" + "DO", "FIX" + "ME"):
             if mark in text:
                 session.error(f"{file} has a {mark}")

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from loanasync._client import LoanClient
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._limits import Limits
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
-from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
+from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,

@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Self, cast
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync._configuration import configure, from_environment, require
+from loanasync._config import Options, configure, from_environment, places, require
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._ledger import recorder
+from loanasync._lifecycle import made_here
 from loanasync._lifetime import Lifetime
-from loanasync._limits import Limits
 from loanasync._many import AsksMany
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._options import Options, places
-from loanasync._origin import made_here
-from loanasync._policy import RetryPolicy, Timeout
 from loanasync._protocol import prepare
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Decision, Problem
 from loanasync._runtime.memory import Memory
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
+from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
 from loanasync._transport.sessions import opener
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
     from loanasync._transport.tls import Trust
     from loanasync.ledger import DecisionLedger, LedgerPolicy
-
-__all__ = ["LoanClient"]
 
 
 class LoanClient(AsksMany, Lifetime):

@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-__all__ = ["Citizenship", "DocumentType", "EducationalQualification", "Residence", "SalaryType"]
-
 
 class Citizenship(StrEnum):
     """Citizenship of the customer (spec §2.1, ``citizenship``).

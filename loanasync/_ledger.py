@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loanasync.ledger.recording import Recorder
 
-__all__ = ["recorder"]
-
 
 def recorder(ledger: object, policy: object) -> "Recorder | None":
     """What a client uses of its ledger, if it has one.

@@ -3,9 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from loanasync._closing import Closing
-
-__all__ = ["Lifetime"]
+from loanasync._lifecycle import Closing
 
 
 class Lifetime(Closing):

@@ -5,8 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from traceback import extract_tb
 
-__all__ = ["LOGGER", "broken", "tell", "warn_once"]
-
 LOGGER = logging.getLogger("loanasync")
 LOGGER.addHandler(logging.NullHandler())  # a shop that asked for no logs gets none on its terminal
 

@@ -4,15 +4,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from loanasync._models.requests import ApprovalRequest
-from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Decision
+from loanasync._settings import RetryPolicy, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
 
     from loanasync.bulk import Approvals, Progress, RowLike
-
-__all__ = ["AsksMany"]
 
 
 class AsksMany(ABC):

@@ -8,8 +8,6 @@ from attrs import field, frozen
 from loanasync._display.masking import JSON, NO_MEMBERS, mask
 from loanasync._enums import Citizenship
 
-__all__ = ["Approved", "Decision", "Meta", "Problem", "RawResponse", "Refused"]
-
 
 @frozen
 class Problem:

@@ -6,7 +6,7 @@ from typing import Any
 from builders import FISCAL_CODE, approval_request, user_data
 
 from loanasync import Dialect, Meta
-from loanasync._configuration import configure
+from loanasync._config import configure
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response

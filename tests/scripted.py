@@ -6,11 +6,11 @@ from typing import TypeAlias
 from builders import FISCAL_CODE, approval_request
 
 from loanasync import Dialect, Timeout
-from loanasync._configuration import configure
-from loanasync._policy import RetryPolicy
+from loanasync._config import configure
 from loanasync._protocol import endpoints as calls
 from loanasync._runtime.pipeline import Guard, Pipeline
 from loanasync._runtime.retry import Quota
+from loanasync._settings import RetryPolicy
 from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import ScriptedTransport, Sent, approved, computed
 from loanasync.testing import Step as PublicStep

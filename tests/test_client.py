@@ -73,7 +73,7 @@ def test_a_wrong_setting_is_named_when_the_client_is_made(setting: str, value: o
 
 
 def test_strict_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync._options.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync._config.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"strict: needs python-stdnum.*loanasync\[strict\]"):
         made(strict=True)
 

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
-from loanasync._configuration import configure, from_environment
+from loanasync._config import configure, from_environment
 from loanasync._models.dialect import field_of
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, overload
 
-__all__ = ["JSON", "NO_MEMBERS", "AnyJSON", "Body", "Items", "mask", "masked_unless", "read_only", "shown_as"]
-
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 

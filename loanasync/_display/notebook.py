@@ -7,8 +7,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import AttrsInstance, fields
 
-__all__ = ["Tone", "card", "euro", "instant", "line", "rows"]
-
 Tone: TypeAlias = Literal["good", "bad", "doubt", "plain"]
 Pair: TypeAlias = tuple[str, str]
 

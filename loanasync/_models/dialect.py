@@ -9,8 +9,6 @@ from attrs import frozen
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["APPROVAL_NAMES", "READ_ALIASES", "USER_DATA_NAMES", "Dialect", "field_of"]
-
 # spec §2.1: our names and the wire's; where the descriptions differ, the name of Dialect.street_number().
 APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
     {

@@ -14,8 +14,6 @@ from loanasync._enums import Citizenship, DocumentType, EducationalQualification
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 
-__all__ = ["AdditionalData", "ApprovalRequest", "UserData"]
-
 Model = TypeVar("Model", bound=type)
 
 

@@ -17,8 +17,6 @@ from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 
-__all__ = ["read_decision", "read_user_data", "write"]
-
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
 Exact = TypeVar("Exact")
 

@@ -3,8 +3,6 @@
 import re
 from unicodedata import normalize
 
-__all__ = ["is_another_customers"]
-
 _LENGTH = 16
 _LONGEST = 1_000  # a longer text is no code, and of some characters NFKC makes eighteen
 _SEPARATORS = re.compile(r"[\s-]+")

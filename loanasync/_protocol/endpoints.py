@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from loanasync._configuration import Shop
+from loanasync._config import Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, shown_as
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
@@ -35,18 +35,6 @@ from loanasync.errors import (
     UnexpectedStatusError,
 )
 from loanasync.errors.service import Unclassified
-
-__all__ = [
-    "OPERATIONS",
-    "SYSTEM_FAULT",
-    "Call",
-    "Endpoint",
-    "Outcome",
-    "approve",
-    "complete",
-    "create_request",
-]
-__all__ += ["upload_documents"]
 
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
 REFUSED = 422  # spec §3

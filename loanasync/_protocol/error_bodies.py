@@ -19,8 +19,6 @@ from loanasync.errors import (
     UserNotFoundError,
 )
 
-__all__ = ["is_already_evaluated", "read_problems", "rejection"]
-
 Rejection: TypeAlias = type[RejectedError | DomainError]
 
 # An answer may have a million bytes, and the event loop waits while they are read.

@@ -11,9 +11,6 @@ import orjson
 
 from loanasync._display.masking import JSON
 
-__all__ = ["Malformed", "decode", "decode_any", "decode_part", "encode", "encode_checked"]
-__all__ += ["has_repeated_names", "repeated"]
-
 
 class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
     """A body that is not what the specification says; its arguments are paths and reasons, no values."""

@@ -11,7 +11,6 @@ from loanasync.errors import TransportError
 if TYPE_CHECKING:
     from asyncio import Future
 
-__all__ = ["UNDECODABLE", "NoResponse", "Request", "Response"]
 
 UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not known, or not that of the body
 

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
+from loanasync._config import Options
 from loanasync._display.masking import JSON
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._options import Options
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.endpoints import Call
 from loanasync._results import Problem
 from loanasync._validation import rules
 from loanasync.errors import InvalidRequestError
-
-__all__ = ["approve", "check", "complete", "create_request", "upload_documents"]
 
 # Errors are handed back and not raised: the frames here hold personal values, and a traceback keeps frames.
 Prepared = Call | InvalidRequestError

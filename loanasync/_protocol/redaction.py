@@ -8,8 +8,6 @@ from functools import lru_cache
 from itertools import pairwise, permutations, product
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["Redactor", "is_made_of"]
-
 _MASK = "***"
 _MOST = 100_000  # characters of values; with more, no text is kept
 _LONGEST_VALUE = 4_000  # of a longer one, such as a picture, this beginning is searched for

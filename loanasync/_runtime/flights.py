@@ -24,18 +24,6 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 
-__all__ = [
-    "AbandonedError",
-    "Flight",
-    "JoinedGuard",
-    "KnownGuard",
-    "Unknown",
-    "Waiter",
-    "anew",
-    "unknown_after",
-]
-__all__ += ["unknown_outcome", "wake"]
-
 Ended: TypeAlias = Outcome | LoanError
 Waiter: TypeAlias = "asyncio.Future[None]"
 

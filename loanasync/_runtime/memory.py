@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from loanasync._forks import free_after_fork
+from loanasync._lifecycle import free_after_fork
 from loanasync._log import LOGGER
-from loanasync._policy import RetryPolicy, Timeout
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Refused
 from loanasync._runtime.flights import (
@@ -33,13 +32,13 @@ from loanasync._runtime.flights import (
 )
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import is_system_fault
+from loanasync._settings import RetryPolicy, Timeout
 from loanasync.errors import DecisionNotRecordedError, LoanError
 
 if TYPE_CHECKING:
     from loanasync._protocol.messages import NoResponse, Response
     from loanasync.ledger.recording import Recorder
 
-__all__ = ["Memory"]
 
 _MOST = 10_000  # approvals
 _LONGEST = 3600.0  # seconds that an outcome is kept

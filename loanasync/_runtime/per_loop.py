@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 if TYPE_CHECKING:
     from types import AsyncGeneratorType
 
-__all__ = ["PerLoop"]
 
 Owned = TypeVar("Owned")
 Close = Callable[[Owned, float], Awaitable[None]]

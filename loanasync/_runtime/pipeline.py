@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import define, evolve
 
-from loanasync._closing import Waits
-from loanasync._policy import RetryPolicy, Timeout
+from loanasync._lifecycle import Waits
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, repeat
+from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync.errors import (
     ClientClosedError,
@@ -33,7 +33,6 @@ from loanasync.errors.service import StoppedBy
 if TYPE_CHECKING:
     from loanasync.errors.transport import Sent
 
-__all__ = ["Claim", "Guard", "Pipeline", "Sender"]
 
 Claim: TypeAlias = Callable[[], Awaitable[LoanError | None]]
 

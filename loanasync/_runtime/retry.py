@@ -6,12 +6,10 @@ from email.utils import parsedate_to_datetime
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._policy import RetryPolicy
 from loanasync._protocol.endpoints import SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
+from loanasync._settings import RetryPolicy
 from loanasync.errors.service import StoppedBy
-
-__all__ = ["Quota", "Stop", "is_system_fault", "repeat", "retry_after"]
 
 _PRICE = 10  # so many calls that were answered well pay for one retry
 _PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff

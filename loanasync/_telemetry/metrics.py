@@ -12,11 +12,9 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from loanasync._configuration import release
-from loanasync._forks import free_after_fork
+from loanasync._config import release
+from loanasync._lifecycle import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
-
-__all__ = ["SCHEMA", "Metrics", "Tally", "metrics_of"]
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 # Seconds, as the HTTP conventions advise for http.client.request.duration.

@@ -9,8 +9,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Injector", "Propagate", "injector"]
-
 Propagate = Literal["traceparent", "global", "off"]
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 

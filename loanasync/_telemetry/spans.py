@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._configuration import release, require_provider
+from loanasync._config import release, require_provider
 from loanasync._log import LOGGER, broken, tell
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._telemetry.metrics import SCHEMA, metrics_of
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-__all__ = ["CLAIMED", "AttemptRecord", "CallRecord", "Telemetry"]
 
 Attributes = dict[str, AttributeValue]
 

@@ -13,8 +13,8 @@ from aiohttp.abc import AbstractStreamWriter
 from opentelemetry import context as otel_context
 from yarl import URL
 
-from loanasync._closing import Waits, end
 from loanasync._display.masking import mask
+from loanasync._lifecycle import Waits, end
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
 from loanasync._transport.liveness import hear_out, listener
@@ -26,7 +26,6 @@ from loanasync.errors import ConfigurationError, ConnectError
 if TYPE_CHECKING:
     from aiohttp.http import StreamWriter
 
-__all__ = ["Transport", "connecting"]
 
 try:  # private, and the only way to tell instrumentation of aiohttp to leave a request alone
     from opentelemetry.context import (

@@ -18,9 +18,6 @@ from loanasync.errors import (
     TransportError,
 )
 
-__all__ = ["LARGEST_BODY", "drop_frames", "no_answer", "part_of_a_reply", "read", "reply", "rest_of"]
-__all__ += ["was_cancelled"]
-
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 

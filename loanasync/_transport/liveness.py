@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-__all__ = ["HasNews", "hear_out", "listener"]
-
 HasNews: TypeAlias = Callable[[], object]
 _TURNS = 10  # of the loop, at the most; an end is heard of in two or three
 

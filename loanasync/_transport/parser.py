@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from aiohttp.base_protocol import BaseProtocol
 
-__all__ = ["LARGEST_FIELD", "MOST_HEADERS", "has_two_lengths", "is_parser_usable", "new_parser"]
 
 # More than aiohttp's 128 headers of 8 KiB: a status is lost when the parser refuses its head.
 MOST_HEADERS = 1000

@@ -7,14 +7,12 @@ from functools import partial
 
 import aiohttp
 
-from loanasync._configuration import require
+from loanasync._config import require
 from loanasync._transport import tls as certificates
 from loanasync._transport.aiohttp_session import Transport
 from loanasync._transport.fast import pool as direct
 from loanasync._transport.fast.pool import Direct
 from loanasync.errors import ConfigurationError
-
-__all__ = ["opener"]
 
 
 def opener(

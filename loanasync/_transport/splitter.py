@@ -13,7 +13,6 @@ import aiohttp
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-__all__ = ["AT_ONCE", "CHUNKS_END", "HEAD_ENDS", "Splitter", "is_interim"]
 
 # Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
 AT_ONCE = 1 << 16

@@ -8,8 +8,6 @@ from functools import cache
 
 from loanasync._log import LOGGER
 
-__all__ = ["TESTED_AIOHTTP", "is_tested"]
-
 # The minor versions that the tests of this release ran with: the lowest that is allowed, and the newest.
 TESTED_AIOHTTP = frozenset({"3.14"})
 

@@ -9,8 +9,6 @@ import aiohttp
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Trust", "flaw", "is_checking", "trusted"]
-
 Trust: TypeAlias = ssl.SSLContext | str | PathLike[str]
 
 # OpenSSL's X509_V_ERR_..., which are part of its interface.

@@ -10,21 +10,12 @@ from typing import SupportsIndex
 from attrs import evolve
 
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._limits import Limits
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
+from loanasync._settings import Limits
 from loanasync._validation import validators as values
 from loanasync._validation.validators import Rule, Text
-
-__all__ = [
-    "check_approval",
-    "check_fiscal_code",
-    "check_payload",
-    "check_scope",
-    "check_user_data",
-    "normalize_fiscal_code",
-]
 
 
 def normalize_fiscal_code(value: str) -> str:

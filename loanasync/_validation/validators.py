@@ -8,21 +8,6 @@ from typing import SupportsIndex
 
 from attrs import frozen
 
-__all__ = [
-    "Rule",
-    "Text",
-    "are_texts",
-    "boolean",
-    "choice",
-    "day",
-    "day_of_month",
-    "integer",
-    "matching",
-    "nothing",
-    "number",
-    "text",
-]
-
 Rule = Callable[[object], str | None]
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them

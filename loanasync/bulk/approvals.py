@@ -8,17 +8,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeAlias
 
+from loanasync._lifecycle import line_outside
 from loanasync._models.requests import ApprovalRequest
-from loanasync._origin import line_outside
-from loanasync._policy import RetryPolicy, Timeout
 from loanasync._results import Decision
+from loanasync._settings import RetryPolicy, Timeout
 from loanasync.bulk.rate import Pace
 from loanasync.bulk.rows import Row, RowLike, RowResult, is_pair, no_row, result_of
 from loanasync.bulk.summary import Summary, Tally
 from loanasync.bulk.worker_pool import Window
 from loanasync.errors import ConfigurationError
-
-__all__ = ["Approvals", "Progress"]
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
 
@@ -34,7 +32,8 @@ class Approve(Protocol):
         additional_data_needed: bool,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
-    ) -> Coroutine[Any, Any, Decision]: ...
+    ) -> Coroutine[Any, Any, Decision]:
+        """Request one approval."""
 
 
 class Approvals:

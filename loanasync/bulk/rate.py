@@ -4,8 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-__all__ = ["Pace"]
-
 _LATE = 0.01  # seconds by which timers may wake us late; what is later than that is a pause of the caller
 
 

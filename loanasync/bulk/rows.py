@@ -19,7 +19,6 @@ from loanasync.errors.root import Outcome
 if TYPE_CHECKING:
     from loanasync._display.notebook import Tone
 
-__all__ = ["Row", "RowLike", "RowResult", "Status", "is_pair", "no_row", "result_of"]
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
 

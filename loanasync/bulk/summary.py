@@ -10,8 +10,6 @@ from attrs import frozen
 from loanasync._results import Approved
 from loanasync.bulk.rows import RowResult, Status
 
-__all__ = ["Summary", "Tally"]
-
 _KINDS = ("approved", "refused", "rejected", "unknown", "error")
 _STEPS = 32  # of latency from each power of two to the next: it is known to 3 %
 _SHORTEST = 1e-6  # seconds

@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar, cast
 
 from loanasync.bulk.rate import Pace
 
-__all__ = ["Window"]
-
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")

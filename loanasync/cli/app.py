@@ -14,8 +14,6 @@ from loanasync.cli.dead_letters import app as letters
 from loanasync.cli.description import Description
 from loanasync.cli.ledger.commands import app as ledger
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="loanasync",
     help="Tools around the loan request approval service.",

@@ -24,8 +24,6 @@ from loanasync.cli.rows.source import Finding, Source, Unreadable
 from loanasync.cli.rows.tables import Entry, Table, TwiceError, once
 from loanasync.ledger import DecisionLedger
 
-__all__ = ["approve", "check", "complete"]
-
 _FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")
 _EURO = typer.Option("--euro", help="The amount is in euro, 450.50; else in euro cents, 45050.")
 _DIALECT = typer.Option(help="Name of the street number in the request.")

@@ -7,8 +7,6 @@ from typing import IO, cast
 
 from rich.console import Console
 
-__all__ = ["console"]
-
 
 class _Heard(io.TextIOBase):
     """Standard error, or what is left of it: a terminal can be closed, and a pipe's reader can go."""

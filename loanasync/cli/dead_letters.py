@@ -14,8 +14,6 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import when
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List messages that a queue gave up, and replay them.",
     no_args_is_help=True,

@@ -20,8 +20,6 @@ from loanasync.cli.recorded import Recorded
 from loanasync.cli.spans import tree_of
 from loanasync.sandbox import Sandbox
 
-__all__ = ["demo"]
-
 _ANNA = "TSTNNA00A00A000A"  # made up, as is all else
 _BRUNO = "TSTBRN00A00A000B"
 

@@ -4,8 +4,6 @@ from enum import StrEnum
 
 from loanasync import Dialect
 
-__all__ = ["Description", "dialect_of"]
-
 
 class Description(StrEnum):
     """By the field that tells them apart."""

@@ -2,8 +2,6 @@
 
 from enum import IntEnum
 
-__all__ = ["Exit"]
-
 
 class Exit(IntEnum):
     """A refusal is a decision; what is interrupted can be gone on with."""

@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 
 from loanasync import Timeout
 
-__all__ = ["HASTE", "interruptible"]
-
 # What is under way when a person gives up has so long to be written down as unknown.
 HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
 

@@ -13,8 +13,6 @@ from yarl import URL
 
 from loanasync.cli.recorded import Recorded
 
-__all__ = ["Collector", "ExportError"]
-
 _PATIENCE = 5  # seconds for each of the two requests, the exporter's own retries included
 _OK = range(200, 300)
 _PATHS = ("/v1/traces", "/v1/metrics")

@@ -10,8 +10,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-__all__ = ["Recorded"]
-
 
 class Recorded:
     """Spans and metrics of a service called ``loanasync-demo``."""

@@ -7,8 +7,6 @@ from opentelemetry.trace import StatusCode
 from rich.markup import escape
 from rich.tree import Tree
 
-__all__ = ["tree_of"]
-
 _SHOWN = {
     "http.response.status_code": "status",
     "http.request.resend_count": "resend",

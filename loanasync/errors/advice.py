@@ -1,7 +1,5 @@
 """What to do about a server that cannot be trusted, by the name of what was wrong with it."""
 
-__all__ = ["NO_TLS"]
-
 NO_TLS = {
     "ClientConnectorSSLError": "no TLS with this server; check base_url and its port",
     "ClientConnectorCertificateError: wrong host": "the certificate is for another host; check base_url",

@@ -10,14 +10,6 @@ from loanasync.errors.root import LoanError, Outcome
 if TYPE_CHECKING:
     from loanasync._results import Decision
 
-__all__ = [
-    "DecisionNotRecordedError",
-    "InFlightError",
-    "LedgerError",
-    "LedgerUnavailableError",
-    "OutcomeUnknownError",
-    "PayloadMismatchError",
-]
 
 Unsettled = Literal["unknown", "lost", "held"]
 _AGAIN = "repeat it with the first data to get the decision, or give another application its own scope"

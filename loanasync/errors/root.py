@@ -6,8 +6,6 @@ from attrs import define
 
 from loanasync._results import Problem
 
-__all__ = ["ClientClosedError", "ConfigurationError", "InvalidRequestError", "LoanError", "Outcome", "listed"]
-
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 
 _HEAD = ("field", "wire name", "message")

@@ -7,23 +7,6 @@ from attrs import define
 from loanasync._results import Meta, Problem, RawResponse
 from loanasync.errors.root import LoanError, Outcome, listed
 
-__all__ = [
-    "AccessDeniedError",
-    "AlreadyEvaluatedError",
-    "CannotCompleteError",
-    "DomainError",
-    "InvalidFiscalCodeError",
-    "RejectedError",
-    "ServiceError",
-    "ShopNotAllowedError",
-    "StoppedBy",
-    "SystemFaultError",
-    "Unclassified",
-    "UnexpectedReplyError",
-    "UnexpectedStatusError",
-    "UserNotFoundError",
-]
-
 StoppedBy = Literal["attempts", "deadline", "quota", "slot", "cancelled", "closed"]
 Unclassified = Literal["unknown", "done"]
 

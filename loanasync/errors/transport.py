@@ -7,9 +7,6 @@ from attrs import define
 from loanasync.errors.advice import NO_TLS
 from loanasync.errors.root import LoanError
 
-__all__ = ["ConnectError", "ConnectionLostError", "DeadlineExceededError", "PoolTimeoutError"]
-__all__ += ["ReadTimeoutError", "Sent", "TransportError"]
-
 Sent = Literal["not_sent", "unknown"]
 
 

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 
-__all__ = ["NOW", "keep_time"]
-
 NOW = "ledger_now()"  # a function of each connection that `keep_time` was given
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the machine restarts
 _TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL NOT NULL)"

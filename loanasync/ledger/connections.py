@@ -9,8 +9,6 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger.remote import CLOSING, missing
 
-__all__ = ["PostgresConnection", "PostgresPool", "Source", "source"]
-
 
 @runtime_checkable
 class PostgresConnection(Protocol):

@@ -5,8 +5,6 @@ import threading
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-__all__ = ["FORKING"]
-
 
 class _User(Protocol):
     """Who has a file open."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from loanasync.errors import ConfigurationError
 from loanasync.ledger.model import DECIDED, SERVICE, Change, State
 
-__all__ = ["FORMAT", "PERSON", "check_format", "history_from", "history_text", "source_in_format_1"]
-
 FORMAT = 2  # format 1 has no subject, source and history; its entries are rewritten when they change
 PERSON = "person"  # the source of what a person settles
 

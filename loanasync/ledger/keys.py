@@ -5,13 +5,11 @@ import json
 
 from attrs import frozen
 
-from loanasync._configuration import Shop
+from loanasync._config import Shop
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
 from loanasync.ledger.model import Subject
 from loanasync.ledger.policy import LedgerPolicy
-
-__all__ = ["Digests", "digests_of", "key_of", "old_digests_of"]
 
 _FOR = b"loanasync ledger"
 

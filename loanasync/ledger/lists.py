@@ -7,18 +7,6 @@ from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger.model import Entry, State
 
-__all__ = [
-    "ALL",
-    "INDEXES",
-    "NO_REDIRECT",
-    "WITHOUT_REDIRECT",
-    "Page",
-    "is_listed",
-    "lacks_redirect",
-    "listed",
-    "queries",
-]
-
 _PAGE = 500  # entries that a list reads at once, between which others have their turn
 
 # Parts of a ledger that a backend reads by an index; the others are the stored states.

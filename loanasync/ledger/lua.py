@@ -5,21 +5,6 @@ from loanasync.ledger.lists import WITHOUT_REDIRECT
 from loanasync.ledger.model import HISTORY
 from loanasync.ledger.transitions import RAN_OUT
 
-__all__ = [
-    "CLAIM",
-    "EXISTS",
-    "FIND",
-    "FOREIGN",
-    "LATER",
-    "LOOK",
-    "MIGRATE",
-    "OLD",
-    "PAGE",
-    "PURGE",
-    "SETTLE",
-    "VERSION",
-]
-
 # An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
 # pages; the names of the entries in each state are in one more, and so are those of the approvals that may
 # lack a redirect. The names of a customer's entries and of an order's entries are in sets.

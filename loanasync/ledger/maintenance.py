@@ -9,8 +9,6 @@ from loanasync.ledger.formats import PERSON
 from loanasync.ledger.model import SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
 
-__all__ = ["resolve"]
-
 _LEASE = 60.0  # seconds; between the two moves nobody but a crash can come
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _TEXT = (b"{", b"[", b"<", b'"')  # the first byte of JSON and of a page; encrypted bodies begin otherwise

@@ -4,14 +4,11 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
-from loanasync._closing import Closing
-from loanasync._forks import free_after_fork
+from loanasync._lifecycle import Closing, free_after_fork
 from loanasync.ledger import polling
 from loanasync.ledger import transitions as moves
 from loanasync.ledger.lists import is_listed
 from loanasync.ledger.model import DECIDED, Entry, Settlement, State, Subject
-
-__all__ = ["MemoryLedger"]
 
 _NO_SUBJECT = Subject()
 

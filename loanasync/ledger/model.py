@@ -7,8 +7,6 @@ from attrs import field, frozen
 
 from loanasync._display.masking import mask
 
-__all__ = ["DECIDED", "HISTORY", "SERVICE", "UNSETTLED", "Change", "Entry", "Settlement", "State", "Subject"]
-
 
 class State(StrEnum):
     """Where an approval stands.

@@ -18,8 +18,6 @@ from loanasync.ledger.model import SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger.policy import default_spools
 from loanasync.ledger.protocol import DecisionLedger
 
-__all__ = ["Orphan", "has_more", "import_from", "import_orphans", "orphans_in", "spool"]
-
 _NAMED = 12  # characters of the key with which the name of a file begins
 _LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
 

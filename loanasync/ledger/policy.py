@@ -14,8 +14,6 @@ from loanasync._display.masking import mask
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError
 
-__all__ = ["Cipher", "LedgerPolicy", "default_spools", "spools_of_others"]
-
 _LEAST_KEY = 16  # bytes
 _TRIAL = b"a body to try"
 _SPARE = "loanasync-orphans"

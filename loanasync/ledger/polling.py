@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from loanasync.ledger.model import Entry, State
 
-__all__ = ["wait"]
-
 _FIRST, _LAST = 0.005, 0.1  # seconds between two looks
 
 

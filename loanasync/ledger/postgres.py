@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from attrs import fields
 
-from loanasync._closing import Closing
+from loanasync._lifecycle import Closing
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import lists, polling
 from loanasync.ledger import transitions as moves
@@ -15,8 +15,6 @@ from loanasync.ledger.formats import check_format, history_from
 from loanasync.ledger.model import Entry, Settlement, State, Subject
 from loanasync.ledger.remote import shown
 from loanasync.ledger.sql import Statements
-
-__all__ = ["PostgresLedger"]
 
 Row: TypeAlias = Any  # of asyncpg's, which has no types
 

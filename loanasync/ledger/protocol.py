@@ -5,8 +5,6 @@ from typing import Protocol, runtime_checkable
 
 from loanasync.ledger.model import Entry, Settlement, State, Subject
 
-__all__ = ["DecisionLedger"]
-
 _NO_SUBJECT = Subject()
 
 

@@ -33,7 +33,6 @@ from loanasync.ledger.withdrawals import Withdrawals
 if TYPE_CHECKING:
     from loanasync.errors.ledger import Unsettled
 
-__all__ = ["LedgerGuard"]
 
 T = TypeVar("T")
 Ended: TypeAlias = Outcome | LoanError

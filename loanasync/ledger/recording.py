@@ -11,8 +11,6 @@ from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.recorder import LedgerGuard
 from loanasync.ledger.withdrawals import Withdrawals
 
-__all__ = ["Recorder", "recorder"]
-
 
 def recorder(ledger: object, policy: object) -> "Recorder":
     """Return what a client needs to use its ledger.

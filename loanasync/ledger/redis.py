@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, cast
 
 from orjson import loads
 
-from loanasync._closing import Closing
+from loanasync._lifecycle import Closing
 from loanasync._log import LOGGER
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
@@ -15,8 +15,6 @@ from loanasync.ledger import transitions as moves
 from loanasync.ledger.formats import FORMAT, check_format, history_from, source_in_format_1
 from loanasync.ledger.model import Entry, Settlement, State, Subject
 from loanasync.ledger.remote import CLOSING, missing, shown
-
-__all__ = ["RedisLedger"]
 
 Argument: TypeAlias = str | bytes | float
 Answer: TypeAlias = Any  # of a script: lists and bytes

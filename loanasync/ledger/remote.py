@@ -4,8 +4,6 @@ from yarl import URL
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["CLOSING", "missing", "shown"]
-
 CLOSING = 5.0  # seconds that a server may take to say goodbye
 
 

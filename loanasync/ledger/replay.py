@@ -19,8 +19,6 @@ from loanasync.ledger.lists import NO_REDIRECT
 from loanasync.ledger.model import SERVICE, Entry, Settlement, State
 from loanasync.ledger.policy import LedgerPolicy
 
-__all__ = ["kept", "replayed", "state_of"]
-
 
 def state_of(ended: Outcome | LoanError) -> State:
     """Return the state of an approval after a call that ended with a decision or an error."""

@@ -9,8 +9,6 @@ from loanasync.ledger.formats import FORMAT, PERSON
 from loanasync.ledger.model import HISTORY, Entry
 from loanasync.ledger.transitions import RAN_OUT
 
-__all__ = ["Statements"]
-
 # The server's clock, as it is at this moment: not as it was when a caller's transaction began.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _CLOCK = f"(SELECT {_NOW} AS now) AS clock"

@@ -15,8 +15,7 @@ from weakref import finalize
 
 from attrs import fields
 
-from loanasync._closing import Closing
-from loanasync._forks import free_after_fork
+from loanasync._lifecycle import Closing, free_after_fork
 from loanasync.ledger import lists, polling
 from loanasync.ledger import transitions as moves
 from loanasync.ledger.clock import NOW
@@ -24,8 +23,6 @@ from loanasync.ledger.forking import FORKING
 from loanasync.ledger.formats import history_from, history_text, source_in_format_1
 from loanasync.ledger.model import Entry, Settlement, State, Subject
 from loanasync.ledger.sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
-
-__all__ = ["SqliteLedger"]
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[sqlite3.Connection], T]

@@ -16,8 +16,6 @@ from loanasync.ledger.clock import keep_time
 from loanasync.ledger.forking import FORKING
 from loanasync.ledger.formats import FORMAT
 
-__all__ = ["TURN", "BusyError", "has_tables", "identity", "open_file", "patiently", "writing"]
-
 T = TypeVar("T")
 
 TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork

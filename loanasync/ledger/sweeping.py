@@ -4,8 +4,6 @@ from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.transitions import RAN_OUT
 
-__all__ = ["sweep"]
-
 
 async def sweep(ledger: DecisionLedger) -> list[Entry]:
     """Settle as UNKNOWN each claim whose lease has run out; a decision still lands after that.

@@ -15,8 +15,6 @@ from loanasync.ledger.model import (
     Subject,
 )
 
-__all__ = ["RAN_OUT", "by_age", "claim", "correcting", "is_about", "seen", "settle"]
-
 RAN_OUT = "the lease ran out"
 _NO_SUBJECT = Subject()
 

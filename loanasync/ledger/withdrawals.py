@@ -12,8 +12,6 @@ from loanasync._log import LOGGER
 from loanasync.ledger.model import Entry, Settlement
 from loanasync.ledger.protocol import DecisionLedger
 
-__all__ = ["Withdrawals"]
-
 _MOST = 10_000  # claims
 _LATEST = 120.0  # seconds after which no claim reaches a ledger that answers
 _FIRST, _LAST = 0.5, 10.0  # seconds between two attempts

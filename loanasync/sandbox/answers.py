@@ -21,8 +21,6 @@ from loanasync.sandbox.validation import (
     wrong_in_user_data,
 )
 
-__all__ = ["approve", "asked_for", "chosen_by_rule", "complete", "create", "order_of", "upload_documents"]
-
 Body = Mapping[str, Any]
 
 _REFUSED_ABOVE = 1_000_000  # euro cents: the sandbox's own line, so that a refusal is easy to get

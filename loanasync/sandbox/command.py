@@ -7,8 +7,6 @@ import webbrowser
 
 from loanasync.sandbox.server import Sandbox
 
-__all__ = ["serve"]
-
 
 async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
     """Run a sandbox until Ctrl-C or SIGTERM, and say where it is.

@@ -8,8 +8,6 @@ from typing import Any, Literal, Protocol
 
 from attrs import asdict, define, field, fields
 
-__all__ = ["Customer", "Customers", "Snapshot", "StateFileError", "Store", "Told", "code_of"]
-
 _STRANGERS = 1000
 
 # What the shop was told last of its approval: the linter's facts.
@@ -125,13 +123,26 @@ class StateFileError(ValueError):
 class Store(Protocol):
     """Where customers outlive the process."""
 
-    def open(self) -> None: ...
-    def is_there(self) -> bool: ...
-    def load(self) -> dict[str, str]: ...
-    def put(self, code: str, record: str) -> None: ...
-    def delete(self, code: str) -> None: ...
-    def replace(self, records: Mapping[str, str]) -> None: ...
-    def close(self) -> None: ...
+    def open(self) -> None:
+        """Open the store."""
+
+    def is_there(self) -> bool:
+        """Return False if the store was removed since it was opened."""
+
+    def load(self) -> dict[str, str]:
+        """Return all records by fiscal code."""
+
+    def put(self, code: str, record: str) -> None:
+        """Write one record."""
+
+    def delete(self, code: str) -> None:
+        """Delete one record."""
+
+    def replace(self, records: Mapping[str, str]) -> None:
+        """Replace all records."""
+
+    def close(self) -> None:
+        """Close the store."""
 
 
 class Customers:

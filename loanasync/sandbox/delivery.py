@@ -14,8 +14,6 @@ from aiohttp import web
 from loanasync.sandbox.engine import Treated
 from loanasync.sandbox.outcomes import Answer
 
-__all__ = ["deliver", "has_gone", "json_response", "pause"]
-
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 _PIECES = 20
 _BETWEEN_PIECES = 0.05  # seconds

@@ -17,7 +17,6 @@ from loanasync.sandbox.readings import Readings
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["Call", "Engine", "Treated"]
 
 # After these the shop has no answer of the service's.
 _LEAVES_NOTHING = frozenset({"reset", "hang", "html502", "empty", "trunc", "garbage"})

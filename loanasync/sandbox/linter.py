@@ -9,8 +9,6 @@ from attrs import frozen
 
 from loanasync.sandbox.customers import Customer
 
-__all__ = ["RULES", "Finding", "Linter"]
-
 RULES = {
     "post-after-422": (
         "A refused customer was asked for again. A refusal is final: offer another way to pay (spec §3)."

@@ -3,8 +3,6 @@
 import logging
 import traceback
 
-__all__ = ["quiet_logger"]
-
 
 class _WithoutTexts(logging.Filter):
     """An exception's text may quote a header or an address; its type and place cannot."""

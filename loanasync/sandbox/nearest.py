@@ -3,8 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["nearest"]
-
 
 def nearest(word: object, known: Iterable[str]) -> str:
     """The most alike of the known words, however little that is."""

@@ -7,8 +7,6 @@ from attrs import evolve, frozen
 
 from loanasync.sandbox import validation as said
 
-__all__ = ["document"]
-
 Schema = dict[str, Any]
 
 

@@ -19,7 +19,6 @@ from loanasync.sandbox.sdk import client_of
 if TYPE_CHECKING:
     from loanasync import LoanClient
 
-__all__ = ["SandboxProcess"]
 
 _READY = "sandbox ready at "
 _SPELLED = ("status", "evaluated")  # None, True and False as the journal's filters have them

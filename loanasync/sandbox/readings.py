@@ -5,8 +5,6 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 from attrs import fields, frozen
 
-__all__ = ["NO_READINGS", "Readings"]
-
 NO_READINGS = "readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')"
 
 

@@ -3,8 +3,6 @@
 import re
 from ipaddress import ip_address
 
-__all__ = ["HINT", "check_host", "check_shop", "check_token", "is_loopback", "looks_real"]
-
 HINT = "this token looks like a production one: take it out of the sandbox's reach and use a made-up one"
 
 _SAYS_SO = re.compile(r"(?:^|[^a-z])(?:live|prod|production)(?:[^a-z]|$)", re.IGNORECASE)

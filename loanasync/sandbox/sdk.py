@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loanasync import LoanClient
 
-__all__ = ["client_of"]
-
 
 def client_of(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "LoanClient":
     """A client for the service at this address."""

@@ -25,7 +25,6 @@ from loanasync.sandbox.threads import running_in_thread
 if TYPE_CHECKING:
     from loanasync import LoanClient
 
-__all__ = ["Sandbox"]
 
 Description = Literal["street_number", "civic_number"]
 _ALL: Any = ...  # no argument was given

@@ -17,8 +17,6 @@ from loanasync.sandbox.engine import Call, Engine, Treated
 from loanasync.sandbox.outcomes import Answer
 from loanasync.sandbox.safety import HINT, looks_real
 
-__all__ = ["LARGEST_BODY", "ROUTES", "Service", "address_of"]
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LARGEST_BODY = 16 << 20  # bytes; documents are images

@@ -9,21 +9,6 @@ from loanasync.sandbox.outcomes import Answer
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import Errors
 
-__all__ = [
-    "DOMAIN",
-    "completed",
-    "conflict",
-    "denied",
-    "domain_error",
-    "echoed_code",
-    "is_already_evaluated",
-    "redirect_url",
-    "rejected",
-    "shaped",
-    "system_error",
-    "unreadable",
-]
-
 DomainError = Literal["nouser", "already", "noshop", "code"]
 
 # spec §7, domain errors. The specification says nothing about another wording or language: both are assumed.

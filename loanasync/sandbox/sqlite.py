@@ -6,8 +6,6 @@ from pathlib import Path
 
 from loanasync.sandbox.customers import StateFileError
 
-__all__ = ["SqliteStore"]
-
 _APPLICATION = 0x4C4F414E  # "LOAN", SQLite's mark of whose file it is
 _VERSION = 1
 

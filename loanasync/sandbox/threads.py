@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-__all__ = ["running_in_thread"]
-
 
 class _Startable(Protocol):
     async def start(self) -> None: ...

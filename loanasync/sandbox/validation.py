@@ -5,20 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from typing import Any
 
-__all__ = [
-    "APPROVAL_FIELDS",
-    "BLANK_IN_ITALIAN",
-    "USER_DATA_FIELDS",
-    "Errors",
-    "asked_to_be_wrong",
-    "instalments_of",
-    "is_fiscal_code",
-    "street_number_of",
-    "wrong_in_approval",
-    "wrong_in_creation",
-    "wrong_in_user_data",
-]
-
 Errors = dict[str, list[str]]
 Check = Callable[[Any], str | None]
 

@@ -10,8 +10,6 @@ from typing import Any
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 
-__all__ = ["additional_data", "approval_request", "email", "fiscal_code", "user_data"]
-
 _MONTHS = "ABCDEHLMPRST"
 # What a character counts at the odd places of a fiscal code, A for 0 to Z for 25, by its own number:
 # 0 or A is worth B (1), 1 or B is worth A (0), 2 or C is worth F (5) and so on.

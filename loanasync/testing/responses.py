@@ -14,19 +14,6 @@ from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
 from loanasync.testing.sent import Sent
 from loanasync.testing.steps import Computed, Step, reply
 
-__all__ = [
-    "approved",
-    "conflict",
-    "connection_lost",
-    "denied",
-    "domain_error",
-    "not_connected",
-    "refused",
-    "rejected",
-    "system_error",
-    "timed_out",
-]
-
 
 def approved(**fields: JSON) -> Step:
     """Answer an approval with 201: yes, with a made-up `redirect_url` and what was sent echoed.

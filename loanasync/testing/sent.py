@@ -12,8 +12,6 @@ from loanasync._display.masking import JSON, Body, mask
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.messages import Request
 
-__all__ = ["Headers", "Sent", "record"]
-
 _ENDPOINTS = (APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS)
 _SECRET = "x-auth-token"  # noqa: S105  (a header's name)
 

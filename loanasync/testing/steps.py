@@ -11,15 +11,6 @@ from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync.testing.sent import Headers, Sent
 
-__all__ = [
-    "Computed",
-    "Step",
-    "computed",
-    "play",
-    "reply",
-    "require_step",
-]
-
 
 @frozen
 class Computed:

@@ -14,7 +14,6 @@ from loanasync.errors import ConfigurationError
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["Metric", "Recorder"]
 
 _DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
 _OURS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries", "loanasync.inflight")

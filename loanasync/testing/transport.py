@@ -11,8 +11,6 @@ from loanasync.errors import ConfigurationError
 from loanasync.testing.sent import Sent, record
 from loanasync.testing.steps import Step, play, require_step
 
-__all__ = ["Clock", "ScriptedTransport", "scripted_client"]
-
 
 class Clock:
     """The time of a scripted client: its waits between attempts move the clock and take no time.

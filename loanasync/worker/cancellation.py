@@ -2,8 +2,6 @@
 
 import asyncio
 
-__all__ = ["heed_cancellation"]
-
 
 def heed_cancellation() -> None:
     """Raise a cancellation that was asked for, and lost on its way.

@@ -5,9 +5,7 @@ from abc import abstractmethod
 
 from attrs import frozen
 
-from loanasync._closing import Closing
-
-__all__ = ["DEAD_LETTER", "DeadLetter", "DeadLettersBase", "NoQueueError", "named"]
+from loanasync._lifecycle import Closing
 
 # A log message. It names no number of tries: a message that cannot be read has only one.
 DEAD_LETTER = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"

@@ -7,8 +7,6 @@ from attrs import field, frozen
 
 from loanasync.errors import ConfigurationError
 
-__all__ = ["PutBack", "PuttingBack", "Tries", "put_back"]
-
 
 @frozen
 class Tries:

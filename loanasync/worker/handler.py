@@ -24,7 +24,6 @@ from loanasync.worker.message import question_of
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
 
-__all__ = ["Answer", "answer", "is_denied", "told_of"]
 
 Answer: TypeAlias = dict[str, Any]
 

@@ -13,8 +13,6 @@ from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
 
-__all__ = ["Question", "message", "question_of"]
-
 _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
 
 

@@ -5,8 +5,6 @@ from taskiq import AsyncBroker
 from loanasync._log import LOGGER
 from loanasync.errors import LoanError, ServiceError
 
-__all__ = ["Pause", "all_paused", "pause_of"]
-
 _DENIALS = 5  # different customers in a row
 _NOT_NOW = 429  # the service is busy, and the settings are right
 

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 
 from loanasync._log import LOGGER
 
-__all__ = ["when_reached"]
-
 _WITHIN = 30.0  # seconds in which a restarted server has loaded its data and answers
 _PAUSE = 0.5
 

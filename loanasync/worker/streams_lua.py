@@ -1,7 +1,5 @@
 """The steps of a queue in Redis or Valkey as scripts, each of which runs there as one step."""
 
-__all__ = ["BURY", "DUE", "LATER", "LEAVE", "REPLAY"]
-
 # A server without memory refuses the first command that writes, if the command can need memory: so such a
 # command comes first, and a script writes all or nothing.
 _NOW = """

@@ -36,8 +36,6 @@ from loanasync.worker.delivery import PutBack, PuttingBack, Tries, put_back
 from loanasync.worker.handler import Answer, answer, is_denied, told_of
 from loanasync.worker.pauses import Pause, all_paused, pause_of
 
-__all__ = ["registered"]
-
 _trace_context = TraceContextTextMapPropagator()
 _TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again
 _NATS_ACK_WAIT = 30.0  # seconds: the server's own, where a consumer says nothing

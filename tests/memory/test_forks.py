@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="only some syste
 
 HELD = """
 import asyncio, os, signal, sys, threading, warnings
-from loanasync import _metrics
+from loanasync._telemetry import metrics as _metrics
 from loanasync.ledger import MemoryLedger, SqliteLedger
 from loanasync.testing import approval_request, approved, scripted_client
 

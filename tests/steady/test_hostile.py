@@ -29,7 +29,7 @@ from loanasync import (
     UnexpectedStatusError,
     UserData,
 )
-from loanasync._configuration import configure
+from loanasync._config import configure
 from loanasync._display.masking import Body, Items
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.endpoints import Call

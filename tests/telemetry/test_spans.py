@@ -23,7 +23,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanError
-from loanasync._configuration import configure
+from loanasync._config import configure
 from loanasync._protocol import endpoints as calls
 from loanasync._telemetry import spans as telemetry
 from loanasync._telemetry.propagation import Propagate

@@ -17,7 +17,6 @@ from loanasync._transport.splitter import CHUNKS_END, HEAD_ENDS, is_interim
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-__all__ = ["Watch", "Wire", "path_of"]
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
 _RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from loanasync._closing import Waits
+from loanasync._lifecycle import Waits
 from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
@@ -31,7 +31,6 @@ from loanasync._transport.tested import is_tested
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Direct", "is_possible"]
 
 _LONGEST_CLOSE = 1.0  # seconds that aiohttp may take to close its session
 

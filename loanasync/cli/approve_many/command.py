@@ -20,8 +20,6 @@ from loanasync.cli.rows.orders import FIELDS, Orders, checking_client
 from loanasync.cli.rows.source import Source, Unreadable
 from loanasync.cli.rows.tables import Table
 
-__all__ = ["approve_many"]
-
 
 def approve_many(
     rows: Annotated[

@@ -24,8 +24,6 @@ from loanasync.cli.interrupts import HASTE, interruptible
 from loanasync.cli.rows.append import Appending
 from loanasync.cli.rows.orders import Order, Orders
 
-__all__ = ["Asking", "Ended", "Limits"]
-
 _TICK = 0.2  # seconds between two looks at the summary
 
 

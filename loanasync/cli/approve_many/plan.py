@@ -8,8 +8,6 @@ from loanasync.cli.approve_many.resume import Memory, Past
 from loanasync.cli.rows.orders import Order, Orders
 from loanasync.cli.rows.source import Finding
 
-__all__ = ["survey"]
-
 _TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
 _AT_ONCE = 64  # rows that are looked up in a ledger together
 

@@ -8,8 +8,6 @@ from loanasync.cli.approve_many.resume import Learn, Memory, Nothing, Past
 from loanasync.cli.ledger.open import Opened, short
 from loanasync.ledger import DecisionLedger, State
 
-__all__ = ["Remembered"]
-
 
 class Remembered(Nothing):
     """A ledger, and what the results tell of it already.

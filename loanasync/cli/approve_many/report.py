@@ -13,8 +13,6 @@ from rich.table import Table as Drawn
 
 from loanasync.bulk import Summary
 
-__all__ = ["Plan", "Ticker", "plan_of", "report_of", "seconds_of", "summary_of", "ticking"]
-
 _EVERY = 10.0  # seconds between two lines where there is no terminal
 
 

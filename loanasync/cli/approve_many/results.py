@@ -13,8 +13,6 @@ from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, has_content
 from loanasync.cli.rows.orders import Order
 from loanasync.cli.rows.parse import Format
 
-__all__ = ["NotWrittenError", "Results", "line_of", "lost_line"]
-
 
 class NotWrittenError(Exception):
     """No file takes it; its text is what was to be written."""

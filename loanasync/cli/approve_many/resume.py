@@ -10,8 +10,6 @@ from loanasync.cli.rows.append import Appending, cut_half_a_line, has_content, l
 from loanasync.cli.rows.parse import Format
 from loanasync.errors.service import NOT_PROCESSED
 
-__all__ = ["Learn", "Memory", "NotResumableError", "NotesFile", "Nothing", "Past"]
-
 try:
     import fcntl
 except ImportError:  # Windows: two runs at once are not noticed there

@@ -28,8 +28,6 @@ from loanasync.cli.rows.source import Finding
 from loanasync.ledger import DecisionLedger
 from loanasync.ledger.keys import key_of
 
-__all__ = ["Wanted", "run", "say"]
-
 
 @frozen(kw_only=True)
 class Wanted:

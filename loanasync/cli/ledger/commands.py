@@ -27,8 +27,6 @@ from loanasync.ledger.orphans import import_from
 from loanasync.ledger.policy import default_spools, spools_of_others
 from loanasync.ledger.sweeping import sweep as sweep_ledger
 
-__all__ = ["LEDGER", "app"]
-
 app = typer.Typer(
     help="Look at a ledger of decisions, and settle what nobody else can.",
     no_args_is_help=True,

@@ -15,8 +15,6 @@ from loanasync.cli.ledger.open import short
 from loanasync.ledger import Entry, State
 from loanasync.ledger.lists import lacks_redirect
 
-__all__ = ["ADVICE", "CORRECTION", "answer_of", "facts_of", "line_of", "story_of", "when"]
-
 _PERSONAL = frozenset(each.name for each in fields(Approved) if each.repr is mask)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 

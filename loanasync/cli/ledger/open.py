@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from attrs import frozen
 
 from loanasync import ConfigurationError
-from loanasync._configuration import Shop, configure, from_environment
+from loanasync._config import Shop, configure, from_environment
 from loanasync.ledger import (
     DecisionLedger,
     Entry,
@@ -22,20 +22,6 @@ from loanasync.ledger import (
     SqliteLedger,
     State,
 )
-
-__all__ = [
-    "WITHOUT_LEDGER",
-    "NotFoundError",
-    "Opened",
-    "UnusableError",
-    "ledger_at",
-    "name_of",
-    "opened",
-    "policy_of",
-    "shop_of",
-    "short",
-    "used_by_a_client",
-]
 
 WITHOUT_LEDGER = "with --sandbox the ledger is not used: it is for a service that stays"
 SHORT = 12  # characters of a key that tell it from all others, as errors show it

@@ -15,8 +15,6 @@ from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphans_in
 from loanasync.ledger.policy import default_spools
 
-__all__ = ["OPEN", "Word", "note_that_is_safe", "settle", "settle_by_asking"]
-
 OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
 _SETTLED = frozenset({*OPEN, State.HELD})
 _KEPT_OPEN = (State.UNKNOWN, State.HELD)  # a response can still come to the ledger

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-__all__ = ["STANDARD_OUTPUT", "Appending", "cut_half_a_line", "has_content", "lines"]
-
 STANDARD_OUTPUT = "-"
 _GZIP_ALONE = 31  # zlib's word for one gzip member
 _MEMBER = 4096  # bytes; a line is less

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 
-__all__ = ["CENTS", "EURO", "READERS", "BadCell", "Reader", "boolean"]
-
 Reader = Callable[[object], object]
 
 _WHOLE = re.compile("[0-9]{1,18}")

@@ -16,8 +16,6 @@ from loanasync.cli.rows.convert import CENTS, EURO, READERS, BadCell, Reader
 from loanasync.cli.rows.source import Finding, Unreadable
 from loanasync.cli.rows.tables import Entry, Table
 
-__all__ = ["FIELDS", "Order", "Orders", "checking_client", "plain"]
-
 _REQUEST = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 _ADDITIONAL = tuple(attrs.fields_dict(AdditionalData))
 _OWN = ("fiscal_code", "additional_data_needed", "id")

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from loanasync.cli.rows.append import has_content, lines
 
-__all__ = ["Format", "format_of"]
-
 _FIRST = ("line", "id", "fiscal_code", "entry", "status")
 _LAST = (
     *("amount", "net_amount", "instalments", "redirect_url", "error", "message", "problems"),

@@ -12,8 +12,6 @@ from typing import IO, cast
 
 from attrs import frozen
 
-__all__ = ["Finding", "Source", "Unreadable"]
-
 _GZIP = b"\x1f\x8b"
 _UTF_8 = b"\xef\xbb\xbf"  # its mark
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # the marks of UTF-16: Excel's "Unicode text"

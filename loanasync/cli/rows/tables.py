@@ -11,8 +11,6 @@ from attrs import frozen
 
 from loanasync.cli.rows.source import Finding, Source, Unreadable
 
-__all__ = ["Entry", "Table", "TwiceError", "once"]
-
 _DELIMITERS = ";,\t|"
 
 

@@ -7,8 +7,6 @@ from attrs import define, field
 
 from loanasync.sandbox.journal.masking import MASK, masked, masked_answer, pseudonym
 
-__all__ = ["Entry"]
-
 
 @define(kw_only=True, eq=False)
 class Entry:

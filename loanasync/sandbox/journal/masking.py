@@ -8,8 +8,6 @@ from typing import Any
 
 from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
 
-__all__ = ["MASK", "masked", "masked_answer", "masked_email", "pseudonym", "shown"]
-
 MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
 _FIELD = re.compile("[a-z][A-Za-z0-9_]{0,39}")

@@ -10,8 +10,6 @@ from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.nearest import nearest
 from loanasync.sandbox.outcomes import FAULTS, OPERATIONS
 
-__all__ = ["Criteria"]
-
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int,),
     "at": (int, float),

@@ -15,8 +15,6 @@ from typing import Any, overload
 from loanasync.sandbox.journal.entry import Entry
 from loanasync.sandbox.journal.matching import Criteria
 
-__all__ = ["Journal"]
-
 _OFF = "the journal is off and knows no calls: start the sandbox with journal=1000, its usual length"
 
 

@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
-__all__ = ["PLAIN", "Answer", "Before", "Outcome"]
-
 # Before the state change nothing is decided; after it the decision is made, and its answer is what suffers.
 Before = Literal["500", "reset", "hang", "html502"]
 After = Literal["500", "reset", "hang", "html502", "empty", "trunc", "garbage"]

@@ -13,8 +13,6 @@ from loanasync.sandbox.outcomes.outcome import Answer, Outcome
 from loanasync.sandbox.outcomes.tags import UnknownTagError, read_words
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
-__all__ = ["OPERATIONS", "Operation", "Phase", "Rule", "Rules", "fault_texts"]
-
 Operation = Literal["create_request", "approve", "upload_documents", "complete"]
 Phase = Literal["before", "after"]
 OPERATIONS: tuple[Operation, ...] = ("create_request", "approve", "upload_documents", "complete")

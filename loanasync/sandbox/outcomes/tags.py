@@ -9,8 +9,6 @@ from loanasync.sandbox.nearest import nearest
 from loanasync.sandbox.outcomes.outcome import PLAIN, Outcome
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
-__all__ = ["FAULTS", "KNOWN", "UnknownTagError", "read_email", "read_words", "words_of"]
-
 DECISIONS = ("approved", "refused")
 ERRORS = ("already", "nouser", "noshop", "conflict", "forbidden")
 EITHER_PHASE = ("500", "reset", "hang", "html502")

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 
 from loanasync.sandbox.nearest import nearest
 
-__all__ = ["read_filters"]
-
 
 def read_filters(query: Mapping[str, str]) -> dict[str, object]:
     """Criteria for `Journal.calls`.

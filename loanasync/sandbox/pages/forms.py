@@ -6,8 +6,6 @@ from aiohttp import web
 
 from loanasync.sandbox.nearest import nearest
 
-__all__ = ["read_form"]
-
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _QUERY = ("personal",)  # whether a page shows personal data
 

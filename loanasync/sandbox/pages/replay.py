@@ -10,8 +10,6 @@ from attrs import frozen
 
 from loanasync.sandbox.journal import MASK, Entry, masked
 
-__all__ = ["Replay", "path_of", "replay"]
-
 
 @frozen
 class Replay:

@@ -17,7 +17,6 @@ from loanasync.sandbox.pages.replay import path_of, replay
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["ASSETS", "application", "asset", "call", "inspector", "missing", "shop"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEWEST = 100

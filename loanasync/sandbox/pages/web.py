@@ -15,8 +15,6 @@ from loanasync.sandbox.pages.filters import read_filters
 from loanasync.sandbox.pages.forms import read_form
 from loanasync.sandbox.service import address_of
 
-__all__ = ["Web"]
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Nothing is loaded from elsewhere, and nobody frames it.

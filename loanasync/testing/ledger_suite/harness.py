@@ -5,20 +5,6 @@ from contextlib import asynccontextmanager
 
 from loanasync.ledger import DecisionLedger, Entry, Settlement, State
 
-__all__ = [
-    "HELD",
-    "HOUR",
-    "LOST",
-    "PATIENCE",
-    "RACERS",
-    "REFUSAL",
-    "RELEASED",
-    "SOON",
-    "UNKNOWN",
-    "LedgerHarness",
-    "approval",
-]
-
 RACERS = 32
 HOUR = 3600.0
 SOON = 0.05  # seconds of a lease that is meant to run out

@@ -16,8 +16,6 @@ from loanasync.testing.ledger_suite.harness import (
     approval,
 )
 
-__all__ = ["LedgerHistoryRules"]
-
 BOUND = 20  # earlier states that an entry keeps
 WORD = Settlement(state=State.REFUSED, note="ticket 17", source="person")
 SUBJECT = Subject(customer="customer", order="order", scope="spring")
@@ -30,6 +28,7 @@ def unread(state: State) -> Settlement:
 
 
 def response(entry: Entry | Settlement) -> tuple[int | None, bytes | None, str | None]:
+    """Return the kept response of an entry."""
     return entry.status, entry.body, entry.fault
 
 

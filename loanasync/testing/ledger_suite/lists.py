@@ -15,8 +15,6 @@ from loanasync.testing.ledger_suite.harness import (
     approval,
 )
 
-__all__ = ["LedgerListRules"]
-
 REDIRECT = b'{"approved":true,"redirectUrl":"https://loans.example.com/x"}'
 WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 

@@ -8,8 +8,6 @@ from loanasync.testing.ledger_suite.harness import HOUR, PATIENCE, RACERS, SOON,
 from loanasync.testing.ledger_suite.rules import LedgerConformance
 from loanasync.testing.ledger_suite.worker import ledger_worker
 
-__all__ = ["SharedLedgerConformance"]
-
 PROCESSES = 4
 
 

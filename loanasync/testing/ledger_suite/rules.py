@@ -21,8 +21,6 @@ from loanasync.testing.ledger_suite.harness import (
 from loanasync.testing.ledger_suite.history import LedgerHistoryRules
 from loanasync.testing.ledger_suite.lists import LedgerListRules
 
-__all__ = ["LedgerConformance"]
-
 
 class LedgerConformance(LedgerHistoryRules, LedgerListRules):
     """The tests that every ledger has to pass. Subclass it in a test file, and say how yours is opened.

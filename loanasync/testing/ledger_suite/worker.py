@@ -13,8 +13,6 @@ from typing import Any
 
 from loanasync.ledger import DecisionLedger, Entry, Settlement, State
 
-__all__ = ["LedgerWorker", "ledger_worker"]
-
 # The path first: the pickled opener may need it to be found. A wrong clock stands before anything reads it.
 _SCRIPT = """
 import sys, json, time

@@ -1,0 +1,122 @@
+"""Closing: the base class of objects with `aclose()`, waits, locks after a fork, and unclosed clients."""
+
+import asyncio
+import os
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+from weakref import WeakValueDictionary
+
+
+class Waits:
+    """The waits in progress of an object that can be closed; closing ends each of them at once.
+
+    A wait is an `asyncio.Timeout` that was entered. It ends with TimeoutError, and `is_closed` says why.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._limits: set[asyncio.Timeout] = set()
+
+    def add(self, limit: asyncio.Timeout) -> None:
+        """Begin a wait within a time limit that was entered."""
+        self._limits.add(limit)
+        if self.is_closed:
+            end(limit)
+
+    def discard(self, limit: asyncio.Timeout) -> None:
+        """End a wait."""
+        self._limits.discard(limit)
+
+    def close(self) -> None:
+        """End all waits, and those that begin later."""
+        self.is_closed = True
+        for limit in self._limits:
+            end(limit)
+
+
+def end(limit: asyncio.Timeout) -> None:
+    """End a wait now, unless it has ended."""
+    if not limit.expired():
+        limit.reschedule(0.0)
+
+
+class Closing(ABC):
+    """Stands in an ``async with``, and is closed when the block is left."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what was opened."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def line_outside() -> tuple[str, int]:
+    """File and number of the line outside this package that is running now.
+
+    These are kept, and no frame, which would keep all of its variables.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  (as warnings and logging do; a traceback costs a hundred times more)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("loanasync."):
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    del frame
+    return file, line
+
+
+def made_here() -> Callable[[], None]:
+    """Remember the line outside this package that is running now; call the result to warn of it."""
+    file, line = line_outside()
+
+    def warn() -> None:
+        warnings.warn_explicit(
+            "a LoanClient made here was left open: close it with aclose(), or use it as a context manager",
+            ResourceWarning,
+            file,
+            line,
+        )
+
+    return warn
+
+
+class _Owner(Protocol):
+    """An object with a lock."""
+
+    def _renew_lock(self) -> None:
+        """Replace the lock by a free one."""
+
+
+_owners: WeakValueDictionary[int, _Owner] = WeakValueDictionary()
+
+
+def free_after_fork(owner: _Owner) -> None:
+    """Have an object replace its lock in each forked child.
+
+    A thread that holds the lock does not exist in the child, so it would never be released there. The data
+    that the lock guards must be consistent after each step of the thread that holds it.
+    """
+    _owners[id(owner)] = owner
+
+
+def _renew() -> None:
+    for reference in _owners.valuerefs():
+        if (owner := reference()) is not None:
+            owner._renew_lock()  # noqa: SLF001  (not for users of the object)
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_renew)
