@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING
 
 from loanasync._client import LoanClient
+from loanasync._display.masking import JSON
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync.errors import (
@@ -40,6 +42,7 @@ from loanasync.errors import (
 )
 
 __all__ = [
+    "JSON",
     "AccessDeniedError",
     "AdditionalData",
     "AlreadyEvaluatedError",
@@ -92,6 +95,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     __version__: str
+
+name_by_package(globals())
 
 
 def __getattr__(name: str) -> str:

@@ -52,7 +52,7 @@ def test_the_sandbox_and_the_core_share_no_code() -> None:
             assert {each for each in ours if not within(each, "loanasync.sandbox")} == {
                 "loanasync.LoanClient"
             }
-    assert doors == {"sandbox._sdk", "sandbox._server", "sandbox._process"}
+    assert doors == {"sandbox.sdk", "sandbox.server", "sandbox.process"}
     for file in CORE.values():
         assert not {each for each in imports(file) if within(each, "loanasync.sandbox")}
 
@@ -73,7 +73,7 @@ def test_only_the_recorder_wants_the_opentelemetry_sdk() -> None:
         for name, file in modules().items()
         if not name.startswith("cli.") and any(within(each, "opentelemetry.sdk") for each in imports(file))
     }
-    assert wanting == {"testing._recorder"}
+    assert wanting == {"testing.telemetry"}
 
 
 def test_the_core_needs_the_opentelemetry_api_and_never_its_sdk() -> None:

@@ -1,16 +1,20 @@
 """What is built and installed is what a shop gets."""
 
+import pickle
 import re
 from importlib.metadata import distribution, entry_points
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import loanasync
 import loanasync.bulk
 import loanasync.errors
+import loanasync.ledger
 import loanasync.sandbox
 import loanasync.testing
+import loanasync.worker
 
 
 def test_the_installed_package_is_what_is_tested() -> None:
@@ -44,10 +48,25 @@ def test_the_version_is_told_in_one_place() -> None:
 @pytest.mark.parametrize(
     "module", [loanasync, loanasync.bulk, loanasync.errors, loanasync.sandbox, loanasync.testing]
 )
-def test_what_is_exported_is_sorted_and_there(module: object) -> None:
+def test_what_is_exported_is_there(module: object) -> None:
     names: list[str] = module.__all__  # type: ignore[attr-defined]
-    assert names == sorted(names)
+    assert names
     assert all(hasattr(module, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [loanasync, loanasync.bulk, loanasync.ledger, loanasync.sandbox, loanasync.testing, loanasync.worker],
+)
+def test_public_names_are_named_by_their_package(module: object) -> None:
+    package: str = module.__name__  # type: ignore[attr-defined]
+    named = [getattr(module, name) for name in module.__all__]  # type: ignore[attr-defined]
+    places = {f"{each.__module__}.{each.__name__}" for each in named if isinstance(each, type | FunctionType)}
+    assert places
+    assert {place.rpartition(".")[0] for place in places} == {package}
+    for each in named:
+        if isinstance(each, type):
+            assert pickle.loads(pickle.dumps(each)) is each  # noqa: S301  (our own)
 
 
 def test_every_error_is_importable_from_the_package() -> None:

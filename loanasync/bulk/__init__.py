@@ -1,7 +1,10 @@
 """Approvals of many rows: `LoanClient.approve_many`, its rows, its results and their summary."""
 
+from loanasync._public import name_by_package
 from loanasync.bulk.approvals import Approvals, Progress
 from loanasync.bulk.rows import Row, RowLike, RowResult
 from loanasync.bulk.summary import Summary
 
 __all__ = ["Approvals", "Progress", "Row", "RowLike", "RowResult", "Summary"]
+
+name_by_package(globals())

@@ -38,6 +38,7 @@ personal data, because they may be the only copy: the `decision` of a `DecisionN
 can be pickled.
 """
 
+from loanasync._public import name_by_package
 from loanasync.errors.ledger import (
     DecisionNotRecordedError,
     InFlightError,
@@ -106,6 +107,4 @@ __all__ = [
     "UserNotFoundError",
 ]
 
-# Tracebacks, pickles and the documentation name each by the place where users find it.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
+name_by_package(globals())

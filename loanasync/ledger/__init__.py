@@ -1,5 +1,6 @@
 """A memory of decisions, so that no crash, redelivery or race asks twice or loses an answer."""
 
+from loanasync._public import name_by_package
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Change, Entry, Settlement, State, Subject
@@ -28,3 +29,5 @@ __all__ = [
     "resolve",
     "sweep",
 ]
+
+name_by_package(globals())

@@ -24,3 +24,6 @@ __all__ = [
     "StateFileError",
     "serve",
 ]
+
+for _name in __all__:  # by the place where users find it
+    globals()[_name].__module__ = __name__

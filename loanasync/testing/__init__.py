@@ -4,6 +4,8 @@ Nothing here needs an extra to be imported, and importing `loanasync` does not l
 a whole service over real HTTP, take `loanasync.sandbox`.
 """
 
+from loanasync._display.masking import JSON  # noqa: F401  (type hints are looked up in this namespace)
+from loanasync._public import name_by_package
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
 from loanasync.testing.ledger_suite.processes import SharedLedgerConformance
 from loanasync.testing.ledger_suite.rules import LedgerConformance
@@ -52,3 +54,5 @@ __all__ = [
     "timed_out",
     "user_data",
 ]
+
+name_by_package(globals())

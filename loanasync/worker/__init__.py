@@ -6,6 +6,7 @@ kind calls `answer` from a task of its own.
 
 from typing import TYPE_CHECKING, Any
 
+from loanasync._public import name_by_package
 from loanasync.worker.dead_letters import DeadLetter, NoQueueError
 from loanasync.worker.handler import Answer, answer
 from loanasync.worker.message import message
@@ -80,3 +81,6 @@ def register(
     from loanasync.worker.task import registered  # noqa: PLC0415  (it needs the extra)
 
     return registered(broker, client, name, redelivery, Tries(tries, base, cap))
+
+
+name_by_package(globals())
