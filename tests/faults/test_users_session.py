@@ -7,7 +7,7 @@ import pytest
 from canned import REFUSAL, approve, serving
 
 from loanasync import Refused
-from loanasync._transport.splitter import Splitter
+from loanasync._transport.aiohttp_internals import Splitter
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
 
