@@ -18,8 +18,8 @@ from loanasync._lifecycle import Waits, end
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
 from loanasync._transport.aiohttp_internals import AT_ONCE, Splitter
+from loanasync._transport.fast.compatibility import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._transport.liveness import hear_out, listener
-from loanasync._transport.parser import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
 from loanasync._transport.tested import is_tested
 from loanasync.errors import ConfigurationError, ConnectError
 

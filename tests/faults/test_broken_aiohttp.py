@@ -16,9 +16,9 @@ from canned import APPROVAL, REFUSAL, answer, approve, serving
 from rawserver import PATIENCE
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
-from loanasync._transport import parser
 from loanasync._transport.aiohttp_internals import Splitter
 from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.fast import compatibility as parser
 from loanasync._transport.fast import connection as wire
 from loanasync._transport.fast import pool as direct
 from loanasync._transport.fast.pool import Direct

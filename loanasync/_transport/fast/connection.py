@@ -11,8 +11,8 @@ from aiohttp import http
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
 from loanasync._transport.aiohttp_internals import CHUNKS_END, HEAD_ENDS, is_interim
+from loanasync._transport.fast.compatibility import has_two_lengths, new_parser
 from loanasync._transport.liveness import listener
-from loanasync._transport.parser import has_two_lengths, new_parser
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection

@@ -23,9 +23,9 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
 from loanasync._transport.aiohttp_internals import AT_ONCE
 from loanasync._transport.aiohttp_session import Transport, connecting
+from loanasync._transport.fast.compatibility import is_parser_usable
 from loanasync._transport.fast.connection import Watch, Wire, path_of
 from loanasync._transport.liveness import hear_out
-from loanasync._transport.parser import is_parser_usable
 from loanasync._transport.tested import is_tested
 
 if TYPE_CHECKING:
