@@ -131,7 +131,7 @@ class Caller:
     def kept(self) -> list[tuple[bool, bool]]:
         """The connections that wait for the next call: whether each is open, and clean."""
         lane: Any = self.client._pipeline._lanes.here()
-        if isinstance(lane.transport, direct.Direct):
+        if isinstance(lane.transport, direct.DirectTransport):
             wires = [wire for place in lane.transport._places.values() for wire in place.idle]
             return [(wire.is_open, wire._is_good) for wire in wires]
         pools = lane.transport._session.connector._conns.values()

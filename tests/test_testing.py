@@ -16,7 +16,7 @@ from loanasync import (
     testing,
 )
 from loanasync._protocol import endpoints as calls
-from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync.testing import (
     ScriptedTransport,
     Sent,
@@ -256,7 +256,7 @@ async def test_an_error_of_a_scripted_call_has_nothing_personal_in_its_frames() 
 def test_the_script_has_the_shape_of_the_transport() -> None:
     for name in ("check", "send", "aclose"):
         scripted = inspect.signature(getattr(ScriptedTransport, name))
-        assert scripted == inspect.signature(getattr(Transport, name)), name
+        assert scripted == inspect.signature(getattr(SessionTransport, name)), name
 
 
 @pytest.mark.parametrize("name", testing.__all__)

@@ -123,7 +123,7 @@ class _Body(bytes, aiohttp.Payload):
         await self.write(writer)
 
 
-class Transport:
+class SessionTransport:
     """One aiohttp session of one event loop, ours or the user's."""
 
     def __init__(self, session: aiohttp.ClientSession, *, owned: bool) -> None:

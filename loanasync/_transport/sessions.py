@@ -9,15 +9,15 @@ import aiohttp
 
 from loanasync._config import require
 from loanasync._transport import tls as certificates
-from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import pool as direct
-from loanasync._transport.fast.pool import Direct
+from loanasync._transport.fast.pool import DirectTransport
 from loanasync.errors import ConfigurationError
 
 
 def opener(
     session: aiohttp.ClientSession | None, trust: object = None, *, direct_connections: bool = True
-) -> Callable[[], Direct | Transport]:
+) -> Callable[[], DirectTransport | SessionTransport]:
     """Return a function that opens the transport of the running event loop.
 
     Args:
@@ -48,7 +48,7 @@ def _trust_of(connector: aiohttp.BaseConnector | None) -> object:
     return getattr(connector, "_ssl", not isinstance(connector, aiohttp.TCPConnector))
 
 
-def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct | Transport:
+def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> DirectTransport | SessionTransport:
     # Instrumentation puts its hooks into each session there is: this one's requests are not for them to see.
     session = aiohttp.ClientSession(
         # The pipeline limits calls, and says so.
@@ -58,14 +58,14 @@ def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct
     )
     session.trace_configs.clear()
     if direct_connections and direct.is_possible():
-        return Direct(session)
-    return Transport(session, owned=True)
+        return DirectTransport(session)
+    return SessionTransport(session, owned=True)
 
 
-def _borrow(session: aiohttp.ClientSession) -> Transport:
+def _borrow(session: aiohttp.ClientSession) -> SessionTransport:
     loop = asyncio.get_running_loop()
     if getattr(session, "_loop", loop) is not loop:
         raise ConfigurationError(
             "session", "belongs to another event loop: make one in this loop, or leave session out"
         )
-    return Transport(session, owned=False)
+    return SessionTransport(session, owned=False)

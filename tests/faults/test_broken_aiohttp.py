@@ -17,11 +17,11 @@ from rawserver import PATIENCE
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
 from loanasync._transport.aiohttp_internals import Splitter
-from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility as parser
 from loanasync._transport.fast import connection as wire
 from loanasync._transport.fast import pool as direct
-from loanasync._transport.fast.pool import Direct
+from loanasync._transport.fast.pool import DirectTransport
 from loanasync._transport.tested import TESTED_AIOHTTP, is_tested
 
 
@@ -70,7 +70,7 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
 
 async def test_error_of_one_expired_call_delays_no_other() -> None:
     loop = mock.Mock(time=mock.Mock(return_value=10.0))
-    watch = wire.Watch(loop)
+    watch = wire.Scheduler(loop)
     broken = mock.Mock(until=1.0, expire=mock.Mock(side_effect=RuntimeError))
     later = mock.Mock(until=20.0)
     watch.wires = {broken, later}
@@ -125,7 +125,7 @@ async def test_untested_aiohttp_takes_the_documented_path(
             for _ in range(2):
                 async with server.client() as client:
                     assert isinstance(await approve(client), Refused)
-                    assert type(transport_of(client)) is Transport
+                    assert type(transport_of(client)) is SessionTransport
     finally:
         direct.is_possible.cache_clear()
     said = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
@@ -153,7 +153,7 @@ def test_patch_versions_of_a_tested_minor_are_tested(version: str) -> None:
     assert is_tested(version)
 
 
-@pytest.mark.parametrize(("setting", "transport"), [(True, Direct), (False, Transport)])
+@pytest.mark.parametrize(("setting", "transport"), [(True, DirectTransport), (False, SessionTransport)])
 async def test_direct_connections_setting_chooses_the_path(setting: bool, transport: type) -> None:  # noqa: FBT001  (parametrised)
     async with serving(APPROVAL) as server, server.client(direct_connections=setting) as client:
         assert isinstance(await approve(client), Approved)

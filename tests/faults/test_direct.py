@@ -22,9 +22,9 @@ from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _log as events
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.messages import Request
-from loanasync._transport.aiohttp_session import Transport
+from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import pool as direct
-from loanasync._transport.fast.pool import Direct
+from loanasync._transport.fast.pool import DirectTransport
 
 
 def transport_of(client: LoanClient) -> Any:
@@ -34,16 +34,16 @@ def transport_of(client: LoanClient) -> Any:
 
 async def test_our_own_session_is_not_asked_to_send() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
-        with mock.patch.object(Transport, "send", side_effect=AssertionError):
+        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
             assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is Direct
+        assert type(transport_of(client)) is DirectTransport
 
 
 async def test_a_session_of_the_users_is() -> None:
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         client = server.client(session=session)
         assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is Transport
+        assert type(transport_of(client)) is SessionTransport
 
 
 def request_of(client: LoanClient, **headers: str) -> Request:
@@ -206,7 +206,7 @@ async def test_a_later_aiohttp_that_works_otherwise_is_used_as_it_is_documented(
     with mock.patch.object(direct, "is_possible", return_value=False):
         async with serving(APPROVAL) as server, server.client() as client:
             assert isinstance(await approve(client), Approved)
-            assert type(transport_of(client)) is Transport
+            assert type(transport_of(client)) is SessionTransport
 
 
 @pytest.mark.parametrize("name", ["aiohttp.client_proto", "aiohttp.connector"])

@@ -13,12 +13,12 @@ from canned import APPROVAL, REFUSAL, Canned, approve, serving
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
 from loanasync._transport.fast import connection as wiring
-from loanasync._transport.fast.connection import Watch, Wire
+from loanasync._transport.fast.connection import DirectConnection, Scheduler
 
-Asked = tuple[asyncio.Task[Any], Wire]
+Asked = tuple[asyncio.Task[Any], DirectConnection]
 
 
-def wires(client: LoanClient) -> list[Wire]:
+def wires(client: LoanClient) -> list[DirectConnection]:
     lane: Any = client._pipeline._lanes.here()
     return list(lane.transport._watch.wires)
 
@@ -50,13 +50,13 @@ async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done
     order: list[str] = []
 
     def noting(name: str) -> Any:
-        known = getattr(Wire, name)
+        known = getattr(DirectConnection, name)
 
-        def noted(self: Wire, *given: Any) -> Any:
+        def noted(self: DirectConnection, *given: Any) -> Any:
             order.append(name)
             return known(self, *given)
 
-        return mock.patch.object(Wire, name, noted)
+        return mock.patch.object(DirectConnection, name, noted)
 
     async with serving(REFUSAL) as server, server.client() as client:
         await asyncio.gather(*(approve(client) for _ in range(4)))
@@ -79,13 +79,15 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
             if server.requests == 19:
                 ticking.cancel()
 
-        def noted(wire: Wire, send: Callable[[Wire], int] = Wire.send) -> int:
+        def noted(
+            wire: DirectConnection, send: Callable[[DirectConnection], int] = DirectConnection.send
+        ) -> int:
             nonlocal size
             turns[turn] += 1
             size = send(wire)
             return size
 
-        monkeypatch.setattr(Wire, "send", noted)
+        monkeypatch.setattr(DirectConnection, "send", noted)
         await approve(client)
         turns.clear()
         monkeypatch.setattr(wiring, "_IN_A_STEP", 2 * size + 1)
@@ -98,7 +100,7 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
 
 def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
     loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
-    watch = Watch(loop)
+    watch = Scheduler(loop)
     watch.asked = 2
     bad, good = (mock.Mock(send=mock.Mock(side_effect=does)) for does in (SystemExit, [600]))
     watch.send(bad)
@@ -148,7 +150,7 @@ async def test_a_call_given_up_before_its_turn_is_not_sent_and_leaves_its_connec
     ids=["closing", "ended", "reset", "unasked"],
 )
 async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
-    happens: Callable[[Wire], None],
+    happens: Callable[[DirectConnection], None],
 ) -> None:
     async with busy(REFUSAL) as (server, client):
         call, wire = await asked(client)
@@ -159,15 +161,16 @@ async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
 
 
 async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Wire.ask
+    ask = DirectConnection.ask
 
-    def asked_and_ended(self: Wire, *given: Any) -> Any:
+    def asked_and_ended(self: DirectConnection, *given: Any) -> Any:
         answer = ask(self, *given)
         self._transport.abort()
         return answer
 
     async with busy(REFUSAL) as (server, client):
-        monkeypatch.setattr(Wire, "ask", asked_and_ended)  # the connection that waits, and then a new one
+        # Both the idle connection and the new one end.
+        monkeypatch.setattr(DirectConnection, "ask", asked_and_ended)
         with pytest.raises(ConnectError) as caught:
             await approve(client)
         assert caught.value.outcome == "not_sent"

@@ -25,7 +25,7 @@ _IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millise
 _MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
 
 
-class Watch:
+class Scheduler:
     """What all connections of a loop share: the turn in which they send, and a clock for what is late.
 
     What becomes ready in one turn of the loop is sent together in the next, so that the service is woken once
@@ -34,13 +34,13 @@ class Watch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.wires: set[Wire] = set()
+        self.wires: set[DirectConnection] = set()
         self.asked = 0  # of them, so many by a call that has not ended
-        self._ready: deque[Wire] = deque()
+        self._ready: deque[DirectConnection] = deque()
         self._rings_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def send(self, wire: "Wire") -> None:
+    def send(self, wire: "DirectConnection") -> None:
         """Let it send: at once if nobody else is under way, or with all the others."""
         if self.asked == 1:
             wire.send()
@@ -86,13 +86,15 @@ class Watch:
             self.ring(min((wire.until for wire in self.wires), default=inf))
 
 
-class Wire(asyncio.Protocol):
+class DirectConnection(asyncio.Protocol):
     """One connection. aiohttp made it, counts it and parses what comes; it is asked for one answer at a time.
 
     `until` is the time of the loop's clock at which it has waited long enough, for an answer or for a call.
     """
 
-    def __init__(self, connection: "Connection", watch: Watch, idle: "dict[Wire, None]") -> None:
+    def __init__(
+        self, connection: "Connection", watch: Scheduler, idle: "dict[DirectConnection, None]"
+    ) -> None:
         transport, handler = connection.transport, connection.protocol
         if transport is None or handler is None or transport.is_closing():
             connection.close()

@@ -22,9 +22,9 @@ from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures as replies
 from loanasync._transport.aiohttp_internals import AT_ONCE
-from loanasync._transport.aiohttp_session import Transport, connecting
+from loanasync._transport.aiohttp_session import SessionTransport, connecting
 from loanasync._transport.fast.compatibility import is_parser_usable
-from loanasync._transport.fast.connection import Watch, Wire, path_of
+from loanasync._transport.fast.connection import DirectConnection, Scheduler, path_of
 from loanasync._transport.liveness import hear_out
 from loanasync._transport.tested import is_tested
 
@@ -82,15 +82,15 @@ def _takes(function: "Callable[..., object]", *names: str) -> bool:
     return needed <= set(names) <= parameters.keys()
 
 
-class Direct:
+class DirectTransport:
     """One aiohttp session of one event loop, our own, whose connections are written to directly."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._through_session = Transport(session, owned=True)
+        self._through_session = SessionTransport(session, owned=True)
         self._loop = asyncio.get_running_loop()
-        self._watch = Watch(self._loop)
-        self._places: dict[str, _Place] = {}
+        self._watch = Scheduler(self._loop)
+        self._places: dict[str, _Origin] = {}
         self._waits = Waits()  # for connections
 
     def check(self) -> None:
@@ -141,7 +141,9 @@ class Direct:
                 return answer
             # The connection ended while it waited, and before anything had left: another will do.
 
-    async def _connected(self, place: "_Place", connect: float, until: float) -> Wire | NoResponse:
+    async def _connected(
+        self, place: "_Origin", connect: float, until: float
+    ) -> DirectConnection | NoResponse:
         """Return a new connection, or the reason why it failed."""
         try:
             return await self._connect(place, connect, until)
@@ -157,7 +159,7 @@ class Direct:
                 raise
             return replies.no_answer(given_up, never_left=True)
 
-    async def _connect(self, place: "_Place", connect: float, until: float) -> Wire:
+    async def _connect(self, place: "_Origin", connect: float, until: float) -> DirectConnection:
         connector = self._session.connector
         assert connector is not None  # noqa: S101  (the session is open)
         async with asyncio.timeout_at(until) as limit:
@@ -168,7 +170,7 @@ class Direct:
                 raise aiohttp.ConnectionTimeoutError("no connection in time") from error
             finally:
                 self._waits.discard(limit)
-        wire = Wire(connection, self._watch, place.idle)
+        wire = DirectConnection(connection, self._watch, place.idle)
         is_clean = False
         try:
             # What the server said before it was asked would be taken for the answer.
@@ -185,27 +187,29 @@ class Direct:
                 wire.abort()
         return wire
 
-    def _place(self, request: Request) -> "_Place":
+    def _place(self, request: Request) -> "_Origin":
         origin = request.url[: path_of(request.url)]
         try:
             return self._places[origin]
         except KeyError:
-            place = self._places[origin] = _Place("POST", URL(origin), loop=self._loop, session=self._session)
+            place = self._places[origin] = _Origin(
+                "POST", URL(origin), loop=self._loop, session=self._session
+            )
             return place
 
 
-class _Place(aiohttp.ClientRequest):
+class _Origin(aiohttp.ClientRequest):
     """Where connections lead to, as aiohttp wants it told, and those that wait for their next call."""
 
     @cached_property
-    def idle(self) -> dict[Wire, None]:
+    def idle(self) -> dict[DirectConnection, None]:
         return {}
 
     @cached_property
     def name(self) -> str:
         return self.url.host_port_subcomponent or ""
 
-    def take(self) -> Wire | None:
+    def take(self) -> DirectConnection | None:
         while self.idle:
             wire, _ = self.idle.popitem()  # the last: the others are closed when they are not needed
             if wire.is_at_rest:
