@@ -27,7 +27,8 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
+from loanasync._transport.fast.pool import DirectTransport
 
 __all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
 
@@ -131,9 +132,9 @@ class Caller:
     def kept(self) -> list[tuple[bool, bool]]:
         """The connections that wait for the next call: whether each is open, and clean."""
         lane: Any = self.client._pipeline._lanes.here()
-        if isinstance(lane.transport, direct.DirectTransport):
-            wires = [wire for place in lane.transport._places.values() for wire in place.idle]
-            return [(wire.is_open, wire._is_good) for wire in wires]
+        if isinstance(lane.transport, DirectTransport):
+            idle = [each for origin in lane.transport._origins.values() for each in origin.idle]
+            return [(each.is_open, each._is_good) for each in idle]
         pools = lane.transport._session.connector._conns.values()
         return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
@@ -180,7 +181,7 @@ async def _client(
         users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
         over = {"session": await stack.enter_async_context(users)}
     elif session == "own, through aiohttp":
-        stack.enter_context(mock.patch.object(direct, "is_possible", return_value=False))
+        stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
     plain = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), "remember": False}
     settings = {**plain, **over, **options}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

@@ -11,7 +11,7 @@ from builders import FISCAL_CODE, approval_request
 from canned import Canned, serving
 
 from loanasync import Decision, LoanClient, LoanError
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
 from loanasync.testing import ScriptedTransport, Step
 
 __all__ = ["SESSIONS", "Shop", "cancelled", "held_server", "request"]
@@ -63,5 +63,5 @@ async def held_server(
         if session == "users":
             options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
         elif session == "own, through aiohttp":
-            stack.enter_context(mock.patch.object(direct, "is_possible", return_value=False))
+            stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
         yield server, await stack.enter_async_context(server.client(remember=True, **options))

@@ -12,7 +12,7 @@ from rawserver import Exchange, Play, RawServer, running, until
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures as replies
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
 
 PATHS = ("direct", "own session", "user's session")
 ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}  # a reset may overtake what was sent before it
@@ -24,7 +24,7 @@ SOON = Timeout(total=20, attempt=0.6, connect=0.5)
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each way on which a request can go."""
     if request.param == "own session":
-        with mock.patch.object(direct, "is_possible", return_value=False):
+        with mock.patch.object(compatibility, "is_possible", return_value=False):
             yield request.param
     else:
         yield request.param

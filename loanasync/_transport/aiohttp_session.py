@@ -1,31 +1,20 @@
-"""Requests sent through an aiohttp session: one in, a reply or the word that none came out."""
+"""Requests sent through `ClientSession.request`, by the rules of the package `_transport`."""
 
 import asyncio
-from contextlib import suppress
 from functools import lru_cache
 from http.cookies import SimpleCookie
-from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp import http
-from aiohttp.abc import AbstractStreamWriter
 from opentelemetry import context as otel_context
 from yarl import URL
 
-from loanasync._display.masking import mask
 from loanasync._lifecycle import Waits, end
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._transport import failures as replies
-from loanasync._transport.aiohttp_internals import AT_ONCE, Splitter
-from loanasync._transport.fast.compatibility import LARGEST_FIELD, MOST_HEADERS, has_two_lengths
-from loanasync._transport.liveness import hear_out, listener
-from loanasync._transport.tested import is_tested
+from loanasync._transport import failures
+from loanasync._transport.aiohttp_internals import Body, rest_of
 from loanasync.errors import ConfigurationError, ConnectError
-
-if TYPE_CHECKING:
-    from aiohttp.http import StreamWriter
-
 
 try:  # private, and the only way to tell instrumentation of aiohttp to leave a request alone
     from opentelemetry.context import (
@@ -33,94 +22,6 @@ try:  # private, and the only way to tell instrumentation of aiohttp to leave a 
     )
 except ImportError:  # pragma: no cover  (a later API may drop it: double spans, and nothing worse)
     _HAS_ITS_SPAN = otel_context.create_key("loanasync")
-
-
-_EXPECTED = (aiohttp.ClientError, TimeoutError, OSError)
-
-
-class _Body(bytes, aiohttp.Payload):
-    """A request's body, which knows whether it left; aiohttp writes the head together with it.
-
-    It is bytes, too, for those who look at what a shop's tests catch in place of aiohttp.
-    """
-
-    _autoclose = True  # nothing to close
-
-    def __init__(self, value: bytes) -> None:
-        aiohttp.Payload.__init__(self, value)
-        self._splits = is_tested(aiohttp.__version__)
-        self.request: Request | None = None  # its `is_sent` is set here
-        self._asked_for = False
-        self._left = False
-        self._kept_back = False
-        self.protocol: object | None = None  # of the connection that aiohttp chose
-        self._splitter: Splitter | None = None
-
-    def __repr__(self) -> str:
-        return mask(self)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes; whoever asks for it builds a request."""
-        self._asked_for = True
-        return len(self._value)
-
-    @property
-    def has_left(self) -> bool:
-        """Return True if it was given to a connection."""
-        return self._left
-
-    @property
-    def never_left(self) -> bool:
-        """Whether a request was built, and nothing of it was given to a connection."""
-        return self._asked_for and not self._left
-
-    def keep_back(self) -> None:
-        """Do not leave any more."""
-        self._kept_back = True
-
-    def read(self, response: aiohttp.ClientResponse) -> None:
-        """Begin to read the response's body."""
-        if self._splitter is not None:
-            self._splitter.read(response)
-
-    def end(self, response: aiohttp.ClientResponse | None) -> None:
-        """Release the connection, or abort it if it cannot be used again."""
-        if self._splitter is not None:
-            with suppress(Exception):  # no error here may hide the response
-                self._splitter.leave()
-        if response is not None:
-            with suppress(Exception):
-                response.close()
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write it to a connection on which nothing else is under way."""
-        out = cast("StreamWriter", writer)
-        transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
-        self.protocol = out.protocol
-        has_news = listener(transport)
-        if has_news():
-            await hear_out(has_news)
-        if transport is not None and self._splits:
-            await Splitter.left(transport)
-        # What the server said before it was asked would be taken for the answer.
-        is_held = self._kept_back or (self.request is not None and self.request.is_withdrawn)
-        if is_held or getattr(out.protocol, "should_close", False):
-            if transport is not None:
-                transport.abort()
-            raise aiohttp.ClientConnectionResetError("not a clean connection")
-        if transport is not None and self._splits and isinstance(transport.get_protocol(), asyncio.Protocol):
-            self._splitter = Splitter(transport, keep=len(self._value) < AT_ONCE)
-        await out.write(self._value, drain=False)  # raises when the connection is closing, or hands all over
-        self._left = True
-        if self.request is not None:
-            self.request.is_sent = True
-        await out.drain()
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Write it; the length is its own."""
-        del content_length
-        await self.write(writer)
 
 
 class SessionTransport:
@@ -142,9 +43,13 @@ class SessionTransport:
         if self._session.closed and not self._owned:
             raise ConfigurationError("session", "is closed: keep it open for as long as calls come")
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._session.closed or self._waits.is_closed
+
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
-        if self._session.closed or self._waits.is_closed:  # between two attempts
+        if self._is_closed:  # between two attempts
             return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
         if not request.outlives_caller:
             return await self._exchange(request, connect, within)
@@ -164,21 +69,21 @@ class SessionTransport:
         """Send over a clean connection: a kept one may be closed, or have unread data."""
         until = asyncio.get_running_loop().time() + within
         while True:
-            body = _Body(request.body)
+            body = Body(request.body)
             body.request = request
-            answer = await self._exchange_once(request, body, connect, within)
+            result = await self._exchange_once(request, body, connect, within)
             within = until - asyncio.get_running_loop().time()
-            was_unusable = isinstance(answer, NoResponse) and answer.error is ConnectError and body.never_left
+            was_unusable = isinstance(result, NoResponse) and result.error is ConnectError and body.never_left
             was_kept = body.protocol is not None and body.protocol in self._kept
-            is_over = within <= 0 or request.is_withdrawn or self._waits.is_closed or self._session.closed
+            is_over = within <= 0 or request.is_withdrawn or self._is_closed
             if is_over or not (was_unusable and was_kept):
-                return answer
+                return result
 
     async def _exchange_once(
-        self, request: Request, body: _Body, connect: float, within: float
+        self, request: Request, body: Body, connect: float, within: float
     ) -> Response | NoResponse:
         response: aiohttp.ClientResponse | None = None
-        answer: Response | NoResponse | None = None
+        result: Response | NoResponse | None = None
         received = bytearray()
 
         async def read_early(
@@ -188,10 +93,10 @@ class SessionTransport:
 
             The cookies stay out of the session's jar. (A middleware of aiohttp.)
             """
-            nonlocal response, answer
+            nonlocal response, result
             response = await handler(request)
             response.cookies = SimpleCookie()
-            answer = await self._answer(response, body, received)
+            result = await self._read(response, body, received)
             return response
 
         request.is_sent = False
@@ -214,55 +119,48 @@ class SessionTransport:
                     middlewares=(read_early,),
                     timeout=connecting(connect),
                     auto_decompress=False,
-                    max_headers=MOST_HEADERS,
-                    max_line_size=LARGEST_FIELD,
-                    max_field_size=LARGEST_FIELD,
+                    max_headers=failures.MOST_HEADERS,
+                    max_line_size=failures.LARGEST_FIELD,
+                    max_field_size=failures.LARGEST_FIELD,
                 )
-                if answer is None:  # a test has replaced `ClientSession._request`
+                if result is None:  # a test has replaced `ClientSession._request`
                     response = returned
-                    answer = await self._answer(response, body, received)
-                return answer
-        except Exception as error:
-            if answer is not None:
-                replies.drop_frames(error)
-                return answer
-            if not (isinstance(error, _EXPECTED) or body.has_left):
-                raise
-            reason = asyncio.CancelledError() if self._waits.is_closed else error
+                    result = await self._read(response, body, received)
+                return result
+        except (Exception, asyncio.CancelledError) as error:
+            is_own = isinstance(error, (*failures.IO_ERRORS, asyncio.CancelledError))
+            if not (is_own or body.has_left or result is not None):
+                raise  # a hook of the user's session
             try:
+                cause = failures.cause_of(error, self._waits)
+                if result is not None:
+                    return result
                 if response is None:
-                    return replies.no_answer(reason, never_left=body.never_left)
-                received += replies.rest_of(response.content)
-                return replies.part_of_a_reply(response.status, response.headers, reason, bytes(received))
+                    return failures.no_response(cause, never_left=body.never_left)
+                received += rest_of(response.content)
+                return failures.partial_response(response.status, response.headers, cause, bytes(received))
             finally:
-                replies.drop_frames(error)
-        except asyncio.CancelledError as given_up:
-            replies.drop_frames(given_up)  # an error report with local variables would show token and answer
-            if replies.was_cancelled():
-                raise
-            return answer or replies.no_answer(given_up, never_left=body.never_left)
+                failures.drop_frames(error)
         finally:
             late.cancel()
             self._waits.discard(limit)
             body.end(response)
             otel_context.detach(instrumented)
 
-    async def _answer(
-        self, response: aiohttp.ClientResponse, body: _Body, received: bytearray
+    async def _read(
+        self, response: aiohttp.ClientResponse, body: Body, received: bytearray
     ) -> Response | NoResponse:
         """Read the body of a response into `received`, if it is the response to the request of `body`."""
         if body.never_left:  # so this is no answer to it, and may be one to somebody else
-            body.keep_back()
-            if response.connection is not None:
-                body.protocol = response.connection.protocol
+            body.withhold(response)
             return NoResponse(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
-        if has_two_lengths(response):
-            return replies.no_answer(http.HttpProcessingError(), never_left=False)
+        if failures.has_two_lengths(response):
+            return failures.no_response(http.HttpProcessingError(), never_left=False)
         body.read(response)
-        answer = await replies.read(response.status, response.headers, response.content, received)
+        result = await failures.read(response.status, response.headers, response.content, received)
         if body.protocol is not None:
             self._kept.add(body.protocol)
-        return answer
+        return result
 
     async def aclose(self) -> None:
         """End the calls in progress, and close the session if it is ours."""

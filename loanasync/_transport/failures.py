@@ -3,13 +3,14 @@
 import asyncio
 import zlib
 from collections.abc import Mapping
-from traceback import walk_tb
 
 import aiohttp
-from aiohttp.http import HttpProcessingError
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 
+from loanasync._lifecycle import Waits
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
-from loanasync._transport import tls as certificates
+from loanasync._transport import tls
+from loanasync._transport.aiohttp_internals import waited_for_pool
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,
@@ -19,6 +20,10 @@ from loanasync.errors import (
 )
 
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
+# More than aiohttp's 128 headers of 8 KiB: a status is lost when the parser refuses its head.
+MOST_HEADERS = 1000
+LARGEST_FIELD = 1 << 16  # bytes
+IO_ERRORS = (aiohttp.ClientError, OSError)  # a TimeoutError is an OSError
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 # What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
@@ -37,18 +42,18 @@ async def read(
     while not content.at_eof():
         body += await content.readany()
         if len(body) > LARGEST_BODY:
-            return reply(status, headers, bytes(body), "too large")
-    return reply(status, headers, bytes(body))
+            return decoded_response(status, headers, bytes(body), "too large")
+    return decoded_response(status, headers, bytes(body))
 
 
-def rest_of(content: aiohttp.StreamReader | None) -> bytes:
-    """Return what a reader holds of a body, also if the connection has failed since it arrived."""
-    # Public methods raise the failure instead. If aiohttp renames this one, only these last bytes are lost.
-    take = getattr(content, "_read_nowait", None)
-    return take(-1) if callable(take) else b""
+def has_two_lengths(head: RawResponseMessage | aiohttp.ClientResponse) -> bool:
+    """Return True for a repeated Content-Length, which aiohttp's parser in Python accepts (RFC 9112 §6.3)."""
+    return len(head.headers.getall("Content-Length", ())) > 1
 
 
-def reply(status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None) -> Response:
+def decoded_response(
+    status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None
+) -> Response:
     """Return a response whose body is decoded and cut to `LARGEST_BODY`.
 
     A body that cannot be decoded stays as it is.
@@ -80,10 +85,10 @@ def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
     return decoded, None if is_whole else "truncated"
 
 
-def part_of_a_reply(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Response:
+def partial_response(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Response:
     """Return a response whose body is incomplete: its status and the received part may have the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
-    return reply(status, headers, body, fault)
+    return decoded_response(status, headers, body, fault)
 
 
 def was_cancelled() -> bool:
@@ -92,21 +97,27 @@ def was_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def no_answer(error: BaseException, *, never_left: bool) -> NoResponse:
-    """Why none came, and whether the request may have arrived."""
+def cause_of(error: BaseException, waits: Waits) -> BaseException:
+    """Return the cause of an I/O error; raise `error` itself if it is the cancellation of the current task.
+
+    A transport that is closed ends its `waits` with TimeoutError: the cause is the closing.
+    """
+    if isinstance(error, asyncio.CancelledError) and was_cancelled():
+        drop_frames(error)  # an error report with local variables would show token and answer
+        raise error
+    return asyncio.CancelledError() if waits.is_closed else error
+
+
+def no_response(error: BaseException, *, never_left: bool) -> NoResponse:
+    """Return the reason for a missing response, and whether the request may have arrived."""
     no_connection = isinstance(error, _NO_CONNECTION)
-    kind: type[TransportError]
-    if isinstance(error, aiohttp.ConnectionTimeoutError) and _waited_for_pool(error):
+    never_left = never_left or no_connection
+    kind: type[TransportError] = ConnectError if never_left else ConnectionLostError
+    if isinstance(error, aiohttp.ConnectionTimeoutError) and waited_for_pool(error):
         kind = PoolTimeoutError
     elif isinstance(error, TimeoutError) and not no_connection:
         kind = ReadTimeoutError
-    else:
-        kind = ConnectError if no_connection or never_left else ConnectionLostError
-    return NoResponse(
-        error=kind,
-        cause_type=_cause_type(error),
-        is_sent=not (no_connection or never_left),
-    )
+    return NoResponse(error=kind, cause_type=_cause_type(error), is_sent=not never_left)
 
 
 def _cause_type(error: BaseException) -> str:
@@ -116,7 +127,7 @@ def _cause_type(error: BaseException) -> str:
         return aiohttp.ClientResponseError.__name__  # as a session calls it
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"{name}: {certificates.flaw(error.certificate_error)}"
+        return f"{name}: {tls.flaw(error.certificate_error)}"
     number = getattr(error, "errno", None)
     return f"{name} errno {number}" if isinstance(number, int) else name
 
@@ -126,16 +137,3 @@ def drop_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-# aiohttp has one error for two waits, for a connection and for a free slot of a pool that is full. Which one
-# it was stands in the stack that the time-out cut off. Should aiohttp rename the method, all are connections.
-_POOL = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
-
-
-def _waited_for_pool(error: BaseException | None) -> bool:
-    while error is not None:
-        if any(frame.f_code is _POOL for frame, _ in walk_tb(error.__traceback__)):
-            return True
-        error = error.__cause__
-    return False

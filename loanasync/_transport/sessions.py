@@ -1,6 +1,5 @@
-"""How an event loop gets its way to the service: over a session of the user's, or over one of our own."""
+"""Transports of one event loop: through a session of the user's, or through one of our own."""
 
-import asyncio
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -8,9 +7,10 @@ from functools import partial
 import aiohttp
 
 from loanasync._config import require
-from loanasync._transport import tls as certificates
+from loanasync._transport import tls
+from loanasync._transport.aiohttp_internals import is_of_other_loop, trust_of
 from loanasync._transport.aiohttp_session import SessionTransport
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
 from loanasync.errors import ConfigurationError
 
@@ -29,23 +29,17 @@ def opener(
         ConfigurationError: The session is none, or whom to trust is not told or told twice.
     """
     require(bool, "direct_connections", direct_connections)
-    context = certificates.trusted(trust)
+    context = tls.trusted(trust)
     if session is None:
         return partial(_open, context, direct_connections=direct_connections)
     require(aiohttp.ClientSession, "session", session)
     if context is not None:
         raise ConfigurationError("ssl", "is for our own session: give it to the connector of yours")
-    if not certificates.is_checking(_trust_of(session.connector)):
+    if not tls.is_checking(trust_of(session.connector)):
         raise ConfigurationError(
             "session", "must check certificates and host names: its connector does not, or does not say so"
         )
     return partial(_borrow, session)
-
-
-def _trust_of(connector: aiohttp.BaseConnector | None) -> object:
-    """Return what a connector trusts: True for one that does no TLS itself, False where that is not known."""
-    # The attribute is private, so a later aiohttp may rename it: such a session is refused.
-    return getattr(connector, "_ssl", not isinstance(connector, aiohttp.TCPConnector))
 
 
 def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> DirectTransport | SessionTransport:
@@ -57,14 +51,13 @@ def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct
         trust_env=False,  # costs thread hops, and may add credentials of a .netrc
     )
     session.trace_configs.clear()
-    if direct_connections and direct.is_possible():
+    if direct_connections and compatibility.is_possible():
         return DirectTransport(session)
     return SessionTransport(session, owned=True)
 
 
 def _borrow(session: aiohttp.ClientSession) -> SessionTransport:
-    loop = asyncio.get_running_loop()
-    if getattr(session, "_loop", loop) is not loop:
+    if is_of_other_loop(session):
         raise ConfigurationError(
             "session", "belongs to another event loop: make one in this loop, or leave session out"
         )

@@ -16,13 +16,11 @@ from canned import APPROVAL, REFUSAL, answer, approve, serving
 from rawserver import PATIENCE
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
-from loanasync._transport.aiohttp_internals import Splitter
+from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, Splitter, is_tested
 from loanasync._transport.aiohttp_session import SessionTransport
-from loanasync._transport.fast import compatibility as parser
+from loanasync._transport.fast import compatibility
 from loanasync._transport.fast import connection as wire
-from loanasync._transport.fast import pool as direct
 from loanasync._transport.fast.pool import DirectTransport
-from loanasync._transport.tested import TESTED_AIOHTTP, is_tested
 
 
 def transport_of(client: LoanClient) -> object:
@@ -51,7 +49,7 @@ HALF = answer(201, b'{"approved":true ,"amount":45000}')[:-3]
 async def test_aiohttp_error_on_connection_loss_ends_the_call(
     owner: type, name: str, breaks: Any, response: bytes
 ) -> None:
-    assert direct.is_possible()  # before anything is patched
+    assert compatibility.is_possible()  # before anything is patched
     seen: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     async with serving(response) as server:
@@ -70,12 +68,12 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
 
 async def test_error_of_one_expired_call_delays_no_other() -> None:
     loop = mock.Mock(time=mock.Mock(return_value=10.0))
-    watch = wire.Scheduler(loop)
-    broken = mock.Mock(until=1.0, expire=mock.Mock(side_effect=RuntimeError))
+    scheduler = wire.Scheduler(loop)
+    broken = mock.Mock(until=1.0, interrupt=mock.Mock(side_effect=RuntimeError))
     later = mock.Mock(until=20.0)
-    watch.wires = {broken, later}
+    scheduler.connections = {broken, later}
     with pytest.raises(RuntimeError):
-        watch._look()
+        scheduler._expire()
     broken.until = 30.0
     assert loop.call_at.called
 
@@ -83,10 +81,10 @@ async def test_error_of_one_expired_call_delays_no_other() -> None:
 @pytest.mark.parametrize(
     ("change", "check"),
     [
-        ({"response_with_body": False}, parser._parses_length),
-        ({"response_with_body": False}, parser._parses_chunks),
-        ({"read_until_eof": False}, parser._parses_to_eof),
-        ({"limit": 1 << 20}, parser._pauses),
+        ({"response_with_body": False}, compatibility._parses_length),
+        ({"response_with_body": False}, compatibility._parses_chunks),
+        ({"read_until_eof": False}, compatibility._parses_to_eof),
+        ({"limit": 1 << 20}, compatibility._pauses),
     ],
     ids=["length", "chunks", "eof", "pause"],
 )
@@ -117,7 +115,7 @@ async def test_untested_aiohttp_takes_the_documented_path(
     installed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    direct.is_possible.cache_clear()
+    compatibility.is_possible.cache_clear()
     is_tested.cache_clear()
     monkeypatch.setattr(aiohttp, "__version__", installed)
     try:
@@ -127,7 +125,7 @@ async def test_untested_aiohttp_takes_the_documented_path(
                     assert isinstance(await approve(client), Refused)
                     assert type(transport_of(client)) is SessionTransport
     finally:
-        direct.is_possible.cache_clear()
+        compatibility.is_possible.cache_clear()
     said = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
     assert len(said) == 1
     assert f"aiohttp {installed} was not tested" in said[0]

@@ -22,7 +22,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
 )
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
 from loanasync.ledger import MemoryLedger
 
 DRAIN = Timeout(total=0.2, attempt=0.2, connect=0.1)
@@ -42,7 +42,7 @@ async def client_of(server: RawServer, session: str, **options: Any) -> AsyncIte
             yield LoanClient(server.base_url, session=users, **fixed, **options)
         return
     is_direct = session == "own"
-    with mock.patch.object(direct, "is_possible", return_value=is_direct):
+    with mock.patch.object(compatibility, "is_possible", return_value=is_direct):
         yield LoanClient(server.base_url, ssl=trust, **fixed, **options)
 
 

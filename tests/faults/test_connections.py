@@ -21,9 +21,9 @@ from loanasync._transport.failures import LARGEST_BODY
 from loanasync._transport.fast import connection as wire
 
 
-def watch_of(client: LoanClient) -> Any:
+def scheduler_of(client: LoanClient) -> Any:
     lane: Any = client._pipeline._lanes.here()
-    return lane.transport._watch
+    return lane.transport._scheduler
 
 
 async def ended(client: LoanClient, attempt: float, order: list[float]) -> None:
@@ -41,7 +41,7 @@ async def test_each_call_ends_in_its_own_time_whichever_began_first(patience: tu
                 calls.create_task(ended(client, attempt, order))
                 await server.asked_times(number)
         assert order == sorted(patience)
-        assert not watch_of(client).wires
+        assert not scheduler_of(client).connections
 
 
 async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
@@ -58,11 +58,11 @@ async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
 async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(REFUSAL) as server, server.client() as client:
         await approve(client)
-        assert (len(server.open), len(watch_of(client).wires)) == (1, 1)
+        assert (len(server.open), len(scheduler_of(client).connections)) == (1, 1)
         monkeypatch.setattr(wire, "_KEPT", 0.01)
         await approve(client)
         await until(lambda: not server.open)
-        assert not watch_of(client).wires
+        assert not scheduler_of(client).connections
         assert isinstance(await approve(client), Refused)
         assert server.requests == 3
 
@@ -71,7 +71,7 @@ async def test_after_the_last_call_no_timer_holds_the_loop() -> None:
     async with serving(REFUSAL) as server:
         client = server.client()
         await approve(client)
-        watch = watch_of(client)
+        watch = scheduler_of(client)
         assert not watch._timer.cancelled()
         await client.aclose()
         assert watch._timer.cancelled()

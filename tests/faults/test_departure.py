@@ -24,7 +24,7 @@ from loanasync import (
     Timeout,
     TransportError,
 )
-from loanasync._transport.aiohttp_session import _Body
+from loanasync._transport.aiohttp_internals import Body
 from loanasync.ledger import MemoryLedger
 
 PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once
@@ -211,7 +211,7 @@ class Writer:
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
 async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
-    body, writer = _Body(b"x"), Writer(refuses=refuses)
+    body, writer = Body(b"x"), Writer(refuses=refuses)
     assert not body.never_left  # nobody built a request with it
     assert body.size == 1
     some: Any = writer
@@ -221,8 +221,8 @@ async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  
 
 
 async def test_what_is_kept_back_is_not_written_any_more() -> None:
-    body = _Body(b"x")
-    body.keep_back()
+    body = Body(b"x")
+    body.is_withheld = True
     assert body.size == len(body)
     assert repr(body) == "***"
     with pytest.raises(aiohttp.ClientConnectionResetError):

@@ -23,7 +23,7 @@ from loanasync import _log as events
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.messages import Request
 from loanasync._transport.aiohttp_session import SessionTransport
-from loanasync._transport.fast import pool as direct
+from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
 
 
@@ -90,7 +90,7 @@ def is_ours(frame: FrameType) -> bool:
 async def test_no_frame_shows_what_is_written_whatever_else_breaks(
     owner: type, name: str, told: type[Exception]
 ) -> None:
-    assert direct.is_possible()  # asked once, and so before the patch
+    assert compatibility.is_possible()  # asked once, and so before the patch
     async with serving(None) as server, server.client() as client:
         with (
             mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),
@@ -167,8 +167,8 @@ async def test_a_hand_on_the_public_method_is_seen_too(monkeypatch: pytest.Monke
 EARLY_HAND = """
 from aioresponses import aioresponses
 with aioresponses():
-    from loanasync._transport.fast import pool as _direct
-    print(_direct.is_possible())
+    from loanasync._transport.fast import compatibility
+    print(compatibility.is_possible())
 """
 
 
@@ -197,13 +197,13 @@ def changed(*names: str) -> Any:
 async def test_a_later_aiohttp_that_works_otherwise_is_used_as_it_is_documented(
     owner: object, name: str, now: Any
 ) -> None:
-    direct.is_possible.cache_clear()
+    compatibility.is_possible.cache_clear()
     with mock.patch.object(owner, name, now):
-        possible = direct.is_possible()
-    direct.is_possible.cache_clear()
+        possible = compatibility.is_possible()
+    compatibility.is_possible.cache_clear()
     assert not possible
-    assert direct.is_possible()
-    with mock.patch.object(direct, "is_possible", return_value=False):
+    assert compatibility.is_possible()
+    with mock.patch.object(compatibility, "is_possible", return_value=False):
         async with serving(APPROVAL) as server, server.client() as client:
             assert isinstance(await approve(client), Approved)
             assert type(transport_of(client)) is SessionTransport
@@ -214,7 +214,7 @@ def test_nor_does_one_that_has_moved_its_parts_break_anything(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    direct.is_possible.cache_clear()
-    possible = direct.is_possible()
-    direct.is_possible.cache_clear()
+    compatibility.is_possible.cache_clear()
+    possible = compatibility.is_possible()
+    compatibility.is_possible.cache_clear()
     assert not possible

@@ -163,11 +163,13 @@ async def asked_meanwhile(
 ) -> list[object]:
     """What comes of two calls that wait for their turn to be sent while the loop stands still."""
     lane: Any = client._pipeline._lanes.here()
-    lane.transport._watch.asked += 1  # as beside another call, since one that is alone is sent at once
+    lane.transport._scheduler.in_progress += (
+        1  # as beside another call, since one that is alone is sent at once
+    )
     calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
     await asyncio.sleep(0)
     meanwhile()
-    lane.transport._watch.asked -= 1
+    lane.transport._scheduler.in_progress -= 1
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
@@ -234,7 +236,7 @@ def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str)
 def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
     async def close() -> None:
         lane: Any = client._pipeline._lanes.here()
-        (wire,) = lane.transport._watch.wires
+        (wire,) = lane.transport._scheduler.connections
         wire._transport.close()
         await client.aclose()
 

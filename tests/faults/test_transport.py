@@ -32,7 +32,7 @@ from loanasync import (
     UnexpectedReplyError,
     UnexpectedStatusError,
 )
-from loanasync._transport.failures import no_answer
+from loanasync._transport.failures import no_response
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
@@ -396,5 +396,5 @@ def test_only_what_surely_stayed_here_is_not_sent(
     sent: bool,  # noqa: FBT001  (parametrised)
     cause: str,
 ) -> None:
-    told = no_answer(error, never_left=never_left)
+    told = no_response(error, never_left=never_left)
     assert (told.error, told.is_sent, told.cause_type) == (kind, sent, cause)

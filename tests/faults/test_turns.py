@@ -20,7 +20,7 @@ Asked = tuple[asyncio.Task[Any], DirectConnection]
 
 def wires(client: LoanClient) -> list[DirectConnection]:
     lane: Any = client._pipeline._lanes.here()
-    return list(lane.transport._watch.wires)
+    return list(lane.transport._scheduler.connections)
 
 
 @asynccontextmanager
@@ -60,9 +60,9 @@ async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done
 
     async with serving(REFUSAL) as server, server.client() as client:
         await asyncio.gather(*(approve(client) for _ in range(4)))
-        with noting("ask"), noting("send"):
+        with noting("exchange"), noting("send"):
             await asyncio.gather(*(approve(client) for _ in range(4)))
-        assert order == ["ask", "send", *["ask"] * 3, *["send"] * 3]
+        assert order == ["exchange", "send", *["exchange"] * 3, *["send"] * 3]
         assert (server.requests, server.most_open) == (8, 4)
 
 
@@ -100,11 +100,11 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
 
 def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
     loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
-    watch = Scheduler(loop)
-    watch.asked = 2
+    scheduler = Scheduler(loop)
+    scheduler.in_progress = 2
     bad, good = (mock.Mock(send=mock.Mock(side_effect=does)) for does in (SystemExit, [600]))
-    watch.send(bad)
-    watch.send(good)
+    scheduler.send(bad)
+    scheduler.send(good)
     loop.call_soon.assert_called_once()
     (turn, by), _ = loop.call_soon.call_args
     with pytest.raises(SystemExit):
@@ -161,16 +161,16 @@ async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
 
 
 async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = DirectConnection.ask
+    exchange = DirectConnection.exchange
 
     def asked_and_ended(self: DirectConnection, *given: Any) -> Any:
-        answer = ask(self, *given)
+        answer = exchange(self, *given)
         self._transport.abort()
         return answer
 
     async with busy(REFUSAL) as (server, client):
         # Both the idle connection and the new one end.
-        monkeypatch.setattr(DirectConnection, "ask", asked_and_ended)
+        monkeypatch.setattr(DirectConnection, "exchange", asked_and_ended)
         with pytest.raises(ConnectError) as caught:
             await approve(client)
         assert caught.value.outcome == "not_sent"

@@ -1,1 +1,1 @@
-"""Requests written directly to pooled connections."""
+"""The direct path: requests written to the connections of a session that the client opened."""
