@@ -1,7 +1,8 @@
 """The client: the four calls of the service, checked before they are sent and read exactly."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Self, cast
 
@@ -10,10 +11,7 @@ from opentelemetry.trace import TracerProvider
 
 from loanasync._config import Options, configure, from_environment, places, require
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._ledger import recorder
-from loanasync._lifecycle import made_here
-from loanasync._lifetime import Lifetime
-from loanasync._many import AsksMany
+from loanasync._lifecycle import Closing, made_here
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol import prepare
@@ -29,13 +27,17 @@ from loanasync._transport.sessions import opener
 from loanasync.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Iterable
+
     import aiohttp
 
     from loanasync._transport.tls import Trust
+    from loanasync.bulk import Approvals, Progress, RowLike
     from loanasync.ledger import DecisionLedger, LedgerPolicy
+    from loanasync.ledger.recording import Recorder
 
 
-class LoanClient(AsksMany, Lifetime):
+class LoanClient(Closing):
     """A shop's access to the service (spec §4), for as many calls at once as it likes.
 
     It can be made anywhere, also before a loop runs; sessions are opened on first use, one for each event
@@ -114,7 +116,7 @@ class LoanClient(AsksMany, Lifetime):
             forgotten=made_here() if session is None else None,
         )
         require(bool, "remember", remember)
-        self._recorder = recorder(ledger, ledger_policy)
+        self._recorder = _recorder(ledger, ledger_policy)
         # A ledger's calls share requests in any case: its entry belongs to one of them.
         self._memory = Memory(self._recorder) if remember or self._recorder is not None else None
 
@@ -289,6 +291,61 @@ class LoanClient(AsksMany, Lifetime):
         del fiscal_code, request  # personal: must not stand in a traceback
         return cast("Decision", await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown))
 
+    def approve_many(
+        self,
+        rows: "Iterable[RowLike] | AsyncIterable[RowLike]",
+        *,
+        concurrency: int = 64,
+        rate: float | None = None,
+        ordered: bool = False,
+        progress: "Progress" = None,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> "Approvals":
+        """Ask for the approval of many customers; a result for each row, whatever becomes of it.
+
+        Memory stays flat, however many rows there are: a row is taken when its call begins, and at most
+        twice `concurrency` are taken and not read, so that a slow reader stops the sending. What rows or
+        `progress` raise ends the sending; it is raised when all that was under way has been read. A
+        CancelledError, GeneratorExit, StopIteration or StopAsyncIteration is raised as a RuntimeError.
+
+        Args:
+            rows: Pairs ``(fiscal_code, ApprovalRequest)``, or a `loanasync.bulk.Row` with more; any iterable,
+                or an asynchronous one. Rows that break rules are not sent.
+            concurrency: Calls at once; more than ``max_concurrency`` of the client wait for each other.
+            rate: Calls that begin in a second, evenly spread; retries after a 500 are not counted.
+            ordered: Results in the order of the rows. One that takes long holds back those after it.
+            progress: True shows a bar (extra ``notebook``); or a function that is called with each
+                `loanasync.bulk.RowResult` as soon as its answer has come.
+            timeout: Of each call, instead of the client's.
+            retry: Of each call, instead of the client's.
+
+        Returns:
+            `loanasync.bulk.Approvals`: iterate it with ``async for``, best within ``async with``.
+
+        Raises:
+            ConfigurationError: An argument cannot work; it is named.
+
+        Example:
+            >>> async def ask_all(rows):
+            ...     async with client.approve_many(rows, concurrency=8) as results:
+            ...         return [(result.index, result.status) async for result in results]
+            >>> run(ask_all([(fiscal_code, request), ("RSSMRA", request)]))
+            [(1, 'rejected'), (0, 'approved')]
+        """
+        from loanasync.bulk import Approvals  # noqa: PLC0415  (loaded only by clients that use it)
+
+        return Approvals(
+            self.approve,
+            rows,
+            concurrency=concurrency,
+            rate=rate,
+            ordered=ordered,
+            progress=progress,
+            timeout=timeout,
+            retry=retry,
+        )
+
     async def upload_documents(
         self,
         fiscal_code: str,
@@ -388,8 +445,39 @@ class LoanClient(AsksMany, Lifetime):
         if self._memory is not None:
             await self._memory.aclose()
 
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Close the client when a web application ends, once the calls under way are through.
+
+        It goes to the application as it is: ``FastAPI(lifespan=client.lifespan)``, and so to Starlette;
+        ``Litestar(..., lifespan=[client.lifespan])``.
+
+        Args:
+            app: The application, which hands itself over; nothing is asked of it.
+
+        Example:
+            >>> async def application() -> None:
+            ...     async with client.lifespan():
+            ...         print("serving")
+            >>> run(application())
+            serving
+        """
+        del app
+        async with self:
+            yield
+
+    cleanup_ctx = lifespan  # aiohttp's name: app.cleanup_ctx.append(client.cleanup_ctx)
+
     def __repr__(self) -> str:
         if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same
             return "LoanClient(...)"
         shop = self._options.shop
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
+
+
+def _recorder(ledger: object, policy: object) -> "Recorder | None":
+    if ledger is None and policy is None:
+        return None
+    from loanasync.ledger import recording  # noqa: PLC0415  (it brings SQLite)
+
+    return recording.recorder(ledger, policy)
