@@ -30,4 +30,6 @@ def client_over(sender: Memory, *, remember: bool = True) -> LoanClient:
     """A client whose pipeline asks the sender."""
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret", remember=remember)  # noqa: S106  (made up)
     client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
+    if client._memory is not None:  # noqa: SLF001  (as above)
+        client._memory._pipeline = client._pipeline  # noqa: SLF001  (as above)
     return client

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
     from loanasync.ledger import DecisionLedger, LedgerPolicy
-    from loanasync.ledger.recording import Recorder
+    from loanasync.ledger.recorder import Recorder
 
 
 class LoanClient(Closing):
@@ -117,8 +117,9 @@ class LoanClient(Closing):
         )
         require(bool, "remember", remember)
         self._recorder = _recorder(ledger, ledger_policy)
+        has_ledger = self._recorder is not None
         # A ledger's calls share requests in any case: its entry belongs to one of them.
-        self._memory = Memory(self._recorder) if remember or self._recorder is not None else None
+        self._memory = Memory(self._pipeline, has_ledger=has_ledger) if remember or has_ledger else None
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
@@ -432,8 +433,11 @@ class LoanClient(Closing):
             options = options.changed(timeout=timeout, retry=retry)
         if self._memory is None or scope is None:
             return await self._pipeline.run(call, options.timeout, options.retry)
+        approval = None
+        if self._recorder is not None:
+            approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown)
         return await self._memory.approve(
-            self._pipeline, call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown
+            call, options.timeout, options.retry, scope, approval, repeat_unknown=repeat_unknown
         )
 
     async def aclose(self) -> None:
@@ -444,6 +448,8 @@ class LoanClient(Closing):
         await self._pipeline.aclose(self._options.timeout.total)
         if self._memory is not None:
             await self._memory.aclose()
+        if self._recorder is not None:
+            await self._recorder.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
@@ -478,6 +484,6 @@ class LoanClient(Closing):
 def _recorder(ledger: object, policy: object) -> "Recorder | None":
     if ledger is None and policy is None:
         return None
-    from loanasync.ledger import recording  # noqa: PLC0415  (it brings SQLite)
+    from loanasync.ledger.recorder import Recorder  # noqa: PLC0415  (it brings SQLite)
 
-    return recording.recorder(ledger, policy)
+    return Recorder(ledger, policy)

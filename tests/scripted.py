@@ -8,7 +8,7 @@ from builders import FISCAL_CODE, approval_request
 from loanasync import Dialect, Timeout
 from loanasync._config import configure
 from loanasync._protocol import endpoints as calls
-from loanasync._runtime.pipeline import Guard, Pipeline
+from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import RetryPolicy
 from loanasync._telemetry.spans import Telemetry
@@ -47,8 +47,11 @@ class Run:
         return computed(hold)
 
     async def approve(
-        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None, guard: Guard | None = None
+        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
     ) -> calls.Outcome:
-        shop = configure("https://loans.example.com", "shop", "token")
-        call = calls.approve(shop, Dialect.street_number(), FISCAL_CODE, approval_request())
-        return await self.pipeline.run(call, timeout or Timeout(), retry or RetryPolicy(), guard)
+        return await self.pipeline.run(approval(), timeout or Timeout(), retry or RetryPolicy())
+
+
+def approval() -> calls.Call:
+    shop = configure("https://loans.example.com", "shop", "token")
+    return calls.approve(shop, Dialect.street_number(), FISCAL_CODE, approval_request())

@@ -1,15 +1,13 @@
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 import pytest
 from builders import FISCAL_CODE
 from hypothesis import given
 from hypothesis import strategies as st
 from rawserver import PATIENCE
-from scripted import Run, Step
+from scripted import Run, Step, approval
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -28,9 +26,7 @@ from loanasync import (
     TransportError,
     UnexpectedStatusError,
 )
-from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import NoResponse
-from loanasync._runtime.pipeline import Claim
 from loanasync._runtime.retry import Quota
 from loanasync.testing import (
     ScriptedTransport,
@@ -43,8 +39,6 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
-
-Ask: TypeAlias = Callable[[Claim], Awaitable[Outcome | LoanError]]
 
 
 async def failure(run: Run, **policy: object) -> LoanError:
@@ -232,7 +226,7 @@ async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
     async def oversleep(seconds: float) -> None:
         run.clock.time += seconds + 9
 
-    run.pipeline._sleep = oversleep
+    run.pipeline.sleep = oversleep
     error = await failure(run, timeout=Timeout(total=10, attempt=9))
     assert isinstance(error, DeadlineExceededError)
     assert (error.outcome, error.attempts, len(run.transport.sent)) == ("unknown", 1, 1)
@@ -251,21 +245,17 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     assert isinstance(await run.approve(), Approved), "the place is free again"
 
 
-async def test_what_a_ledger_took_is_not_waited_for_a_place_again() -> None:
-    async def slow(_: object, ask: Ask, *, is_busy: bool) -> Outcome | LoanError:
-        assert is_busy
-        await run.clock.sleep(Timeout().total)
-        return await ask(free)
-
-    async def free() -> None:
-        """Nobody else has claimed it."""
-
+async def test_take_slot_after_the_deadline_does_not_wait() -> None:
+    """A ledger may have taken all of the call's time."""
     held = asyncio.Event()
     run = Run(held, places=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
-    async with asyncio.timeout(PATIENCE):
-        assert isinstance(await failure(run, guard=slow), PoolTimeoutError)
+    with run.pipeline.start(approval(), Timeout(), RetryPolicy()) as call:
+        assert call.has_to_wait
+        await run.clock.sleep(Timeout().total)
+        async with asyncio.timeout(PATIENCE):
+            assert isinstance(await call.take_slot(), PoolTimeoutError)
     held.set()
     assert isinstance(await first, Approved)
 

@@ -1,18 +1,14 @@
-"""Approvals in progress, and the guards of calls that join one or find its outcome remembered."""
+"""Approvals in progress: the callers that wait for one, and what is remembered of its end."""
 
 import asyncio
 import os
-from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Awaitable, Callable
+from asyncio import CancelledError
 from contextlib import suppress
-from typing import Literal, NamedTuple, TypeAlias, cast
-
-from attrs import frozen
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._results import Approved, Decision, RawResponse, Refused
-from loanasync._runtime.pipeline import Claim
+from loanasync._results import Approved, RawResponse, Refused
 from loanasync._telemetry.spans import CallRecord
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -24,7 +20,7 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 
-Ended: TypeAlias = Outcome | LoanError
+Error = TypeVar("Error", bound=Exception)
 Waiter: TypeAlias = "asyncio.Future[None]"
 
 
@@ -34,12 +30,13 @@ class Flight:
     With a ledger a separate task runs it, else the task of the first caller.
     """
 
-    __slots__ = ("_process", "call", "ended", "key", "left", "loop", "task", "waiters")
+    __slots__ = ("_process", "application", "call", "ended", "key", "left", "loop", "task", "waiters")
 
-    def __init__(self, call: Call, key: bytes, loop: AbstractEventLoop) -> None:
+    def __init__(self, call: Call, application: bytes, key: bytes) -> None:
         self.call = call
+        self.application = application
         self.key = key
-        self.loop = loop
+        self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] | None = None
         self.ended: Outcome | Exception | None = None
         self.left: Unknown | None = None  # what was remembered when the first caller left
@@ -58,7 +55,46 @@ class Flight:
         """Return True in a forked child of the process that makes the request."""
         return self._process != os.getpid()
 
-    def leave(self, waiter: Waiter) -> None:
+    async def wait(self, within: float | None = None) -> Outcome | Exception:
+        """Return the outcome once the request has ended.
+
+        Raises:
+            TimeoutError: It has not ended within that many seconds.
+        """
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        if self.ended is not None:  # in another thread, at the same time
+            wake(waiter)
+        try:
+            async with asyncio.timeout(within):
+                await waiter
+        except (TimeoutError, CancelledError):
+            self._leave(waiter)
+            raise
+        assert self.ended is not None  # noqa: S101  (it is set before anybody is woken)
+        return self.ended
+
+    async def join(
+        self, call: Call, key: bytes, within: float, record: CallRecord
+    ) -> Outcome | LoanError | None:
+        """Return the outcome for another call; None if the first caller has left before there was one."""
+        if self.key != key:
+            return PayloadMismatchError("approve", call.entry or "", "inflight")
+        try:
+            ended = await self.wait(within)
+        except TimeoutError:
+            return InFlightError("approve", call.entry or "")
+        if isinstance(ended, AbandonedError):
+            return None
+        if isinstance(ended, LoanError):
+            return anew(ended)
+        if isinstance(ended, Exception):
+            raise ended
+        if isinstance(ended, Approved | Refused):
+            record.decided(approved=ended.approved)
+        return ended
+
+    def _leave(self, waiter: Waiter) -> None:
         """Remove a caller that waits no longer."""
         if self.is_inherited():
             return
@@ -141,7 +177,7 @@ def unknown_outcome(call: Call, note: str) -> LoanError:
     return OutcomeUnknownError("approve", call.entry or "", "unknown", note)
 
 
-def anew(error: Exception) -> Exception:
+def anew(error: Error) -> Error:
     """Return a copy for each caller: one exception cannot be raised in several places."""
     if not isinstance(error, LoanError):
         return error
@@ -149,70 +185,3 @@ def anew(error: Exception) -> Exception:
     if isinstance(error, LedgerError) and isinstance(again, LedgerError):
         again.trace_id = error.trace_id
     return again
-
-
-@frozen
-class KnownGuard:
-    """Answers a call from the memory (a `Guard` of the pipeline)."""
-
-    call: Call
-    known: Decision | Unknown
-
-    async def __call__(
-        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Ended]], *, is_busy: bool
-    ) -> Ended:
-        del ask, is_busy
-        if isinstance(self.known, Unknown):
-            record.guarded("blocked")
-            return OutcomeUnknownError("approve", self.call.entry or "", *self.known)
-        record.guarded("remembered")
-        record.decided(approved=self.known.approved)
-        return self.known
-
-
-@frozen
-class JoinedGuard:
-    """Waits for a request in progress, instead of sending another (a `Guard` of the pipeline)."""
-
-    call: Call
-    key: bytes
-    flight: Flight
-    within: float
-
-    @property
-    def _entry(self) -> str:
-        return self.call.entry or ""
-
-    async def __call__(
-        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Ended]], *, is_busy: bool
-    ) -> Ended:
-        del ask, is_busy
-        record.guarded("joined")
-        flight = self.flight
-        if flight.key != self.key:
-            return PayloadMismatchError("approve", self._entry, "inflight")
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        flight.waiters.append(waiter)
-        if flight.ended is not None:  # in another thread, at the same time
-            wake(waiter)
-        try:
-            async with asyncio.timeout(self.within):
-                await waiter
-        except TimeoutError:
-            flight.leave(waiter)
-            return InFlightError("approve", self._entry)
-        except CancelledError:
-            flight.leave(waiter)
-            raise
-        ended = flight.ended
-        if isinstance(ended, AbandonedError):
-            return cast("Outcome", None)  # no outcome yet
-        if isinstance(ended, Exception):
-            again = anew(ended)
-            if isinstance(again, LoanError):
-                return again
-            raise again
-        assert ended is not None  # noqa: S101  (it is set before anybody is woken)
-        if isinstance(ended, Approved | Refused):
-            record.decided(approved=ended.approved)
-        return ended

@@ -4,13 +4,12 @@ import asyncio
 import threading
 from asyncio import CancelledError
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from secrets import token_bytes
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import orjson
 
@@ -21,10 +20,7 @@ from loanasync._results import Approved, Decision, Refused
 from loanasync._runtime.flights import (
     AbandonedError,
     Flight,
-    JoinedGuard,
-    KnownGuard,
     Unknown,
-    Waiter,
     anew,
     unknown_after,
     unknown_outcome,
@@ -33,16 +29,23 @@ from loanasync._runtime.flights import (
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import is_system_fault
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync.errors import DecisionNotRecordedError, LoanError
+from loanasync._telemetry.spans import CallRecord
+from loanasync.errors import DecisionNotRecordedError, LoanError, OutcomeUnknownError
 
 if TYPE_CHECKING:
     from loanasync._protocol.messages import NoResponse, Response
-    from loanasync.ledger.recording import Recorder
 
 
 _MOST = 10_000  # approvals
 _LONGEST = 3600.0  # seconds that an outcome is kept
 _LAST = 5.0  # seconds for what is still to be written to a ledger when a client was closed
+
+
+class Approval(Protocol):
+    """An approval with a ledger."""
+
+    async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+        """Return the decision of the ledger or of the service."""
 
 
 class Memory:
@@ -52,8 +55,9 @@ class Memory:
     this keeps only the decisions that could not be written to it.
     """
 
-    def __init__(self, recorder: "Recorder | None", *, most: int = _MOST) -> None:
-        self._recorder = recorder
+    def __init__(self, pipeline: Pipeline, *, has_ledger: bool, most: int = _MOST) -> None:
+        self._pipeline = pipeline
+        self._has_ledger = has_ledger
         self._most = most
         self._secret = token_bytes(32)
         self._flights: dict[bytes, Flight] = {}
@@ -68,125 +72,119 @@ class Memory:
 
     async def approve(
         self,
-        pipeline: Pipeline,
         call: Call,
         timeout: Timeout,
         retry: RetryPolicy,
         scope: str,
+        approval: Approval | None,
         *,
         repeat_unknown: bool,
     ) -> Outcome:
         """Return a decision: a remembered one, that of a request in progress, or the service's.
 
+        Args:
+            call: The approval.
+            timeout: How long it may take.
+            retry: When it is repeated.
+            scope: Distinguishes applications of one customer.
+            approval: Runs the call, if the client has a ledger.
+            repeat_unknown: Send the request although the outcome of an earlier one is unknown.
+
         Raises:
             LoanError: The call ended without a decision.
         """
-        guard = None
-        if self._recorder is not None:
-            guard = self._recorder.guard(call, scope, timeout.total, repeat_unknown=repeat_unknown)
+        pipeline = self._pipeline
         application, key = self._keys(call, scope)
-        loop = asyncio.get_running_loop()
         resumed: Unknown | None = None
         while True:
             with self._lock:
-                known = (
-                    self._known(key, resumed, repeat_unknown=repeat_unknown)
-                    if key in self._outcomes
-                    else None
-                )
+                known = None
+                if key in self._outcomes:
+                    known = self._known(key, resumed, repeat_unknown=repeat_unknown)
                 flight = self._flights.get(application)
                 if known is None and flight is None:
-                    flight = self._flights[application] = Flight(call, key, loop)
+                    flight = self._flights[application] = Flight(call, application, key)
                     break
             if known is not None or flight is None:
                 assert known is not None  # noqa: S101  (one of the two is there)
-                return await pipeline.run(call, timeout, retry, KnownGuard(call, known))
+                with pipeline.start(call, timeout, retry) as run:
+                    return run.end(_recalled(call, known, run.record))
             if flight.has_died():
-                self._end(application, flight, self._failure(flight, CancelledError()))
+                self._end(flight, self._failure(flight, CancelledError()))
                 continue
-            joined: Outcome | None = await pipeline.run(
-                call, timeout, retry, JoinedGuard(call, key, flight, timeout.total)
-            )
+            with pipeline.start(call, timeout, retry) as run:
+                run.record.guarded("joined")
+                joined = run.end(await flight.join(call, key, timeout.total, run.record))
             if joined is not None:
                 return joined
             # The first caller has left: this call sends the request, or retries it.
             call.fault, call.attempts, resumed = flight.call.fault, flight.call.attempts, flight.left
             timeout = pipeline.left(call, timeout)
-        if guard is not None:
-            return await self._in_task(
-                application, flight, partial(pipeline.run, call, timeout, retry, guard)
-            )
+        if approval is not None:
+            return await self._run_in_task(flight, approval, timeout, retry)
         call.after_unknown = repeat_unknown and key in self._outcomes
         call.outlives_caller = True
         try:
             ended = await pipeline.run(call, timeout, retry)
         except CancelledError:
-            self._leave(application, flight, pipeline)
+            self._leave(flight)
             raise
         except BaseException as error:
-            self._raise_unknown(application, flight, error)
+            self._raise_unknown(flight, error)
             raise
-        self._end(application, flight, ended)
+        self._end(flight, ended)
         return ended
 
-    def _raise_unknown(self, application: bytes, flight: "Flight", error: BaseException) -> None:
+    def _raise_unknown(self, flight: Flight, error: BaseException) -> None:
         """End a request with an error; raise another if that does not know of an earlier caller's 500."""
         failure = self._failure(flight, error)
-        self._end(application, flight, failure)
+        self._end(flight, failure)
         if isinstance(error, LoanError) and type(failure) is not type(error):
             try:
                 raise failure from None
             finally:
                 del failure  # or error, traceback and frame would hold each other
 
-    def _leave(self, application: bytes, flight: "Flight", pipeline: Pipeline) -> None:
+    def _leave(self, flight: Flight) -> None:
         """Go on without the caller that was cancelled: read a response that is still to come."""
         call = flight.call
         late = None if call.sending is None else call.sending.late
         if late is not None:
-            late.add_done_callback(partial(self._land, application, flight, pipeline))
+            late.add_done_callback(partial(self._land, flight))
         else:
-            self._end(application, flight, self._failure(flight, CancelledError()))
+            self._end(flight, self._failure(flight, CancelledError()))
 
     def _land(
         self,
-        application: bytes,
-        flight: "Flight",
-        pipeline: Pipeline,
+        flight: Flight,
         late: "asyncio.Future[Response | NoResponse]",
     ) -> None:
         """Remember what a late response says."""
         error = CancelledError() if late.cancelled() else late.exception()
         if error is not None:
-            self._end(application, flight, self._failure(flight, error))
+            self._end(flight, self._failure(flight, error))
             return
         answer = late.result()
         if is_system_fault(answer) and flight.waiters:
-            flight.call.fault, flight.call.sending = cast("Response", answer), None
-            self._end(application, flight, AbandonedError())  # one of them retries it
+            flight.call.fault, flight.call.sending = answer, None
+            self._end(flight, AbandonedError())  # one of them retries it
             return
         try:
-            ended = pipeline.conclude(flight.call, answer)
+            ended = self._pipeline.read(flight.call, answer, "cancelled" if is_system_fault(answer) else None)
         except Exception as unread:
-            self._end(application, flight, self._failure(flight, unread))
+            self._end(flight, self._failure(flight, unread))
             raise
         what = type(ended).__name__
         LOGGER.info("approve: the response to a call that was cancelled has come: %s", what)
-        self._end(application, flight, cast("Outcome | Exception", ended))
+        self._end(flight, cast("Outcome | Exception", ended))
 
-    async def _in_task(
-        self, application: bytes, flight: "Flight", run: Callable[[], Awaitable[Outcome]]
+    async def _run_in_task(
+        self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy
     ) -> Outcome:
         """Run a call with a ledger in a separate task, which outlives its callers and settles the entry."""
-        waiter: Waiter = asyncio.Future(loop=flight.loop)
-        flight.waiters.append(waiter)
-        flight.task = asyncio.Task(self._fly(application, flight, run), loop=flight.loop)
-        try:
-            await waiter
-        except CancelledError:
-            flight.leave(waiter)
-            raise
-        ended = flight.ended
+        run = self._fly(flight, approval, timeout, retry)
+        flight.task = asyncio.Task(run, loop=flight.loop)
+        ended = await flight.wait()
         del flight
         if isinstance(ended, AbandonedError):
             raise CancelledError  # somebody cancelled the task that ran the call, such as the end of its loop
@@ -195,7 +193,6 @@ class Memory:
                 raise anew(ended)
             finally:
                 del ended  # or error, traceback and frame would hold each other
-        assert ended is not None  # noqa: S101  (it is set before anybody is woken)
         return ended
 
     def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
@@ -224,18 +221,18 @@ class Memory:
             return None
         return outcome
 
-    async def _fly(self, application: bytes, flight: "Flight", run: Callable[[], Awaitable[Outcome]]) -> None:
+    async def _fly(self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy) -> None:
         """Run a request to its end, although its callers may leave."""
         try:
-            ended: Outcome | Exception = await run()
+            ended: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
         except (Exception, CancelledError) as error:  # noqa: BLE001  (raised where each waits for it)
             ended = self._failure(flight, error)
         except BaseException as error:
-            self._end(application, flight, self._failure(flight, error))
+            self._end(flight, self._failure(flight, error))
             raise
-        self._end(application, flight, ended)
+        self._end(flight, ended)
 
-    def _failure(self, flight: "Flight", error: BaseException) -> Exception:
+    def _failure(self, flight: Flight, error: BaseException) -> Exception:
         """Return the exception for the callers that wait."""
         call = flight.call
         if isinstance(error, LoanError):
@@ -251,12 +248,12 @@ class Memory:
             return AbandonedError()
         return unknown_outcome(call, type(error).__name__)
 
-    def _end(self, application: bytes, flight: "Flight", ended: "Outcome | Exception") -> None:
+    def _end(self, flight: Flight, ended: "Outcome | Exception") -> None:
         """Remember an outcome, and wake the callers that wait for it."""
         outcome: Decision | Unknown | None = None
         if isinstance(ended, DecisionNotRecordedError):
             outcome = ended.decision
-        elif self._recorder is None:
+        elif not self._has_ledger:
             outcome = ended if isinstance(ended, Approved | Refused) else unknown_after(ended, flight.call)
         with self._lock:
             if flight.ended is not None:  # several threads found it dead, or its first caller was collected
@@ -272,15 +269,15 @@ class Memory:
                 outcomes[flight.key] = outcome, now + _LONGEST
                 while len(outcomes) > self._most or next(iter(outcomes.values()))[1] <= now:
                     outcomes.popitem(last=False)
-            if self._flights.get(application) is flight:
-                del self._flights[application]
+            if self._flights.get(flight.application) is flight:
+                del self._flights[flight.application]
             flight.ended = ended
         if isinstance(ended, DecisionNotRecordedError):
             flight.warn_of_unread_decision()
         if flight.waiters and not flight.is_inherited():  # whose parent has that event loop
             self._wake(flight)
 
-    def _wake(self, flight: "Flight") -> None:
+    def _wake(self, flight: Flight) -> None:
         for waiter in tuple(flight.waiters):  # in other threads some may leave meanwhile
             with suppress(RuntimeError):  # its event loop was closed meanwhile
                 waiter.get_loop().call_soon_threadsafe(wake, waiter)
@@ -292,5 +289,12 @@ class Memory:
         tasks = [flight.task for flight in flights if flight.loop is here and flight.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST)
-        if self._recorder is not None:
-            await self._recorder.withdrawals.aclose(_LAST)
+
+
+def _recalled(call: Call, known: Decision | Unknown, record: CallRecord) -> Decision | LoanError:
+    if isinstance(known, Unknown):
+        record.guarded("blocked")
+        return OutcomeUnknownError("approve", call.entry or "", *known)
+    record.guarded("remembered")
+    record.decided(approved=known.approved)
+    return known

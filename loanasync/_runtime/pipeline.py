@@ -5,10 +5,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
 
-from attrs import define, evolve
+from attrs import evolve
 
 from loanasync._lifecycle import Waits
 from loanasync._protocol.endpoints import Call, Outcome
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from loanasync.errors.transport import Sent
 
 
-Claim: TypeAlias = Callable[[], Awaitable[LoanError | None]]
-
-
 class Sender(Protocol):
     """One event loop's way to the service: over aiohttp (`_transport`), or a script in a shop's tests."""
 
@@ -50,75 +47,21 @@ class Sender(Protocol):
         """Close what was opened."""
 
 
-class Guard(Protocol):
-    """What stands around a call that may be made once only, such as a ledger."""
-
-    async def __call__(
-        self, record: CallRecord, ask: Callable[[Claim], Awaitable[Outcome | LoanError]], *, is_busy: bool
-    ) -> Outcome | LoanError:
-        """Come to an outcome, asking the service or not.
-
-        Args:
-            record: What the call tells.
-            ask: Asks the service; what it is given is called when the call has its place, just before the
-                first byte, and an error that comes of it is the outcome, with nothing sent.
-            is_busy: Whether a call has to wait for its place now.
-        """
-
-
 class _Lane:
     """One event loop's transport, the slots for its calls, and the number of calls in progress."""
 
     def __init__(self, transport: Sender, slots: int | None) -> None:
         self.transport = transport
         self.waits = Waits()
-        self._slots = None if slots is None else asyncio.Semaphore(slots)
-        self._calls = 0
+        self.slots = None if slots is None else asyncio.Semaphore(slots)
+        self.calls = 0
         self._idle: asyncio.Event | None = None  # set when the last call has ended, for `close`
 
-    def __enter__(self) -> None:
-        self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._calls -= 1
-        if not self._calls and self._idle is not None:
+    def end_call(self, _: object = None) -> None:
+        """Count a call as ended."""
+        self.calls -= 1
+        if not self.calls and self._idle is not None:
             self._idle.set()
-
-    def keep_until(self, late: "asyncio.Future[Response | NoResponse]", call: Call) -> None:
-        """Count a call as in progress, and keep its slot, until its late response has come."""
-        self.__enter__()
-        late.add_done_callback(lambda _: self.release_slot(call))
-        late.add_done_callback(self.__exit__)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next call has to wait for another to end."""
-        return self._slots is not None and self._slots.locked()
-
-    async def take_slot(self, call: Call, within: float, *, has_to_wait: bool) -> bool:
-        """Take a slot for a call; if all are taken, wait at most `within` seconds."""
-        if self._slots is None:
-            call.has_slot = True
-        elif not has_to_wait:
-            call.has_slot = await self._slots.acquire()  # at once
-        else:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    call.has_slot = await self._slots.acquire()
-        return call.has_slot
-
-    def obstacle(self, call: Call) -> StoppedBy | None:
-        """Return why a call cannot make another attempt, or None if it can."""
-        if not call.has_slot:
-            return "slot"
-        return "closed" if self.waits.is_closed else None
-
-    def release_slot(self, call: Call) -> None:
-        """Give a call's slot back, if it has one."""
-        if call.has_slot:
-            call.has_slot = False
-            if self._slots is not None:
-                self._slots.release()
 
     async def wait(self, waiting: Awaitable[None]) -> None:
         """Wait, at most until the lane is closed."""
@@ -133,7 +76,7 @@ class _Lane:
     async def close(self, within: float) -> None:
         """Wait at most `within` seconds for the calls in progress, end the others, close the transport."""
         try:
-            if self._calls:
+            if self.calls:
                 self._idle = self._idle or asyncio.Event()  # it may be closed twice at once
                 async with asyncio.timeout(within):
                     await self._idle.wait()
@@ -142,14 +85,6 @@ class _Lane:
         finally:  # also when the closing itself is cancelled
             self.waits.close()
             await self.transport.aclose()
-
-
-@define
-class _Answer:
-    """The last response of a call's attempts, or the reason why none arrived."""
-
-    last: Response | NoResponse
-    stopped_by: StoppedBy | None = None
 
 
 # The event loop was blocked until the deadline: no response could be waited for.
@@ -197,107 +132,68 @@ class Pipeline:
         # No method of ours goes in: without a cycle, a forgotten client is noticed when it is dropped.
         self._lanes = PerLoop(lambda: _Lane(open_transport(), places), _Lane.close, forgotten)
         self._telemetry = telemetry
-        self._quota = quota
+        self.quota = quota
+        self.now = now
+        self.sleep = sleep
         self._places = places
-        self._now = now
-        self._sleep = sleep
         self._closed = False
 
     def left(self, call: Call, timeout: Timeout) -> Timeout:
         """Return the time limits for the rest of a call that has begun."""
-        spent = self._now() - call.started
+        spent = self.now() - call.started
         return evolve(timeout, total=max(timeout.total - spent, _LEAST))
 
     def over(
         self, open_transport: Callable[[], Sender], *, now: Callable[[], float], sleep: Sleep
     ) -> "Pipeline":
         """The same instruments, quota and places over another way to the service and another clock."""
-        return Pipeline(open_transport, self._telemetry, self._quota, self._places, now=now, sleep=sleep)
+        return Pipeline(open_transport, self._telemetry, self.quota, self._places, now=now, sleep=sleep)
 
-    async def run(
-        self, call: Call, timeout: Timeout, retry: RetryPolicy, guard: "Guard | None" = None
-    ) -> Outcome:
-        """Make a call; with a guard, only what it lets through.
+    def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
+        """Start a call: use it in a ``with`` block, and end the block with `Run.end`.
 
         Raises:
-            LoanError: Whatever the call came to, if it is not an outcome.
+            ClientClosedError: The client was closed.
+            ConfigurationError: The client's session belongs to another event loop.
         """
         if self._closed:
             raise ClientClosedError
-        started = call.started = self._now()
+        call.started = self.now()
         lane = self._lanes.here()
         lane.transport.check()
-        with lane, self._telemetry.call(call) as record:
-            call.trace_id = record.trace_id
-            if guard is None:
-                outcome = await self._outcome(call, lane, record, started, timeout, retry)
-            else:
-                ask = partial(self._outcome, call, lane, record, started, timeout, retry)
-                outcome = await guard(record, ask, is_busy=lane.is_full)
-            if isinstance(outcome, LoanError):
-                if isinstance(outcome, LedgerError):
-                    outcome.trace_id = record.trace_id
-                # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
-                # token and the URL, is its cause or context.
-                try:
-                    raise outcome
-                finally:
-                    del outcome  # or error, traceback and frame would hold each other
-            return outcome
+        return Run(self, lane, CallRecord(self._telemetry, call), call, timeout, retry)
 
-    async def _outcome(
-        self,
-        call: Call,
-        lane: _Lane,
-        record: CallRecord,
-        started: float,
-        timeout: Timeout,
-        retry: RetryPolicy,
-        claim: Claim | None = None,
+    async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+        """Make a call: take a slot, and send the request.
+
+        Raises:
+            LoanError: The call ended without an outcome.
+        """
+        with self.start(call, timeout, retry) as run:
+            try:
+                return run.end(await run.take_slot() or await run.send())
+            finally:
+                run.release_slot()
+
+    def read(
+        self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
     ) -> Outcome | LoanError:
-        operation = call.endpoint.operation
-        deadline = started + timeout.total
-        has_to_wait = lane.is_full
-        # A ledger may have taken a part of the time.
-        await lane.take_slot(call, deadline - self._now(), has_to_wait=has_to_wait)
-        try:
-            if has_to_wait:
-                record.queued(self._now() - started, None if call.has_slot else "PoolTimeoutError")
-            if not call.has_slot:
-                outcome: Sent = "unknown" if call.after_unknown or call.fault else "not_sent"
-                return PoolTimeoutError(
-                    operation, "TimeoutError", outcome, call.attempts, record.trace_id, call.entry
-                )
-            if claim is not None and (obstacle := await claim()) is not None:
-                return obstacle
-            answer = await self._answer(call, lane, record, deadline, timeout, retry)
-        finally:
-            if call.sending is None or call.sending.late is None:
-                lane.release_slot(call)
-            else:  # cancelled, and the response is still read
-                lane.keep_until(call.sending.late, call)
-        call.has_ended = True
-        if answer.stopped_by is not None:
-            record.stopped(answer.stopped_by)
-        ended = self._concluded(call, answer)
-        if isinstance(ended, Approved | Refused):
-            record.decided(approved=ended.approved)
-        return ended
+        """Return the outcome or the error that a call's last response means.
 
-    def conclude(self, call: Call, answer: Response | NoResponse) -> Outcome | LoanError:
-        """Return what a late response means, whose caller was cancelled: it is not retried."""
-        return self._concluded(call, _Answer(answer, "cancelled" if is_system_fault(answer) else None))
-
-    def _concluded(self, call: Call, answer: _Answer) -> Outcome | LoanError:
-        last, operation = answer.last, call.endpoint.operation
+        Args:
+            call: The call.
+            last: The last response, or the reason why none arrived.
+            stopped_by: What ended the attempts, if the response has status 500.
+        """
         if isinstance(last, NoResponse):
             # After a 500 the service has seen the request, whatever became of the last attempt.
             outcome: Sent = "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
+            operation = call.endpoint.operation
             return last.error(operation, last.cause_type, outcome, call.attempts, call.trace_id, call.entry)
         meta = Meta(
             last.status,
             call.attempts,
-            self._now() - call.started,
+            self.now() - call.started,
             call.trace_id,
             (),
             *_correlation(last.headers, call),
@@ -305,56 +201,9 @@ class Pipeline:
             call.after_unknown,
         )
         ended = call.read(last, meta)
-        if isinstance(ended, SystemFaultError) and answer.stopped_by is not None:
-            return evolve(ended, stopped_by=answer.stopped_by)
+        if isinstance(ended, SystemFaultError) and stopped_by is not None:
+            return evolve(ended, stopped_by=stopped_by)
         return ended
-
-    async def _answer(
-        self,
-        call: Call,
-        lane: _Lane,
-        record: CallRecord,
-        deadline: float,
-        timeout: Timeout,
-        retry: RetryPolicy,
-    ) -> _Answer:
-        def remaining() -> float:
-            return deadline - self._now()
-
-        async def attempt() -> Response | NoResponse:
-            within = min(timeout.attempt, remaining())
-            if within <= 0 or lane.waits.is_closed:
-                return _TOO_LATE if within <= 0 else _CLOSED
-            call.attempts += 1
-            with record.attempt(call.attempts) as sending:
-                request = call.sending = call.request(sending.headers)
-                answer = await lane.transport.send(request, connect=timeout.connect, within=within)
-                if isinstance(answer, Response):
-                    sending.answered(answer.status, answer.fault)
-                    return answer
-                if answer.error is ReadTimeoutError and within < timeout.attempt:
-                    answer = evolve(answer, error=DeadlineExceededError)
-                sending.unanswered(answer.cause_type)
-                return answer
-
-        # A call may go on after a 500 that another caller was waiting for, who left.
-        last = call.fault or await attempt()
-        if isinstance(last, NoResponse) or not is_system_fault(last):
-            if isinstance(last, Response):
-                self._quota.earn()
-            return _Answer(last)
-
-        async def pause(seconds: float) -> None:
-            call.sending = None
-            lane.release_slot(call)
-            await lane.wait(self._sleep(seconds))
-
-        async def again() -> Response | NoResponse | StoppedBy:
-            await lane.take_slot(call, remaining(), has_to_wait=lane.is_full)
-            return lane.obstacle(call) or await attempt()
-
-        call.fault = last
-        return _Answer(*await repeat(last, again, retry, Stop(call, retry, self._quota, remaining), pause))
 
     async def aclose(self, drain: float) -> None:
         """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""
@@ -365,3 +214,155 @@ class Pipeline:
         """`aclose` for who stands in no event loop, such as a fixture between two tests."""
         self._closed = True
         self._lanes.close_from_outside(drain)
+
+
+class Run:
+    """One call in progress: its steps, its time and its telemetry.
+
+    The steps are `take_slot`, `send` and `release_slot`. The claim of a ledger stands between the first two.
+    """
+
+    __slots__ = ("_call", "_deadline", "_lane", "_pipeline", "_retry", "_timeout", "record")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        lane: _Lane,
+        record: CallRecord,
+        call: Call,
+        timeout: Timeout,
+        retry: RetryPolicy,
+    ) -> None:
+        self._pipeline = pipeline
+        self._lane = lane
+        self._call = call
+        self._timeout = timeout
+        self._retry = retry
+        self._deadline = call.started + timeout.total
+        self.record = record
+
+    def __enter__(self) -> Self:
+        self.record.__enter__()
+        self._call.trace_id = self.record.trace_id
+        self._lane.calls += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.record.__exit__(kind, error, traceback)
+        finally:
+            self._lane.end_call()
+
+    def end(self, ended: Outcome | LoanError) -> Outcome:
+        """Return an outcome, or raise an error.
+
+        Raises:
+            LoanError: The call ended with it.
+        """
+        if isinstance(ended, LoanError):
+            if isinstance(ended, LedgerError):
+                ended.trace_id = self._call.trace_id
+            # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
+            # token and the URL, is its cause or context.
+            try:
+                raise ended
+            finally:
+                del ended  # or error, traceback and frame would hold each other
+        return ended
+
+    @property
+    def has_to_wait(self) -> bool:
+        """True if all slots are taken."""
+        slots = self._lane.slots
+        return slots is not None and slots.locked()
+
+    async def take_slot(self) -> LoanError | None:
+        """Take a slot of the concurrency limit; return an error if none became free in time."""
+        call, slots = self._call, self._lane.slots
+        if slots is None or not slots.locked():
+            call.has_slot = slots is None or await slots.acquire()  # at once
+            return None
+        await self._acquire()
+        self.record.queued(self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError")
+        if call.has_slot:
+            return None
+        outcome: Sent = "unknown" if call.after_unknown or call.fault else "not_sent"
+        return PoolTimeoutError(
+            call.endpoint.operation, "TimeoutError", outcome, call.attempts, call.trace_id, call.entry
+        )
+
+    def release_slot(self, _: object = None) -> None:
+        """Give the slot back; after a cancelled call, once the response to its request has been read."""
+        call, lane = self._call, self._lane
+        late = None if call.sending is None else call.sending.late
+        if late is not None and not late.done():
+            lane.calls += 1
+            late.add_done_callback(self.release_slot)
+            late.add_done_callback(lane.end_call)
+        elif call.has_slot:
+            call.has_slot = False
+            if lane.slots is not None:
+                lane.slots.release()
+
+    async def send(self) -> Outcome | LoanError:
+        """Send the request, repeat it after a 500, and read the last response."""
+        call, pipeline = self._call, self._pipeline
+        # A call may go on after a 500 that another caller was waiting for, who left.
+        last = call.fault or await self._attempt()
+        stopped_by = None
+        if is_system_fault(last):
+            call.fault = last
+            stop = Stop(call, self._retry, pipeline.quota, self._remaining)
+            last, stopped_by = await repeat(last, self._attempt_again, self._retry, stop, self._pause)
+        elif isinstance(last, Response):
+            pipeline.quota.earn()
+        call.has_ended = True
+        if stopped_by is not None:
+            self.record.stopped(stopped_by)
+        ended = pipeline.read(call, last, stopped_by)
+        if isinstance(ended, Approved | Refused):
+            self.record.decided(approved=ended.approved)
+        return ended
+
+    async def _attempt(self) -> Response | NoResponse:
+        call, lane, timeout = self._call, self._lane, self._timeout
+        within = min(timeout.attempt, self._remaining())
+        if within <= 0 or lane.waits.is_closed:
+            return _TOO_LATE if within <= 0 else _CLOSED
+        call.attempts += 1
+        with self.record.attempt(call.attempts) as sending:
+            request = call.sending = call.request(sending.headers)
+            answer = await lane.transport.send(request, connect=timeout.connect, within=within)
+            if isinstance(answer, Response):
+                sending.answered(answer.status, answer.fault)
+                return answer
+            if answer.error is ReadTimeoutError and within < timeout.attempt:
+                answer = evolve(answer, error=DeadlineExceededError)
+            sending.unanswered(answer.cause_type)
+            return answer
+
+    async def _pause(self, seconds: float) -> None:
+        self._call.sending = None
+        self.release_slot()
+        await self._lane.wait(self._pipeline.sleep(seconds))
+
+    async def _attempt_again(self) -> Response | NoResponse | StoppedBy:
+        await self._acquire()
+        if not self._call.has_slot:
+            return "slot"
+        return "closed" if self._lane.waits.is_closed else await self._attempt()
+
+    async def _acquire(self) -> None:
+        """Take a slot, or wait for one at most until the call's deadline."""
+        slots = self._lane.slots
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._remaining()):
+                self._call.has_slot = slots is None or await slots.acquire()
+
+    def _remaining(self) -> float:
+        return self._deadline - self._pipeline.now()

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TypeGuard
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
@@ -17,7 +18,7 @@ _PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def is_system_fault(answer: Response | NoResponse | StoppedBy | None) -> bool:
+def is_system_fault(answer: Response | NoResponse | StoppedBy | None) -> TypeGuard[Response]:
     """Return True for the one response after which a call may be repeated (spec §7)."""
     return isinstance(answer, Response) and answer.status == SYSTEM_FAULT
 

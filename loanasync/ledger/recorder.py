@@ -1,4 +1,4 @@
-"""One call with a ledger: look up, claim, send, settle, and what follows if one of these fails."""
+"""An approval with a ledger: look up, take a slot, claim, send, settle, return."""
 
 import asyncio
 import time
@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._results import Approved, Decision, Meta, Refused
-from loanasync._runtime.pipeline import Claim
+from loanasync._results import Approved, Decision, Meta, Problem, Refused
+from loanasync._runtime.pipeline import Pipeline, Run
+from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CLAIMED, CallRecord
 from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (
+    ConfigurationError,
     DecisionNotRecordedError,
     InFlightError,
+    InvalidRequestError,
     LedgerUnavailableError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.keys import Digests
+from loanasync.ledger.keys import Digests, digests_of, old_digests_of
+from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_more, spool
 from loanasync.ledger.policy import LedgerPolicy
@@ -36,52 +40,77 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ended: TypeAlias = Outcome | LoanError
-Ask: TypeAlias = Callable[[Claim], Awaitable[Ended]]
 
 _GIVE_WAY = 0.05  # seconds at most
+_LAST = 5.0  # seconds for what is still to be written when a client was closed
 _GRACE = 2  # times its patience: what a lease outlasts the call by, to be settled in time
 
 
-class LedgerGuard:
-    """Lets one call through to the service, if its key was never asked: the pipeline's guard.
+class Recorder:
+    """The ledger and the policy that a client and its light copies share.
 
-    Args:
-        ledger: The memory.
-        policy: How it is used.
-        call: The approval.
-        digests: Its digests under the secret in use, and then those under each old secret.
-        within: Seconds that the call may take.
-        repeats_unknown: Send the request although the outcome of an earlier one is unknown.
-        withdrawals: The client's claims that were given up before their request was sent.
-
-    Before the request is sent, a move of the ledger takes at most the policy's `patience`, and ends with the
-    call's own time. After that, what is still to be written takes `patience` once more: so a call takes at
-    most `within` and `patience` together.
+    Raises:
+        ConfigurationError: The ledger or the policy is of a wrong type.
     """
 
-    def __init__(
-        self,
-        ledger: DecisionLedger,
-        policy: LedgerPolicy,
-        call: Call,
-        digests: tuple[Digests, ...],
-        within: float,
-        *,
-        repeats_unknown: bool,
-        withdrawals: Withdrawals,
-    ) -> None:
-        self._ledger = ledger
-        self._policy = policy
+    def __init__(self, ledger: object, policy: object) -> None:
+        if not isinstance(ledger, DecisionLedger):
+            raise ConfigurationError("ledger", "must be a ledger, such as loanasync.ledger.SqliteLedger")
+        if policy is None:
+            policy = LedgerPolicy()
+        if not isinstance(policy, LedgerPolicy):
+            raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
+        if policy.key is None and not isinstance(ledger, MemoryLedger):
+            LOGGER.warning(_WITHOUT_KEY)
+        self.ledger = ledger
+        self.policy = policy
+        self.withdrawals = Withdrawals(ledger, policy.patience)
+
+    def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> "RecordedApproval":
+        """Return an approval that is to be run with the ledger, and set the key of its entry.
+
+        Raises:
+            InvalidRequestError: It has no order token, and the policy's scope is the order token.
+        """
+        if self.policy.scope == "order_token" and call.order_token is None:
+            message = "is required: LedgerPolicy(scope='order_token') distinguishes applications by it"
+            raise InvalidRequestError((Problem("order_token", "orderToken", message),))
+        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
+
+    async def aclose(self) -> None:
+        """Release the claims whose request was never sent; the ledger stays open."""
+        await self.withdrawals.aclose(_LAST)
+
+
+class RecordedApproval:
+    """One approval with a ledger: the request is sent only if this approval was never sent before.
+
+    Before the request is sent, a call of the ledger takes at most the policy's `patience`, and ends with the
+    approval's own time. After that, writing what is still to be written takes at most `patience` once more:
+    so an approval takes at most ``timeout.total`` and `patience` together.
+
+    Args:
+        recorder: The ledger, its policy, and the client's claims whose request was never sent.
+        call: The approval.
+        scope: Distinguishes applications of one customer.
+        repeats_unknown: Send the request although the outcome of an earlier one is unknown.
+    """
+
+    _record: CallRecord
+
+    def __init__(self, recorder: Recorder, call: Call, scope: str, *, repeats_unknown: bool) -> None:
+        self._ledger = recorder.ledger
+        self._policy = recorder.policy
+        self._withdrawals = recorder.withdrawals
         self._call = call
-        self._digests = digests
-        self._use(digests[0])
-        self._within = within
+        # Under the secret in use, and then under each old secret.
+        self._digests = (digests_of(call, self._policy, scope), *old_digests_of(call, self._policy, scope))
+        self._use(self._digests[0])
         self._repeats_unknown = repeats_unknown
-        self._withdrawals = withdrawals
+        self._began = 0.0
+        self._within = 0.0
         self._token = ""
         self._over: str | None = None
-        self._found: Entry | None = None
-        self._claimed: Entry | None = None
         self._seen: set[str] = set()  # tokens of the entries that were looked up, under any secret
 
     def _use(self, digests: Digests) -> None:
@@ -89,37 +118,56 @@ class LedgerGuard:
         self._payload = digests.payload
         self._subject = digests.subject
 
-    async def __call__(self, record: CallRecord, ask: Ask, *, is_busy: bool) -> Ended:
-        """What the ledger has; if it has nothing, what the service answers, once that is written down."""
-        self._record = record
-        self._began = time.monotonic()
-        # A call that would wait for a slot looks first: a known decision needs no slot.
-        found = await self._looked_up() if is_busy or len(self._digests) > 1 else None
-        while not isinstance(found, LoanError):
-            if found is not None and self._withdrawals.has(found):  # this client's, and never sent
-                found = await self._before(partial(self._withdrawals.release, found.token))
-                continue
-            ended = self._known(found)
-            if ended is None:
-                ended = await self._asked(ask, found)
-                if self._found is None:
-                    return ended
-                found = self._found
-            elif isinstance(ended, InFlightError) and (left := self._left()) > 0:
-                within = left + self._policy.patience
-                found = await self._reached(partial(self._ledger.wait, self._key, left), within)
-                if isinstance(found, Entry) and found.state is State.INFLIGHT:
-                    return ended
-            else:
-                return ended
-        self._record.guarded("unavailable")
-        return found
+    async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+        """Return the decision of the ledger, or that of the service once the ledger has it.
 
-    async def _looked_up(self) -> Entry | LoanError | None:
+        Raises:
+            LoanError: The approval ended without a decision.
+        """
+        with pipeline.start(self._call, timeout, retry) as run:
+            return run.end(await self._decide(run, timeout.total))
+
+    async def _decide(self, run: Run, within: float) -> Ended:
+        """Look up, take a slot, claim, send and settle."""
+        self._record = run.record
+        self._began, self._within = time.monotonic(), within
+        found: Entry | LoanError | None = None
+        # A call that would wait for a slot looks first: a known decision needs no slot.
+        if run.has_to_wait or len(self._digests) > 1:
+            found = await self._look_up()
+        while True:
+            if isinstance(found, LoanError):
+                self._record.guarded("unavailable")
+                return found
+            if found is not None and self._withdrawals.has(found):  # this client's, and never sent
+                found = await self._in_time(partial(self._withdrawals.release, found.token))
+                continue
+            known = self._known(found)
+            if isinstance(known, InFlightError) and (left := self._left()) > 0:
+                waiting = partial(self._ledger.wait, self._key, left)
+                found = await self._try(waiting, left + self._policy.patience)
+                if isinstance(found, Entry) and found.state is State.INFLIGHT:
+                    return known
+                continue
+            if known is not None:
+                return known
+            self._prepare_claim(found)
+            try:
+                if (error := await run.take_slot()) is not None:
+                    return error
+                found = await self._claim()
+                if isinstance(found, LoanError) or not found.is_claimed_by(self._token):
+                    continue
+                ended = await self._send(run)
+            finally:
+                run.release_slot()
+            return await self._settle(ended)
+
+    async def _look_up(self) -> Entry | LoanError | None:
         """Return the entry of this approval, and use its digests: a decision, or else the first entry."""
         found = None
         for digests in self._digests:
-            entry = await self._before(partial(self._ledger.get, digests.key))
+            entry = await self._in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
             if entry is None or entry.state is State.RELEASED:
@@ -135,18 +183,18 @@ class LedgerGuard:
     def _left(self) -> float:
         return self._began + self._within - time.monotonic()
 
-    async def _before(self, move: Callable[[], Awaitable[T]]) -> T | LoanError:
-        """Make a move before anything is sent: within the call's own time."""
+    async def _in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
+        """Use the ledger before the request is sent: within the call's own time."""
         left = self._left()
         if left <= 0:
             return self._unavailable(TimeoutError())
-        return await self._reached(move, min(left, self._policy.patience))
+        return await self._try(action, min(left, self._policy.patience))
 
-    async def _reached(self, move: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
-        """Return the result of a move of the ledger, or the error with which the call ends without it."""
+    async def _try(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
+        """Return the result of a call of the ledger, or the error with which the approval ends without it."""
         try:
             async with asyncio.timeout(within):
-                return await move()
+                return await action()
         except LoanError as error:  # such as that the file is none of a ledger
             return type(error)(*error.args)
         except asyncio.CancelledError as error:
@@ -160,7 +208,7 @@ class LedgerGuard:
         return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)
 
     def _known(self, entry: Entry | None) -> Ended | None:
-        """What an entry says; None when the service may be asked."""
+        """Return what an entry says; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._is_to_be_probed(entry):
             return None
         self._record.guarded("blocked")
@@ -196,65 +244,49 @@ class LedgerGuard:
             self._record.decided(approved=outcome.approved)
         return outcome
 
-    async def _asked(self, ask: Ask, over: Entry | None) -> Ended:
+    def _prepare_claim(self, over: Entry | None) -> None:
+        """Choose the token of the next claim, its key, and the unsettled claim that it takes over."""
         if over is None or over.state is State.RELEASED:
             self._use(self._digests[0])  # no entry is made under an old secret
         self._token = token_hex(16)
         self._over = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
-        self._found = self._claimed = None
-        try:
-            ended = await ask(self._take)
-        except (Exception, asyncio.CancelledError) as error:  # what became of it is not known
-            if self._claimed is not None:
-                state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
-                await self._noted(Settlement(state=state, note=type(error).__name__))
-            raise
-        return ended if self._claimed is None else await self._settled(ended)
 
-    async def _take(self) -> LoanError | None:
-        """Claim the entry, just before the first byte; an error if it is another's, or there is no ledger."""
-        lease = self._within + _GRACE * self._policy.patience
+    async def _claim(self) -> Entry | LoanError:
+        """Claim the entry just before the first byte; return it, the entry of another owner, or an error."""
+        if self._left() <= 0:
+            return self._unavailable(TimeoutError())
         claim = partial(
             self._ledger.claim,
             self._key,
             token=self._token,
             payload=self._payload,
-            lease=lease,
+            lease=self._within + _GRACE * self._policy.patience,
             over=self._over,
             subject=self._subject,
         )
-        if self._left() <= 0:
-            self._record.guarded("unavailable")
-            return self._unavailable(TimeoutError())
         other = None
         try:
-            entry = await self._before(claim)
+            entry = await self._in_time(claim)
             if not isinstance(entry, LoanError) and entry.is_claimed_by(self._token):
                 other = await self._raced()
         except asyncio.CancelledError:
             await self._withdraw()
             raise
-        if isinstance(other, LoanError):
-            entry = other
-        elif other is not None:
+        if isinstance(other, tuple):
+            digests, entry = other
             await self._withdraw()
-            self._use(other)
+            self._use(digests)
             await asyncio.sleep(_GIVE_WAY * random())  # noqa: S311  (so that both do not give way again)
-            return InFlightError(self._call.endpoint.operation, self._key)
-        if isinstance(entry, LoanError):
-            self._record.guarded("unavailable")
-            await self._withdraw()  # it may have been written all the same
             return entry
-        if not entry.is_claimed_by(self._token):
-            self._found = entry
-            return InFlightError(self._call.endpoint.operation, self._key)
-        self._claimed = entry
-        self._record.guarded(CLAIMED)
-        return None
+        if other is not None:
+            entry = other
+        if isinstance(entry, LoanError):
+            await self._withdraw()  # it may have been written all the same
+        return entry
 
-    async def _raced(self) -> Digests | LoanError | None:
-        """Return the digests under which another client has an entry that was not there before the claim.
+    async def _raced(self) -> tuple[Digests, Entry] | LoanError | None:
+        """Return another client's entry that was not there before the claim, and its digests.
 
         The other client may make its entries under an old secret of this one. Each looks under the other's
         secret after its own claim: of two that claim at the same time, one at most sends.
@@ -262,30 +294,39 @@ class LedgerGuard:
         for digests in self._digests:
             if digests.key == self._key:
                 continue
-            entry = await self._before(partial(self._ledger.get, digests.key))
+            entry = await self._in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
             is_known = entry is not None and entry.state is State.UNKNOWN and entry.token in self._seen
             if entry is not None and entry.state is not State.RELEASED and not is_known:
-                self._found = entry
                 self._seen.add(entry.token)
-                return digests
+                return digests, entry
         return None
 
-    async def _settled(self, ended: Ended) -> Ended:
+    async def _send(self, run: Run) -> Ended:
+        self._record.guarded(CLAIMED)
+        try:
+            return await run.send()
+        except (Exception, asyncio.CancelledError) as error:  # what became of it is not known
+            run.release_slot()
+            state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
+            await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
+            raise
+
+    async def _settle(self, ended: Ended) -> Ended:
         """Write the call's end to the ledger; return it, or the decision that the ledger has by now."""
         if isinstance(ended, Approved | Refused):
-            return await self._committed(ended)
+            return await self._settle_decision(ended)
         state = state_of(ended)
         try:
             settlement = kept(ended, state, self._policy)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             LOGGER.warning("a response was not kept in the ledger (%s)", type(error).__name__)
             settlement = Settlement(state=state, note=type(ended).__name__)
-        entry = await self._noted(settlement)
+        entry = await self._settle_undecided(settlement)
         is_written = entry is not None and entry.token == self._token
         if settlement.body is not None and not is_written:  # another claim may own the entry by now
-            await self._spooled(settlement)
+            await self._spool(settlement)
         return self._replayed(entry) if entry is not None and entry.state.is_decided else ended
 
     async def _withdraw(self) -> None:
@@ -297,7 +338,7 @@ class LedgerGuard:
         """Write that nothing was evaluated; if the ledger fails, go on in the background."""
         self._withdrawals.add(self._token, self._key, self._payload, settlement)
         try:
-            entry = await self._reached(lambda: self._withdrawals.release(self._token), self._policy.patience)
+            entry = await self._try(lambda: self._withdrawals.release(self._token), self._policy.patience)
         except asyncio.CancelledError:  # once more, since another caller has come and gone
             if self._call.is_abandoned:
                 self._withdrawals.go_on()
@@ -309,24 +350,28 @@ class LedgerGuard:
             return None
         return entry
 
-    def _settling(self, settlement: Settlement) -> Awaitable[Entry]:
-        return self._ledger.settle(self._key, token=self._token, payload=self._payload, settlement=settlement)
-
-    async def _noted(self, settlement: Settlement) -> Entry | None:
+    async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
         """Write down what is no decision; if that fails, the lease will run out, and it is UNKNOWN."""
         if settlement.state is State.RELEASED:
             return await self._release(settlement)
-        entry = await self._after(settlement)
+        entry = await self._write(settlement)
         if isinstance(entry, LoanError):
             LOGGER.warning("the ledger cannot be written: an entry stays in flight until its lease runs out")
             return None
         return entry
 
-    async def _after(self, settlement: Settlement) -> Entry | LoanError:
+    async def _write(self, settlement: Settlement) -> Entry | LoanError:
         """Settle the entry, also after the call's own time."""
-        return await self._reached(lambda: self._settling(settlement), self._policy.patience)
+        settle = partial(
+            self._ledger.settle,
+            self._key,
+            token=self._token,
+            payload=self._payload,
+            settlement=settlement,
+        )
+        return await self._try(settle, self._policy.patience)
 
-    async def _committed(self, decision: Decision) -> Ended:
+    async def _settle_decision(self, decision: Decision) -> Ended:
         """Return the decision once it is written to the ledger, or an error that has it."""
         state = State.APPROVED if decision.approved else State.REFUSED
         try:
@@ -334,19 +379,19 @@ class LedgerGuard:
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             return self._not_recorded(decision, None, type(error).__name__)
         try:
-            entry = await self._after(settlement)
+            entry = await self._write(settlement)
             is_kept = not isinstance(entry, LoanError) and self._is_kept(settlement, entry)
         except GeneratorExit:  # the event loop was closed: no caller is left that could get an error
-            if self._spooled_now(settlement) is None:
+            if self._spool_now(settlement) is None:
                 LOGGER.error(_IN_DANGER, self._key[:12])
             raise
         except asyncio.CancelledError as error:  # the event loop ends: it may not be written
-            return self._not_recorded(decision, self._spooled_now(settlement), type(error).__name__)
+            return self._not_recorded(decision, self._spool_now(settlement), type(error).__name__)
         except Exception as error:  # noqa: BLE001  (a ledger of the shop's own may return anything)
-            return self._not_recorded(decision, await self._spooled(settlement), type(error).__name__)
+            return self._not_recorded(decision, await self._spool(settlement), type(error).__name__)
         if is_kept:
             return decision
-        file = await self._spooled(settlement)
+        file = await self._spool(settlement)
         if not isinstance(entry, LoanError):
             return decision if file is not None else self._not_recorded(decision, None, "OSError")
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
@@ -361,16 +406,16 @@ class LedgerGuard:
             LOGGER.warning("entry %s stays %s: the service decided otherwise", self._key[:12], entry.state)
         return entry.state is settlement.state and not has_more(settlement, entry)
 
-    async def _spooled(self, settlement: Settlement) -> str | None:
+    async def _spool(self, settlement: Settlement) -> str | None:
         """Write a response to a file in a thread; return its path, or None if no folder took it."""
         try:
-            return await asyncio.to_thread(self._spooled_now, settlement)
+            return await asyncio.to_thread(self._spool_now, settlement)
         except (RuntimeError, asyncio.CancelledError):
             # No thread starts while the interpreter or the loop shuts down. After a cancellation the thread
             # may write a second file: importing both has the effect of one.
-            return self._spooled_now(settlement)
+            return self._spool_now(settlement)
 
-    def _spooled_now(self, settlement: Settlement) -> str | None:
+    def _spool_now(self, settlement: Settlement) -> str | None:
         orphan = Orphan(
             key=self._key,
             token=self._token,
@@ -395,4 +440,8 @@ _RELEASED_LATER = "the ledger cannot be written: the claim of entry %s is releas
 _SCOPE = (
     "entry %s is %s, and the same customer is requested with other data: if the service evaluates each order "
     "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
+)
+_WITHOUT_KEY = (
+    "the ledger has no key: its entries are found by the auth token, and with another token each customer "
+    "would be requested again; set LedgerPolicy(key=..., old_keys=[the present token])"
 )

@@ -120,6 +120,8 @@ class ScriptedTransport:
         client._pipeline = pipeline.over(  # noqa: SLF001  (as above)
             lambda: self, now=self.clock.now, sleep=self.clock.sleep
         )
+        if client._memory is not None:  # noqa: SLF001  (as above)
+            client._memory._pipeline = client._pipeline  # noqa: SLF001  (as above)
         return client
 
     def check(self) -> None:

@@ -290,7 +290,7 @@ async def test_a_session_that_closes_between_two_attempts_leaves_the_call_a_mayb
         async def close(_: float) -> None:
             await session.close()
 
-        client._pipeline._sleep = close
+        client._pipeline.sleep = close
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert (caught.value.outcome, caught.value.cause_type) == ("unknown", "SessionClosed")

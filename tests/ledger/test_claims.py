@@ -174,7 +174,7 @@ class TestCancelledCalls:
             await go.wait()
 
         shop = Shop(system_error(), approved())
-        shop.client._pipeline._sleep = sleep
+        shop.client._pipeline.sleep = sleep
         call = asyncio.create_task(shop.approve())
         await began.wait()
         await cancelled(call)

@@ -91,7 +91,7 @@ async def test_approve_cancelled_amid_a_retry_is_not_retried(session: str) -> No
             pausing.set()
             await forever.wait()
 
-        client._pipeline._sleep = sleep
+        client._pipeline.sleep = sleep
         call = asyncio.create_task(request(client))
         await pausing.wait()
         await cancelled(call)

@@ -21,6 +21,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
 )
+from loanasync._runtime.memory import Memory
 from loanasync.testing import Step, approved, computed, refused, system_error
 
 OTHER = "TSTXYZ00A00A000B"
@@ -33,7 +34,7 @@ class Pause:
 
     def __init__(self, shop: Shop) -> None:
         self.began, self.go = asyncio.Event(), asyncio.Event()
-        shop.client._pipeline._sleep = self._sleep
+        shop.client._pipeline.sleep = self._sleep
 
     async def _sleep(self, _: float) -> None:
         self.began.set()
@@ -165,6 +166,7 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
         named = LoanClient(address, shop_id="s", auth_token="t")
         if session == "users":
             named._pipeline = client._pipeline
+            named._memory = Memory(client._pipeline, has_ledger=False)
         call = asyncio.create_task(request(named))
         await asked.wait()
         await cancelled(call)

@@ -285,5 +285,5 @@ async def test_memory_late_response_leaves_no_task_and_no_connection_behind(sess
             assert memory is not None
             await until(lambda memory=memory: not memory._flights)  # type: ignore[misc]
         assert server.most_open == 1
-        assert client._pipeline._lanes.here()._calls == 0
+        assert client._pipeline._lanes.here().calls == 0
     assert asyncio.all_tasks() == before

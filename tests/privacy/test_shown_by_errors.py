@@ -175,8 +175,8 @@ async def test_time_and_places_that_run_out_show_no_one() -> None:
                     assert isinstance(seen.errors[-1], kind)
             held = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **seen.providers)
             lane = held._pipeline._lanes.here()
-            assert lane._slots is not None
-            await lane._slots.acquire()
+            assert lane.slots is not None
+            await lane.slots.acquire()
             seen.add(await call(held, "approve", timeout=Timeout(total=0.05)))
             assert isinstance(seen.errors[-1], PoolTimeoutError)
             await held.aclose()

@@ -24,8 +24,7 @@ from loanasync.errors import (
     UserNotFoundError,
     service,
 )
-from loanasync.ledger import Entry, State, keys
-from loanasync.ledger import recorder as guard
+from loanasync.ledger import Entry, State, keys, recorder
 from loanasync.ledger import transitions as moves
 
 __all__ = ["PLANTED", "Planted"]
@@ -174,13 +173,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "a missing connection after a 500 means that nothing was sent")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def forgets(pipeline: Any, call: Any, answer: Any) -> Any:
-        if isinstance(answer.last, NoResponse):
+    def forgets(pipeline: Any, call: Any, last: Any, stopped_by: Any) -> Any:
+        if isinstance(last, NoResponse):
             call.fault = None
-        return concluded(pipeline, call, answer)
+        return read(pipeline, call, last, stopped_by)
 
-    concluded = pipeline.Pipeline._concluded
-    patch.setattr(pipeline.Pipeline, "_concluded", forgets)
+    read = pipeline.Pipeline.read
+    patch.setattr(pipeline.Pipeline, "read", forgets)
 
 
 @planted("R4", "an error of a later request releases an unknown outcome")
@@ -297,7 +296,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once", "an unknown outcome in the ledger is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guard.LedgerGuard, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
+    approval = recorder.RecordedApproval
+    patch.setattr(approval, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
 
 
 @planted("once", "a cancelled call gives its response up")

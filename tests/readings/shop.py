@@ -13,7 +13,7 @@ from loanasync._runtime.flights import Flight
 from loanasync._runtime.memory import Memory
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.ledger.keys import key_of
-from loanasync.ledger.recording import Recorder
+from loanasync.ledger.recorder import Recorder
 from loanasync.sandbox import Readings
 from readings.service import CURRENT, Clock, Gate, Log, Service
 
@@ -105,10 +105,10 @@ class Shop:
         client = copy(_template())  # a new client would take longer than its calls
         if self.ledger is not None:
             client._recorder = Recorder(self.ledger, self.policy)
-        client._memory = Memory(client._recorder)
         client._pipeline = client._pipeline.over(
             lambda: self.service, now=self.clock.now, sleep=self.clock.sleep
         )
+        client._memory = Memory(client._pipeline, has_ledger=self.ledger is not None)
         self._clients.append(client)
 
     @property

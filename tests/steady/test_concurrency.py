@@ -203,7 +203,7 @@ async def test_closing_while_a_call_waits_for_its_second_attempt_waits_for_that_
         asleep.set()
         await awake.wait()
 
-    run.pipeline._sleep = sleep
+    run.pipeline.sleep = sleep
     call = asyncio.create_task(run.approve(retry=RetryPolicy(attempts=2)))
     await asleep.wait()
     closing = asyncio.create_task(run.pipeline.aclose(60))

@@ -23,7 +23,7 @@ def paused(shop: Shop) -> tuple[asyncio.Event, asyncio.Event]:
         began.set()
         await go.wait()
 
-    shop.client._pipeline._sleep = sleep
+    shop.client._pipeline.sleep = sleep
     return began, go
 
 
