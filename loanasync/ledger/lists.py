@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
-from loanasync.ledger.model import Entry, State
+from loanasync.ledger.model import NO_REDIRECT, Entry, State
 
 _PAGE = 500  # entries that a list reads at once, between which others have their turn
 
@@ -21,8 +21,6 @@ _CONDITIONS: Mapping[str, str] = {
     **{state: f"state = '{state}'" for state in State},
 }
 INDEXES = ("(state, key)", f"(key) WHERE {_CONDITIONS[WITHOUT_REDIRECT]}")
-
-NO_REDIRECT = "no redirect"  # the note of an approval that the service gave without a redirect
 
 # Of a part: its entries from a key on and without that key if it is the last one that was read; and the last
 # key of the page, empty after the last page.

@@ -1,8 +1,7 @@
 """The moves of the ledger on Redis or Valkey as scripts, each of which runs there as one step."""
 
-from loanasync.ledger.formats import PERSON
 from loanasync.ledger.lists import WITHOUT_REDIRECT
-from loanasync.ledger.model import HISTORY
+from loanasync.ledger.model import HISTORY, PERSON
 from loanasync.ledger.transitions import RAN_OUT
 
 # An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in

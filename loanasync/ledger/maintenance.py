@@ -5,8 +5,7 @@ from secrets import token_hex
 from attrs import evolve
 
 from loanasync._protocol.json import Malformed, decode, repeated
-from loanasync.ledger.formats import PERSON
-from loanasync.ledger.model import SERVICE, Entry, Settlement, State
+from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
 
 _LEASE = 60.0  # seconds; between the two moves nobody but a crash can come

@@ -8,9 +8,7 @@ from loanasync._lifecycle import Closing, free_after_fork
 from loanasync.ledger import polling
 from loanasync.ledger import transitions as moves
 from loanasync.ledger.lists import is_listed
-from loanasync.ledger.model import DECIDED, Entry, Settlement, State, Subject
-
-_NO_SUBJECT = Subject()
+from loanasync.ledger.model import DECIDED, NO_SUBJECT, Entry, Settlement, State, Subject
 
 
 class MemoryLedger(Closing):
@@ -43,7 +41,7 @@ class MemoryLedger(Closing):
         payload: str,
         lease: float,
         over: str | None = None,
-        subject: Subject = _NO_SUBJECT,
+        subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         with self._writing:

@@ -1,11 +1,14 @@
-"""What a ledger holds: for each approval its state, and the answer of the service once it is there."""
+"""Entries of a ledger, their parts, and the stored format that all backends share."""
 
+import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
 from attrs import field, frozen
 
 from loanasync._display.masking import mask
+from loanasync.errors import ConfigurationError
 
 
 class State(StrEnum):
@@ -39,8 +42,11 @@ class State(StrEnum):
 DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
+FORMAT = 2  # format 1 has no subject, source and history; its entries are rewritten when they change
 HISTORY = 20  # earlier states that an entry keeps
 SERVICE = "service"  # the source of a settlement that a client wrote from the service's own response
+PERSON = "person"  # the source of what a person settles
+NO_REDIRECT = "no redirect"  # the note of an approval that the service gave without a redirect
 
 Body: TypeAlias = bytes | None
 
@@ -63,6 +69,9 @@ class Subject:
     customer: str = ""
     order: str = ""
     scope: str = ""
+
+
+NO_SUBJECT = Subject()
 
 
 @frozen(kw_only=True)
@@ -192,3 +201,38 @@ class Entry:
         tone = "doubt" if self.state in UNSETTLED else tones.get(self.state, "plain")
         times = dict.fromkeys(("claimed", "changed", "expires"), html.instant)
         return html.card(f"Entry: {self.state}", tone, pairs=html.rows(self, **times))
+
+
+def check_format(number: int) -> None:
+    """Refuse an entry that a later version wrote.
+
+    Raises:
+        ConfigurationError: Its format is later than ours.
+    """
+    if not 1 <= number <= FORMAT:
+        raise ConfigurationError(
+            "ledger", "has entries of a later version of loanasync: install that version here, too"
+        )
+
+
+def source_in_format_1(state: State, body: bytes | None, fault: str | None) -> str:
+    """Return the source of an entry that format 1 stored.
+
+    A client always stored a body or a fault with a decision, so a decision without both is a person's.
+    """
+    if state is State.INFLIGHT:
+        return ""
+    return PERSON if state in DECIDED and body is None and fault is None else SERVICE
+
+
+def history_text(history: Sequence[Change]) -> str:
+    """Return a history as JSON: a list of [state, changed, note, source]."""
+    return json.dumps([[each.state, each.changed, each.note, each.source] for each in history])
+
+
+def history_from(text: str) -> tuple[Change, ...]:
+    """Read a history from its JSON."""
+    return tuple(
+        Change(state=State(state), changed=float(changed), note=note, source=source)
+        for state, changed, note, source in json.loads(text)
+    )

@@ -13,8 +13,7 @@ from secrets import token_hex
 from attrs import asdict, field, frozen
 
 from loanasync._log import LOGGER
-from loanasync.ledger.formats import FORMAT
-from loanasync.ledger.model import SERVICE, Entry, Settlement, State, Subject
+from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger.policy import default_spools
 from loanasync.ledger.protocol import DecisionLedger
 

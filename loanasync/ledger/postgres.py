@@ -11,8 +11,7 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import lists, polling
 from loanasync.ledger import transitions as moves
 from loanasync.ledger.connections import PostgresConnection, PostgresPool, source
-from loanasync.ledger.formats import check_format, history_from
-from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State, Subject, check_format, history_from
 from loanasync.ledger.remote import shown
 from loanasync.ledger.sql import Statements
 
@@ -27,7 +26,6 @@ _MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
 _NOT_NOW = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
 _ATTEMPTS = 3
-_NO_SUBJECT = Subject()
 _COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
 
 
@@ -106,7 +104,7 @@ class PostgresLedger(Closing):
         payload: str,
         lease: float,
         over: str | None = None,
-        subject: Subject = _NO_SUBJECT,
+        subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others.
 

@@ -3,9 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
-from loanasync.ledger.model import Entry, Settlement, State, Subject
-
-_NO_SUBJECT = Subject()
+from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State, Subject
 
 
 @runtime_checkable
@@ -62,7 +60,7 @@ class DecisionLedger(Protocol):
         payload: str,
         lease: float,
         over: str | None = None,
-        subject: Subject = _NO_SUBJECT,
+        subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """Claim an entry that is not there, or released; or one that is unsettled, by naming its token.
 

@@ -12,8 +12,17 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import lists, lua, polling
 from loanasync.ledger import transitions as moves
-from loanasync.ledger.formats import FORMAT, check_format, history_from, source_in_format_1
-from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.model import (
+    FORMAT,
+    NO_SUBJECT,
+    Entry,
+    Settlement,
+    State,
+    Subject,
+    check_format,
+    history_from,
+    source_in_format_1,
+)
 from loanasync.ledger.remote import CLOSING, missing, shown
 
 Argument: TypeAlias = str | bytes | float
@@ -22,7 +31,6 @@ Answer: TypeAlias = Any  # of a script: lists and bytes
 _PREFIX = "loanasync:"
 _PAGE = 500  # entries that a scan reads at once, between which others have their turn
 _FORMATS = {"1": 1, lua.VERSION: FORMAT}
-_NO_SUBJECT = Subject()
 
 
 class RedisLedger(Closing):
@@ -99,7 +107,7 @@ class RedisLedger(Closing):
         payload: str,
         lease: float,
         over: str | None = None,
-        subject: Subject = _NO_SUBJECT,
+        subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         about = (subject.customer, subject.order, subject.scope)

@@ -15,8 +15,7 @@ from loanasync.errors import (
     LoanError,
     UnexpectedReplyError,
 )
-from loanasync.ledger.lists import NO_REDIRECT
-from loanasync.ledger.model import SERVICE, Entry, Settlement, State
+from loanasync.ledger.model import NO_REDIRECT, SERVICE, Entry, Settlement, State
 from loanasync.ledger.policy import LedgerPolicy
 
 

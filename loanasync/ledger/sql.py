@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from attrs import fields, frozen
 
 from loanasync.ledger import lists
-from loanasync.ledger.formats import FORMAT, PERSON
-from loanasync.ledger.model import HISTORY, Entry
+from loanasync.ledger.model import FORMAT, HISTORY, PERSON, Entry
 from loanasync.ledger.transitions import RAN_OUT
 
 # The server's clock, as it is at this moment: not as it was when a caller's transaction began.

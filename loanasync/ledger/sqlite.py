@@ -20,14 +20,21 @@ from loanasync.ledger import lists, polling
 from loanasync.ledger import transitions as moves
 from loanasync.ledger.clock import NOW
 from loanasync.ledger.forking import FORKING
-from loanasync.ledger.formats import history_from, history_text, source_in_format_1
-from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.model import (
+    NO_SUBJECT,
+    Entry,
+    Settlement,
+    State,
+    Subject,
+    history_from,
+    history_text,
+    source_in_format_1,
+)
 from loanasync.ledger.sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[sqlite3.Connection], T]
 
-_NO_SUBJECT = Subject()
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
 
@@ -97,7 +104,7 @@ class SqliteLedger(Closing):
         payload: str,
         lease: float,
         over: str | None = None,
-        subject: Subject = _NO_SUBJECT,
+        subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         move = partial(

@@ -14,7 +14,7 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import lists
 from loanasync.ledger.clock import keep_time
 from loanasync.ledger.forking import FORKING
-from loanasync.ledger.formats import FORMAT
+from loanasync.ledger.model import FORMAT
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ from attrs import evolve
 
 from loanasync.ledger.model import (
     HISTORY,
+    NO_SUBJECT,
     SERVICE,
     UNSETTLED,
     Change,
@@ -16,7 +17,6 @@ from loanasync.ledger.model import (
 )
 
 RAN_OUT = "the lease ran out"
-_NO_SUBJECT = Subject()
 
 
 def seen(entry: Entry, now: float) -> Entry:
@@ -34,7 +34,7 @@ def claim(
     payload: str,
     lease: float,
     over: str | None,
-    subject: Subject = _NO_SUBJECT,
+    subject: Subject = NO_SUBJECT,
     now: float,
 ) -> Entry:
     """What a claim makes of an entry: the claimer's, or what it was before, as seen now.
@@ -58,7 +58,7 @@ def claim(
     if entry is None:
         return fresh
     found = seen(entry, now)
-    if subject == _NO_SUBJECT:
+    if subject == NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
     fresh = evolve(fresh, history=_longer(found))
     if found.state is State.RELEASED and found.token != token:
