@@ -1,4 +1,4 @@
-"""Settle or correct an entry with what a person found out."""
+"""Resolving, correcting and sweeping entries: the work of a person or a timer on a ledger."""
 
 from secrets import token_hex
 
@@ -7,6 +7,7 @@ from attrs import evolve
 from loanasync._protocol.json import Malformed, decode, repeated
 from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
+from loanasync.ledger.transitions import RAN_OUT
 
 _LEASE = 60.0  # seconds; between the two moves nobody but a crash can come
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
@@ -102,3 +103,30 @@ def _is_text(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+async def sweep(ledger: DecisionLedger) -> list[Entry]:
+    """Settle as UNKNOWN each claim whose lease has run out; a decision still lands after that.
+
+    Args:
+        ledger: Where they are.
+
+    Returns:
+        Those entries, as they stand now.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger, sweep
+        >>> ledger = MemoryLedger()
+        >>> _ = run(ledger.claim("k", token="t", payload="p", lease=0.0))
+        >>> [entry.state for entry in run(sweep(ledger))]
+        [<State.UNKNOWN: 'unknown'>]
+        >>> run(sweep(ledger))
+        []
+    """
+    settlement = Settlement(state=State.UNKNOWN, note=RAN_OUT)
+    # As seen only, and not written down: it changed when its lease ran out, and not when somebody said so.
+    ran_out = [entry async for entry in ledger.scan(State.UNKNOWN) if entry.changed == entry.expires]
+    return [
+        await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+        for entry in ran_out
+    ]

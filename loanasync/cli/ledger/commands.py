@@ -23,9 +23,9 @@ from loanasync.cli.ledger.resolve import OPEN, Word, note_that_is_safe, settle, 
 from loanasync.cli.rows.append import Appending
 from loanasync.ledger import Entry, State
 from loanasync.ledger.keys import key_of
+from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from
 from loanasync.ledger.policy import default_spools, spools_of_others
-from loanasync.ledger.sweeping import sweep as sweep_ledger
 
 app = typer.Typer(
     help="Look at a ledger of decisions, and settle what nobody else can.",
