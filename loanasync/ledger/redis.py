@@ -1,20 +1,22 @@
 """A ledger on Valkey or Redis: for the processes of many machines, in a server that shops mostly have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+from attrs import fields
 from orjson import loads
 
-from loanasync._lifecycle import Closing
 from loanasync._log import LOGGER
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
-from loanasync.ledger import lists, lua, polling
-from loanasync.ledger import transitions as moves
+from loanasync.ledger import transitions
+from loanasync.ledger.backend import ALL, CLOSING, PAGE, WITHOUT_REDIRECT, StoredLedger, missing, shown
 from loanasync.ledger.model import (
     FORMAT,
+    HISTORY,
     NO_SUBJECT,
+    PERSON,
     Entry,
     Settlement,
     State,
@@ -23,17 +25,14 @@ from loanasync.ledger.model import (
     history_from,
     source_in_format_1,
 )
-from loanasync.ledger.remote import CLOSING, missing, shown
 
 Argument: TypeAlias = str | bytes | float
 Answer: TypeAlias = Any  # of a script: lists and bytes
 
 _PREFIX = "loanasync:"
-_PAGE = 500  # entries that a scan reads at once, between which others have their turn
-_FORMATS = {"1": 1, lua.VERSION: FORMAT}
 
 
-class RedisLedger(Closing):
+class RedisLedger(StoredLedger):
     """Decisions on a Valkey, or a Redis from 6.2 on, for all clients that reach it.
 
     Each move is one script there, and its clock is the one that leases go by. Entries never expire. What it
@@ -74,6 +73,7 @@ class RedisLedger(Closing):
         self._url = url
         self._prefix = prefix
         self._sets = [f"{prefix}entries", f"{prefix}index"]
+        self._entry = f"{prefix}entry:"
         self._connections = connections
         self._durable = durable
         self._servers = PerLoop(self._server, _close)
@@ -82,20 +82,18 @@ class RedisLedger(Closing):
         return _Server(self._url, self._connections, is_checked=not self._durable)
 
     async def _move(self, script: str, key: str, *arguments: Argument) -> Entry:
-        names = [*self._sets, f"{self._prefix}entry:{key}"]
+        names = [*self._sets, self._entry + key]
         return cast("Entry", _entry(key, *await self._run(script, names, key, *arguments)))
 
     async def _run(self, script: str, names: list[str], *arguments: Argument) -> Answer:
         """Run a script, once the entries are of this format."""
         server = self._servers.here()
-        while (answer := await server.run(script, names, arguments)) == lua.OLD.encode():
-            while changed := await server.run(
-                lua.MIGRATE, self._sets, [f"{self._prefix}entry:", _PAGE, self._prefix]
-            ):
-                if changed == lua.FOREIGN.encode():
+        while (answer := await server.run(script, names, arguments)) == _OLD.encode():
+            while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE, self._prefix]):
+                if changed == _FOREIGN.encode():
                     told = f"finds data of something else under {self._sets[0]}: name another prefix"
                     raise ConfigurationError("ledger", told)
-        if answer == lua.LATER.encode():
+        if answer == _LATER.encode():
             check_format(FORMAT + 1)
         return answer
 
@@ -111,7 +109,7 @@ class RedisLedger(Closing):
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         about = (subject.customer, subject.order, subject.scope)
-        return await self._move(lua.CLAIM, key, self._prefix, token, payload, lease, over or "", *about)
+        return await self._move(_CLAIM, key, self._prefix, token, payload, lease, over or "", *about)
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
@@ -119,29 +117,19 @@ class RedisLedger(Closing):
         """Write down what became of a claim."""
         response = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
         there = [part for name, value in response.items() if value is not None for part in (name, value)]
-        corrects = moves.correcting(token, settlement, over) or ""
+        corrects = transitions.correcting(token, settlement, over) or ""
         became = (settlement.state, settlement.note, settlement.source, corrects)
-        return await self._move(lua.SETTLE, key, self._prefix, token, payload, *became, *there)
+        return await self._move(_SETTLE, key, self._prefix, token, payload, *became, *there)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        name = f"{self._prefix}entry:{key}"
-        return _entry(key, *await self._servers.here().run(lua.LOOK, [name], []))
-
-    async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
-        return await polling.wait(self.get, key, within)
-
-    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are."""
-        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
+        return _entry(key, *await self._servers.here().run(_LOOK, [self._entry + key], []))
 
     async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        names = self._sets[1] if part == lists.ALL else f"{self._prefix}state:{part}"
+        names = self._sets[1] if part == ALL else f"{self._prefix}state:{part}"
         begin = f"({last}" if last else f"[{first}"
-        page = await self._run(lua.PAGE, [*self._sets, names], f"{self._prefix}entry:", begin, str(_PAGE))
-        entries = [_entry(name.decode(), *told) for name, told in page]
-        return page[-1][0].decode() if page else "", [entry for entry in entries if entry is not None]
+        page = await self._run(_LIST, [*self._sets, names], self._entry, begin, str(PAGE))
+        return page[-1][0].decode() if page else "", _entries(page)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
@@ -149,23 +137,21 @@ class RedisLedger(Closing):
         sets = [f"{self._prefix}{name}:{digest}" for name, digest in sought.items() if digest]
         if not sets:
             return []
-        found = await self._run(lua.FIND, [*self._sets, *sets], f"{self._prefix}entry:")
-        entries = [_entry(name.decode(), *told) for name, told in found]
-        return moves.by_age(entry for entry in entries if entry is not None)
+        return transitions.by_age(_entries(await self._run(_FIND, [*self._sets, *sets], self._entry)))
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
         after, gone = "-", 0
         while True:
-            page = [f"{self._prefix}entry:", after, str(_PAGE)]
-            last, more = await self._run(lua.PURGE, self._sets, *page, self._prefix, older_than)
+            page = [self._entry, after, str(PAGE)]
+            last, more = await self._run(_PURGE, self._sets, *page, self._prefix, older_than)
             if last is None:
                 return gone
             after, gone = f"({last.decode()}", gone + more
 
     async def exists(self) -> bool:
         """Return True if something was written with this prefix. Create nothing."""
-        return bool(await self._servers.here().run(lua.EXISTS, self._sets[:1], []))
+        return bool(await self._servers.here().run(_EXISTS, self._sets[:1], []))
 
     async def aclose(self) -> None:
         """Let go of all connections; a later call opens them anew."""
@@ -246,32 +232,327 @@ async def _close(server: _Server, within: float) -> None:
     await server.client.aclose()
 
 
+def _entries(found: Answer) -> list[Entry]:
+    """Return the entries of a list of names and entries."""
+    entries = [_entry(name.decode(), *told) for name, told in found]
+    return [entry for entry in entries if entry is not None]
+
+
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     """An entry as seen at a time of the server's; None if there is none."""
-    stamp, version, *fields = loads(text)
+    stamp, version, *told = loads(text)
     if not version:
         return None
     check_format(_FORMATS.get(version, FORMAT + 1))
-    state, token, payload, claimed, changed, expires, takeovers, note, status, fault, *later = fields
-    customer, order, scope, source, history = later  # format 1 has none of these
-    fault = None if fault is False else fault
-    entry = Entry(
-        key=key,
-        state=State(state),
-        token=token,
-        payload=payload,
-        claimed=float(claimed),
-        changed=float(changed),
-        expires=float(expires),
-        takeovers=int(takeovers),
-        note=note,
-        status=int(status) if status else None,
-        body=body,
-        fault=fault,
-        customer=customer or "",
-        order=order or "",
-        scope=scope or "",
-        source=source_in_format_1(State(state), body, fault) if source is False else source,
-        history=history_from(history) if history else (),
-    )
-    return moves.seen(entry, float(stamp))
+    # Format 1 has fewer fields, and no field stands for None.
+    values = {name: value for name, value in zip(_FIELDS, told, strict=True) if value is not False}
+    values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
+    values.setdefault("source", source_in_format_1(values["state"], body, values.get("fault")))
+    return transitions.seen(Entry(key=key, body=body, **values), float(stamp))
+
+
+# An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
+# pages; the names of the entries in each state are in one more, and so are those of the approvals that may
+# lack a redirect. The names of a customer's entries and of an order's entries are in sets.
+#
+# A server without memory refuses the first command that writes, if the command can need memory (HDEL cannot):
+# so such a command comes first, and a script writes all or nothing.
+#
+# In format 1 the index was called "entries", and entries carried the version "1". Now "entries" is a string
+# that names the format: so each script of an older client that changes or lists entries fails (WRONGTYPE) and
+# nothing is sent. Entries carry a version that an older client cannot read as a number.
+#
+# The first clients of format 2 kept no sets of states. A client that does not keep them must not change
+# entries: so the string that names the format is another one.
+_VERSION = "2.0"
+_LISTED, _UNLISTED = "2.1", "2.0"  # the format of the index, with and without sets of states
+_OLD, _LATER, _FOREIGN = "old", "later", "foreign"  # what a script returns instead of entries
+_FORMATS = {"1": 1, _VERSION: FORMAT}
+
+_FIELDS = [each.name for each in fields(Entry) if each.name not in ("key", "body")]
+_NAMES = ", ".join(f"'{each}'" for each in _FIELDS)
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    "state": State,
+    "claimed": float,
+    "changed": float,
+    "expires": float,
+    "takeovers": int,
+    "status": int,
+    "history": history_from,
+}
+
+# By the server's clock, the same for all, whatever they believe what time it is. An entry is told as one
+# text, since a client reads one faster than a dozen; and its body, which may be any bytes.
+_BEGIN = f"""
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local stamp = string.format('%.6f', now)
+local function told(entry)
+  local fields = redis.call('HMGET', entry, 'version', {_NAMES})
+  return {{cjson.encode({{stamp, unpack(fields)}}), redis.call('HGET', entry, 'body')}}
+end
+-- Moves a name from the sets of one state to those of another.
+local function list(sets, name, entry, from, to)
+  if from and from ~= to then
+    redis.call('ZREM', sets .. 'state:' .. from, name)
+  end
+  redis.call('ZADD', sets .. 'state:' .. to, 0, name)
+  local note = redis.call('HGET', entry, 'note')
+  if to == 'approved' and (note and note ~= '' or redis.call('HEXISTS', entry, 'body') == 0) then
+    redis.call('ZADD', sets .. 'state:{WITHOUT_REDIRECT}', 0, name)
+  elseif from == 'approved' then
+    redis.call('ZREM', sets .. 'state:{WITHOUT_REDIRECT}', name)
+  end
+end
+local function known(version)
+  return version == '1' or version == '{_VERSION}'
+end
+-- The source of an entry; format 1 stored none, and a decision without a response was a person's.
+local function source_of(entry, state)
+  local source = redis.call('HGET', entry, 'source')
+  if source then
+    return source
+  end
+  if state == 'inflight' then
+    return ''
+  end
+  if (state == 'approved' or state == 'refused') and redis.call('HEXISTS', entry, 'body') == 0
+    and redis.call('HEXISTS', entry, 'fault') == 0 then
+    return '{PERSON}'
+  end
+  return 'service'
+end
+-- Adds the state that an entry leaves to its history.
+local function leave(entry, state, changed, note, source)
+  local text = redis.call('HGET', entry, 'history')
+  local history = text and cjson.decode(text) or {{}}
+  history[#history + 1] = {{state, changed, note or '', source}}
+  while #history > {HISTORY} do
+    table.remove(history, 1)
+  end
+  redis.call('HSET', entry, 'history', cjson.encode(history))
+end
+"""
+
+# KEYS: names in format 1, index. Ends the script where an older or a later client has the index, and where
+# the sets of states do not have all names yet.
+_FORMAT = f"""
+local format = redis.pcall('GET', KEYS[1])
+if type(format) == 'table' or format == '{_UNLISTED}' then
+  return '{_OLD}'
+end
+if format and format ~= '{_LISTED}' then
+  return '{_LATER}'
+end
+if redis.call('EXISTS', KEYS[2] .. ':unlisted') == 1 then
+  return '{_OLD}'
+end
+"""
+_MARK = f"""
+if not format then
+  redis.call('SET', KEYS[1], '{_LISTED}')
+end
+"""
+
+# KEYS: names in format 1, index. ARGV: prefix of an entry, number of entries, prefix of the sets. Brings that
+# many entries to this format. With the last of them it closes the index to older clients, or with the first
+# if these are of format 2. Returns the number of entries that it changed; the caller repeats it until that is
+# 0. Many small scripts, since other clients wait for each. A set of something else is left as it is.
+# The version is changed at once and not with the next change of an entry: otherwise an older client that
+# probes could take over an UNKNOWN entry, fail at the index, and release the entry.
+_MIGRATE = f"""{_BEGIN}
+local kind, left = redis.call('TYPE', KEYS[1]).ok, KEYS[2] .. ':unlisted'
+if kind == 'zset' then
+  left = KEYS[1]
+elseif kind == 'string' and redis.call('GET', KEYS[1]) == '{_UNLISTED}' then
+  redis.call('SET', KEYS[1], '{_LISTED}')
+  if redis.call('EXISTS', KEYS[2]) == 1 then
+    redis.call('RENAME', KEYS[2], left)
+  end
+elseif kind ~= 'string' and kind ~= 'none' then
+  return '{_FOREIGN}'
+end
+local names, entries = redis.call('ZRANGE', left, 0, ARGV[2] - 1), 0
+for _, name in ipairs(names) do
+  entries = entries + redis.call('HEXISTS', ARGV[1] .. name, 'version')
+end
+if kind == 'zset' and entries == 0 then
+  return '{_FOREIGN}'
+end
+for _, name in ipairs(names) do
+  local entry = ARGV[1] .. name
+  local version, state = unpack(redis.call('HMGET', entry, 'version', 'state'))
+  if version == '1' then
+    redis.call('HSET', entry, 'source', source_of(entry, state), 'version', '{_VERSION}')
+  end
+  redis.call('ZADD', KEYS[2], 0, name)
+  if state then
+    list(ARGV[3], name, entry, nil, state)
+  end
+  redis.call('ZREM', left, name)
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('SET', KEYS[1], '{_LISTED}')
+end
+return #names
+"""
+
+# KEYS: names in format 1, index, entry. ARGV: name, prefix of the sets, token, payload, lease, token to take
+# over or nothing, customer, order, scope.
+_CLAIM = f"""{_BEGIN}{_FORMAT}
+local entry, sets = KEYS[3], ARGV[2]
+local version, state, token, claimed, changed, expires, takeovers, note, customer, order = unpack(redis.call(
+  'HMGET', entry, 'version', 'state', 'token', 'claimed', 'changed', 'expires', 'takeovers', 'note',
+  'customer', 'order'))
+if version and not known(version) then
+  return told(entry)
+end
+local fresh, stored = not state or state == 'released' and token ~= ARGV[3], state
+local source = state and source_of(entry, state)
+if state == 'inflight' and tonumber(expires) <= now then
+  state, changed, note = 'unknown', expires, '{transitions.RAN_OUT}'
+end
+local over = (state == 'unknown' or state == 'lost' or state == 'held') and ARGV[6] ~= '' and token == ARGV[6]
+if not (fresh or over) then
+  if version == '1' then
+    redis.call('ZADD', KEYS[2], 0, ARGV[1])
+    list(sets, ARGV[1], entry, nil, stored)
+  end
+  return told(entry)
+end
+{_MARK}
+if state then
+  leave(entry, state, changed, note, source)
+end
+if fresh then
+  claimed, takeovers = stamp, 0
+else
+  takeovers = takeovers + 1
+end
+redis.call('HSET', entry, 'version', '{_VERSION}', 'state', 'inflight', 'token', ARGV[3], 'payload', ARGV[4],
+  'claimed', claimed, 'changed', stamp, 'expires', string.format('%.6f', now + ARGV[5]),
+  'takeovers', takeovers, 'note', '', 'source', '')
+if fresh then
+  redis.call('HDEL', entry, 'status', 'body', 'fault')
+end
+if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
+  if customer and customer ~= '' then
+    redis.call('SREM', sets .. 'customer:' .. customer, ARGV[1])
+  end
+  if order and order ~= '' then
+    redis.call('SREM', sets .. 'order:' .. order, ARGV[1])
+  end
+  redis.call('HSET', entry, 'customer', ARGV[7], 'order', ARGV[8], 'scope', ARGV[9])
+  if ARGV[7] ~= '' then
+    redis.call('SADD', sets .. 'customer:' .. ARGV[7], ARGV[1])
+  end
+  if ARGV[8] ~= '' then
+    redis.call('SADD', sets .. 'order:' .. ARGV[8], ARGV[1])
+  end
+end
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
+list(sets, ARGV[1], entry, stored, 'inflight')
+return told(entry)
+"""
+
+# KEYS: the same as for _CLAIM. ARGV: name, prefix of the sets, token, payload, state, note, source, token of
+# the entry to correct or nothing; then status, body and fault if there are any, each after its name.
+_SETTLE = f"""{_BEGIN}{_FORMAT}
+local entry, becomes = KEYS[3], ARGV[5]
+local version, state, token, changed, note = unpack(redis.call(
+  'HMGET', entry, 'version', 'state', 'token', 'changed', 'note'))
+if version and not known(version) then
+  return told(entry)
+end
+local source = state and source_of(entry, state)
+local decided = state == 'approved' or state == 'refused'
+local decides = (becomes == 'approved' or becomes == 'refused') and ARGV[7] == 'service'
+local corrects = (decided or state == 'released') and source ~= 'service'
+  and ARGV[8] ~= '' and token == ARGV[8]
+if state and not corrects and (decided or not (decides or token == ARGV[3])) then
+  if version == '1' then
+    redis.call('ZADD', KEYS[2], 0, ARGV[1])
+    list(ARGV[2], ARGV[1], entry, nil, state)
+  end
+  return told(entry)
+end
+{_MARK}
+if state and state ~= 'inflight' and (corrects or state ~= becomes) then
+  leave(entry, state, changed, note, source)
+end
+local has_body, has_response = false, false
+for number = 9, #ARGV, 2 do
+  has_body = has_body or ARGV[number] == 'body'
+end
+for _, name in ipairs({{'status', 'body', 'fault'}}) do
+  has_response = has_response or redis.call('HEXISTS', entry, name) == 1
+end
+local unsettled = becomes == 'unknown' or becomes == 'lost' or becomes == 'held'
+redis.call('HSET', entry, 'version', '{_VERSION}', 'state', becomes, 'token', ARGV[3], 'payload', ARGV[4],
+  'changed', stamp, 'note', ARGV[6], 'source', ARGV[7])
+if not (unsettled and has_response and not has_body) then
+  redis.call('HDEL', entry, 'status', 'body', 'fault')
+  if #ARGV > 8 then
+    redis.call('HSET', entry, unpack(ARGV, 9))
+  end
+end
+if not state then
+  redis.call('HSET', entry, 'claimed', stamp, 'expires', stamp, 'takeovers', 0)
+end
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
+list(ARGV[2], ARGV[1], entry, state, becomes)
+return told(entry)
+"""
+
+# KEYS: names in format 1.
+_EXISTS = "return redis.call('EXISTS', KEYS[1])"
+
+# KEYS: entry.
+_LOOK = f"""{_BEGIN}
+return told(KEYS[1])
+"""
+
+# KEYS: names in format 1, index, the index or the set to read. ARGV: prefix of an entry, limit at which the
+# page begins, its length.
+_LIST = f"""{_BEGIN}{_FORMAT}
+local page = {{}}
+for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do
+  page[#page + 1] = {{name, told(ARGV[1] .. name)}}
+end
+return page
+"""
+
+# KEYS: names in format 1, index, one or two sets of names. ARGV: prefix of an entry.
+_FIND = f"""{_BEGIN}{_FORMAT}
+local found = {{}}
+for _, name in ipairs(redis.call('SINTER', unpack(KEYS, 3))) do
+  found[#found + 1] = {{name, told(ARGV[1] .. name)}}
+end
+return found
+"""
+
+# KEYS: names in format 1, index. ARGV: the same as for _LIST, then the prefix of the sets and the age in
+# seconds. Returns the last name of the page, and the number of entries that it deleted.
+_PURGE = f"""{_BEGIN}{_FORMAT}
+local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
+local gone = 0
+for _, name in ipairs(names) do
+  local version, state, changed, customer, order = unpack(redis.call('HMGET', ARGV[1] .. name,
+    'version', 'state', 'changed', 'customer', 'order'))
+  local ended = state == 'approved' or state == 'refused' or state == 'released'
+  if known(version) and ended and tonumber(changed) <= now - ARGV[5] then
+    redis.call('DEL', ARGV[1] .. name)
+    redis.call('ZREM', KEYS[2], name)
+    redis.call('ZREM', ARGV[4] .. 'state:' .. state, name)
+    redis.call('ZREM', ARGV[4] .. 'state:{WITHOUT_REDIRECT}', name)
+    if customer and customer ~= '' then
+      redis.call('SREM', ARGV[4] .. 'customer:' .. customer, name)
+    end
+    if order and order ~= '' then
+      redis.call('SREM', ARGV[4] .. 'order:' .. order, name)
+    end
+    gone = gone + 1
+  end
+end
+return {{names[#names] or false, gone}}
+"""

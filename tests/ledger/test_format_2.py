@@ -13,7 +13,15 @@ from redis.asyncio import Redis
 from servers import Postgres, Valkey
 
 from loanasync import ConfigurationError
-from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger, Settlement, SqliteLedger, State, lua
+from loanasync.ledger import (
+    DecisionLedger,
+    PostgresLedger,
+    RedisLedger,
+    Settlement,
+    SqliteLedger,
+    State,
+    redis,
+)
 
 WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 REFUSED = Settlement(state=State.REFUSED, status=422)
@@ -158,7 +166,7 @@ async def test_redis_sets_that_were_begun_are_completed(unlisted: Unlisted) -> N
     """A client that died while it made them had closed the index to older clients."""
     await unlisted.fill(1200)
     begun = await unlisted.client.eval(
-        lua.MIGRATE,
+        redis._MIGRATE,
         2,
         *(f"{unlisted.prefix}{name}" for name in ("entries", "index", "entry:")),
         500,
