@@ -1,22 +1,33 @@
 """A ledger in PostgreSQL: for the processes of many machines, beside the shop's own orders."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from attrs import fields
 
-from loanasync._lifecycle import Closing
+from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
-from loanasync.ledger import lists, polling
-from loanasync.ledger import transitions as moves
-from loanasync.ledger.connections import PostgresConnection, PostgresPool, source
-from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State, Subject, check_format, history_from
-from loanasync.ledger.remote import shown
-from loanasync.ledger.sql import Statements
+from loanasync.ledger import transitions
+from loanasync.ledger.backend import CLOSING, INDEXES, StoredLedger, missing, queries, shown
+from loanasync.ledger.model import (
+    FORMAT,
+    HISTORY,
+    NO_SUBJECT,
+    PERSON,
+    Entry,
+    Settlement,
+    State,
+    Subject,
+    check_format,
+    history_from,
+)
 
 Row: TypeAlias = Any  # of asyncpg's, which has no types
 
+_ADDRESSES = ("postgresql://", "postgres://")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _TABLE = "loanasync_decisions"
 _REPEATS = 10
@@ -26,10 +37,32 @@ _MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
 _NOT_NOW = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
 _ATTEMPTS = 3
-_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
+_FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
 
 
-class PostgresLedger(Closing):
+@runtime_checkable
+class PostgresConnection(Protocol):
+    """What the ledger uses of an ``asyncpg.Connection``."""
+
+    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
+        """The rows of a statement."""
+
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction was begun, and not ended."""
+
+
+@runtime_checkable
+class PostgresPool(Protocol):
+    """What the ledger uses of an ``asyncpg.Pool``."""
+
+    def acquire(self) -> Any:  # noqa: ANN401  (as of asyncpg)
+        """A connection, when awaited."""
+
+    async def release(self, connection: Any) -> None:  # noqa: ANN401  (as of asyncpg)
+        """Take it back."""
+
+
+class PostgresLedger(StoredLedger):
     """Decisions in a table of PostgreSQL's (from 12 on), for all clients that reach it.
 
     Each move is one statement, committed when it returns, and the server's clock is the one that leases go
@@ -70,22 +103,87 @@ class PostgresLedger(Closing):
             raise ConfigurationError(
                 "ledger", "needs a table's name of small letters, digits and underscores"
             )
+        if isinstance(where, str):
+            _check_address(where)
+        elif not isinstance(where, PostgresPool | PostgresConnection):
+            raise ConfigurationError(
+                "ledger", "must be given an address, or a pool or connection of asyncpg's"
+            )
         self._where = where
         self._table = table
-        self._source = source(where, connections)
-        self._say = Statements.of(table)
+        self._pools = PerLoop(lambda: _Pool(str(where), connections), _close)
+        self._turn = asyncio.Lock()  # a connection of the shop's serves one statement after another
         self._is_there = False
 
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[PostgresConnection]:
+        if isinstance(self._where, str):
+            pool = await self._pools.here().opened()
+        elif isinstance(self._where, PostgresPool):
+            pool = self._where
+        else:
+            async with self._turn:
+                yield self._where
+            return
+        connection = await pool.acquire()
+        try:
+            yield connection
+        except asyncio.CancelledError:
+            connection.terminate()  # or giving it back would wait for a server that hangs
+            raise
+        finally:
+            await pool.release(connection)
+
     async def _run(self, statement: str, *arguments: object, is_first: bool = False) -> list[Row]:
-        async with self._source.connection() as connection:
+        async with self._connection() as connection:
             if is_first and connection.is_in_transaction():
                 raise ConfigurationError(
                     "ledger", "must not claim inside a transaction: that could be undone"
                 )
             if not self._is_there:
-                await _prepare(connection, self._say)
+                await self._prepare(connection)
                 self._is_there = not connection.is_in_transaction()  # which may take it back
-            return await _repeated(connection, statement, *arguments)
+            return await _repeated(connection, self._sql(statement), *arguments)
+
+    def _sql(self, statement: str) -> str:
+        """Return a statement for this ledger's table."""
+        return statement.format(table=self._table)
+
+    async def _prepare(self, connection: PostgresConnection) -> None:
+        """Create the table or migrate it. If that is done already, this user needs no right to do it."""
+        for attempt in range(_ATTEMPTS):
+            [[columns, has_index]] = await connection.fetch(self._sql(_FORM))
+            if columns is not None and not _FIRST_COLUMNS.issubset(columns):
+                raise ConfigurationError(
+                    "ledger", f"{self._table} is a table of something else: name another"
+                )
+            if columns is not None and "version" not in columns:
+                if not has_index and not connection.is_in_transaction():  # which an error would end
+                    await self._index(connection)
+                return
+            try:
+                await connection.fetch(self._sql(_CREATE if columns is None else _MIGRATE))
+            except Exception as error:
+                state = getattr(error, "sqlstate", None)
+                if columns is not None and state == _FORBIDDEN:
+                    raise self._of_format_1() from None
+                if attempt == _ATTEMPTS - 1 or state not in _MADE_MEANWHILE:
+                    raise
+
+    async def _index(self, connection: PostgresConnection) -> None:
+        """Create the indexes for lists; go on without if this user may not, or others use the table."""
+        try:
+            await connection.fetch(self._sql(_INDEX))
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in _NOT_NOW:
+                raise
+
+    def _of_format_1(self) -> ConfigurationError:
+        statement = " ".join(self._sql(_MIGRATE).split())
+        return ConfigurationError(
+            "ledger",
+            f"has a table of format 1, which this user may not alter; its owner must run: {statement};",
+        )
 
     async def _move(self, statement: str, key: str, *arguments: object, is_first: bool = False) -> Entry:
         """The entry that a move made; or, where it had no right to it, the one that stands there."""
@@ -112,59 +210,92 @@ class PostgresLedger(Closing):
             ConfigurationError: The shop's connection is in a transaction, and `over` names no token.
         """
         about = (subject.customer, subject.order, subject.scope)
-        return await self._move(
-            self._say.claim, key, token, payload, lease, over, *about, is_first=over is None
-        )
+        return await self._move(_CLAIM, key, token, payload, lease, over, *about, is_first=over is None)
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
         """Write down what became of a claim."""
         became = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
-        corrects = moves.correcting(token, settlement, over)
-        return await self._move(self._say.settle, key, token, payload, *became, settlement.source, corrects)
+        corrects = transitions.correcting(token, settlement, over)
+        return await self._move(_SETTLE, key, token, payload, *became, settlement.source, corrects)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        rows = await self._run(self._say.look, key)
+        rows = await self._run(_LOOK, key)
         return _entry(rows[0]) if rows else None
 
-    async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
-        return await polling.wait(self.get, key, within)
-
-    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are."""
-        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
-
     async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        rows = await self._run(self._say.pages[part], first, last)
+        rows = await self._run(_PAGES[part], first, last)
         return rows[-1]["key"] if rows else "", [_entry(row) for row in rows]
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
-        rows = await self._run(self._say.find, customer, order) if customer or order else []
-        return moves.by_age(_entry(row) for row in rows)
+        rows = await self._run(_FIND, customer, order) if customer or order else []
+        return transitions.by_age(_entry(row) for row in rows)
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
-        [[gone]] = await self._run(self._say.purge, older_than)
+        [[gone]] = await self._run(_PURGE, older_than)
         return int(gone)
 
     async def exists(self) -> bool:
         """Return True if the table exists. Create nothing."""
-        async with self._source.connection() as connection:
-            [[is_there]] = await connection.fetch(self._say.exists)
+        async with self._connection() as connection:
+            [[is_there]] = await connection.fetch(self._sql(_EXISTS))
         return bool(is_there)
 
     async def aclose(self) -> None:
         """Let go of the ledger's own connections; a later call opens them anew."""
-        await self._source.aclose()
+        await self._pools.aclose(CLOSING)
 
     def __repr__(self) -> str:
         where = shown(self._where) if isinstance(self._where, str) else type(self._where).__name__
         table = "" if self._table == _TABLE else f", table={self._table!r}"
         return f"PostgresLedger({where!r}{table})"
+
+
+def _check_address(url: str) -> None:
+    try:
+        import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
+    except ImportError:
+        raise missing("asyncpg", "postgres") from None
+    if not url.startswith(_ADDRESSES):
+        raise ConfigurationError("ledger", "must be at an address that begins with postgresql://")
+
+
+class _Pool:
+    """One event loop's own."""
+
+    def __init__(self, url: str, connections: int) -> None:
+        self._url = url
+        self._connections = connections
+        self._opening = asyncio.Lock()
+        self.pool: Any = None
+
+    async def opened(self) -> PostgresPool:
+        import asyncpg  # noqa: PLC0415  (as above)
+
+        async with self._opening:
+            if self.pool is None:
+                # None is opened before it is used, and what was used needs no tidying up by a statement more.
+                self.pool = await asyncpg.create_pool(
+                    self._url, min_size=0, max_size=self._connections, reset=_as_it_is
+                )
+        return self.pool  # type: ignore[no-any-return]  # asyncpg has no types
+
+
+async def _as_it_is(_: object) -> None:
+    """Nothing is left in a connection that only this ledger uses."""
+
+
+async def _close(pool: _Pool, within: float) -> None:
+    if pool.pool is not None:
+        try:
+            async with asyncio.timeout(within):
+                await pool.pool.close()
+        except TimeoutError:
+            pool.pool.terminate()
 
 
 async def _repeated(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
@@ -179,45 +310,174 @@ async def _repeated(connection: PostgresConnection, statement: str, *arguments: 
     return await connection.fetch(statement, *arguments)
 
 
-async def _prepare(connection: PostgresConnection, say: Statements) -> None:
-    """Make the table, or bring it to this format, unless that is done: then this user needs no right to."""
-    for attempt in range(_ATTEMPTS):
-        [[columns, has_index]] = await connection.fetch(say.form)
-        if columns is not None and not _COLUMNS.issubset(columns):
-            raise ConfigurationError("ledger", f"{say.table} is a table of something else: name another")
-        if columns is not None and "version" not in columns:
-            if not has_index and not connection.is_in_transaction():  # which an error would end
-                await _index(connection, say)
-            return
-        try:
-            await connection.fetch(say.create if columns is None else say.migrate)
-        except Exception as error:
-            state = getattr(error, "sqlstate", None)
-            if columns is not None and state == _FORBIDDEN:
-                raise _of_format_1(say) from None
-            if attempt == _ATTEMPTS - 1 or state not in _MADE_MEANWHILE:
-                raise
-
-
-async def _index(connection: PostgresConnection, say: Statements) -> None:
-    """Make the indexes for lists, unless this user may not, or others use the table: lists work without."""
-    try:
-        await connection.fetch(say.index)
-    except Exception as error:
-        if getattr(error, "sqlstate", None) not in _NOT_NOW:
-            raise
-
-
-def _of_format_1(say: Statements) -> ConfigurationError:
-    statement = " ".join(say.migrate.split())
-    return ConfigurationError(
-        "ledger", f"has a table of format 1, which this user may not alter; its owner must run: {statement};"
-    )
-
-
 def _entry(row: Row) -> Entry:
     """An entry as seen at the row's time."""
     check_format(row["format"])
     values = {each.name: row[each.name] for each in fields(Entry)}
     values |= {"state": State(values["state"]), "history": history_from(values["history"])}
-    return moves.seen(Entry(**values), row["now"])
+    return transitions.seen(Entry(**values), row["now"])
+
+
+# The server's clock, as it is at this moment: not as it was when a caller's transaction began.
+_NOW = "extract(epoch FROM clock_timestamp())::float8"
+_CLOCK = f"(SELECT {_NOW} AS now) AS clock"
+# Servers and users can be set up not to wait for the disk; a transaction that returns this waits for it.
+_SAFELY = """
+CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
+"""
+
+
+def _source(row: str = "") -> str:
+    """The source of a row. Rows of format 1 have none: there, a decision without a response is a person's."""
+    return f"""COALESCE({row}source, CASE
+    WHEN {row}state = 'inflight' THEN ''
+    WHEN {row}state IN ('approved', 'refused') AND {row}body IS NULL AND {row}fault IS NULL THEN '{PERSON}'
+    ELSE 'service' END)"""
+
+
+def _longer(state: str, changed: str, note: str) -> str:
+    """The history of a row that leaves a state."""
+    left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, {_source('found.')}))"
+    whole = f"found.history::jsonb || {left}"
+    return f"jsonb_path_query_array({whole}, '$[last - {HISTORY - 1} to last]')::text"
+
+
+_NAMES = ", ".join(f'"{each.name}"' for each in fields(Entry) if each.name != "source")
+_ROW = f"{_NOW} AS now, format, {_NAMES}, {_source()} AS source"
+
+_ADD_COLUMNS = """
+    ADD COLUMN customer text NOT NULL DEFAULT '',
+    ADD COLUMN "order" text NOT NULL DEFAULT '',
+    ADD COLUMN scope text NOT NULL DEFAULT '',
+    ADD COLUMN source text,
+    ADD COLUMN history text NOT NULL DEFAULT '[]'
+"""
+_INDEXES = """
+CREATE INDEX ON {table} (customer) WHERE customer <> '';
+CREATE INDEX ON {table} ("order") WHERE "order" <> '';
+"""
+_LIST_INDEXES = "".join(f"CREATE INDEX ON {{table}} {index};\n" for index in INDEXES)
+_HAS_INDEX = """
+EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('{table}')
+    AND pg_get_indexdef(indexrelid) LIKE '%(state, key)')
+"""
+# The names of a table's columns, NULL if there is no such table; and whether it has the indexes for lists.
+_FORM = f"""
+SELECT array_agg(attname::text), {_HAS_INDEX} FROM pg_attribute
+WHERE attrelid = to_regclass('{{table}}') AND attnum > 0 AND NOT attisdropped
+"""  # noqa: S608  (constants, and a name that was checked)
+_EXISTS = "SELECT to_regclass('{table}') IS NOT NULL"
+_CREATE = f"""
+DO $$ BEGIN
+CREATE TABLE {{table}} (
+    key text COLLATE "C" PRIMARY KEY, format smallint NOT NULL,
+    state text NOT NULL, token text NOT NULL, payload text NOT NULL,
+    claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL, takeovers integer NOT NULL,
+    note text NOT NULL, status smallint, body bytea, fault text
+);
+ALTER TABLE {{table}} {_ADD_COLUMNS};
+{_INDEXES}{_LIST_INDEXES}
+END $$
+"""
+# For a table of this format that was made without these indexes. Those who write do not wait for long.
+_INDEX = f"""
+DO $$ BEGIN
+PERFORM set_config('lock_timeout', '2s', true);
+PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
+IF NOT {_HAS_INDEX} THEN
+{_LIST_INDEXES}
+END IF;
+END $$
+"""
+# From format 1. Each statement of an older client names the column `version`, and fails from here on. Rows
+# stay as they are until they change. One client migrates, and the others wait for it.
+_MIGRATE = f"""
+DO $$ BEGIN
+PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
+ALTER TABLE {{table}} RENAME COLUMN version TO format;
+ALTER TABLE {{table}} {_ADD_COLUMNS};
+{_INDEXES}{_LIST_INDEXES}
+END $$
+"""
+
+_TAKEN = "(CASE WHEN found.state = 'inflight' THEN 'unknown' ELSE found.state END)"
+_TAKEN_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.changed END)"
+_TAKEN_FOR = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.RAN_OUT}' ELSE found.note END)"
+_HAS_SUBJECT = "(excluded.customer <> '' OR excluded.\"order\" <> '' OR excluded.scope <> '')"
+
+# key, token, payload, lease, token to take over or NULL, customer, order, scope. No row comes back from who
+# has no right to it.
+_CLAIM = f"""
+INSERT INTO {{table}} AS found
+    (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
+    customer, "order", scope)
+SELECT {FORMAT}, $1, 'inflight', $2, $3, now, now, now + $4::float8, 0, '', '', $6, $7, $8 FROM {_CLOCK}
+ON CONFLICT (key) DO UPDATE SET
+    format = {FORMAT}, state = excluded.state, token = excluded.token, payload = excluded.payload,
+    claimed = CASE found.state WHEN 'released' THEN excluded.claimed ELSE found.claimed END,
+    changed = excluded.changed, expires = excluded.expires,
+    takeovers = CASE found.state WHEN 'released' THEN 0 ELSE found.takeovers + 1 END,
+    note = '', source = '',
+    status = CASE WHEN found.state <> 'released' THEN found.status END,
+    body = CASE WHEN found.state <> 'released' THEN found.body END,
+    fault = CASE WHEN found.state <> 'released' THEN found.fault END,
+    customer = CASE WHEN {_HAS_SUBJECT} THEN excluded.customer ELSE found.customer END,
+    "order" = CASE WHEN {_HAS_SUBJECT} THEN excluded."order" ELSE found."order" END,
+    scope = CASE WHEN {_HAS_SUBJECT} THEN excluded.scope ELSE found.scope END,
+    history = {_longer(_TAKEN, _TAKEN_AT, _TAKEN_FOR)}
+WHERE found.format <= {FORMAT} AND (found.state = 'released' AND found.token <> $2
+    OR found.token = $5::text AND (found.state IN ('unknown', 'lost', 'held')
+    OR found.state = 'inflight' AND found.expires <= {_NOW}
+))
+RETURNING {_ROW}, {_SAFELY}
+"""  # noqa: S608  (constants, and a name that was checked)
+
+# The last parameter is the token of the entry that the settlement corrects, or NULL.
+_CORRECTS = f"""
+(found.token = $10::text AND found.state IN ('approved', 'refused', 'released')
+    AND {_source("found.")} <> 'service')
+"""
+# A settlement that is no decision and has no body keeps the response that the row has.
+_KEEPS = """
+(excluded.state IN ('unknown', 'lost', 'held') AND excluded.body IS NULL
+    AND num_nonnulls(found.status, found.body, found.fault) > 0)
+"""
+
+# key, token, payload, state, note, status, body, fault, source, token to correct or NULL; and as above
+_SETTLE = f"""
+INSERT INTO {{table}} AS found
+    (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
+    status, body, fault)
+SELECT {FORMAT}, $1, $4, $2, $3, now, now, now, 0, $5, $9, $6::smallint, $7::bytea, $8 FROM {_CLOCK}
+ON CONFLICT (key) DO UPDATE SET
+    format = {FORMAT}, state = excluded.state, token = excluded.token, payload = excluded.payload,
+    changed = excluded.changed, note = excluded.note, source = excluded.source,
+    status = CASE WHEN {_KEEPS} THEN found.status ELSE excluded.status END,
+    body = CASE WHEN {_KEEPS} THEN found.body ELSE excluded.body END,
+    fault = CASE WHEN {_KEEPS} THEN found.fault ELSE excluded.fault END,
+    history = CASE WHEN found.state <> 'inflight' AND (found.state <> excluded.state OR {_CORRECTS})
+        THEN {_longer("found.state", "found.changed", "found.note")} ELSE found.history END
+WHERE found.format <= {FORMAT} AND ({_CORRECTS} OR found.state NOT IN ('approved', 'refused')
+    AND (found.token = excluded.token
+        OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service'))
+RETURNING {_ROW}, {_SAFELY}
+"""  # noqa: S608  (as above)
+
+_LOOK = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (as above)
+_PAGES = queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
+# customer, order; one of them is not empty. The constant conditions let the planner use the indexes.
+_BY = {
+    "customer": "customer = $1 AND customer <> '' AND $2::text = ''",
+    "order": "\"order\" = $2 AND \"order\" <> '' AND $1::text = ''",
+    "both": "customer = $1 AND customer <> '' AND \"order\" = $2 AND \"order\" <> ''",
+}
+_FIND = f"SELECT {_ROW} FROM {{table}} WHERE " + " OR ".join(f"({each})" for each in _BY.values())  # noqa: S608  (constants)
+_PURGE = f"""
+WITH gone AS (
+    DELETE FROM {{table}}
+    WHERE format <= {FORMAT} AND state IN ('approved', 'refused', 'released')
+        AND changed <= {_NOW} - $1::float8
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""  # noqa: S608  (as above)
