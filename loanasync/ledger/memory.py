@@ -5,9 +5,8 @@ import time
 from collections.abc import AsyncIterator
 
 from loanasync._lifecycle import Closing, free_after_fork
-from loanasync.ledger import polling
-from loanasync.ledger import transitions as moves
-from loanasync.ledger.lists import is_listed
+from loanasync.ledger import transitions
+from loanasync.ledger.backend import is_listed, poll
 from loanasync.ledger.model import DECIDED, NO_SUBJECT, Entry, Settlement, State, Subject
 
 
@@ -45,7 +44,7 @@ class MemoryLedger(Closing):
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         with self._writing:
-            entry = moves.claim(
+            entry = transitions.claim(
                 self._entries.get(key),
                 key,
                 token=token,
@@ -63,7 +62,7 @@ class MemoryLedger(Closing):
     ) -> Entry:
         """Write down what became of a claim."""
         with self._writing:
-            entry = moves.settle(
+            entry = transitions.settle(
                 self._entries.get(key),
                 key,
                 token=token,
@@ -78,11 +77,11 @@ class MemoryLedger(Closing):
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
         entry = self._entries.get(key)
-        return None if entry is None else moves.seen(entry, self._now())
+        return None if entry is None else transitions.seen(entry, self._now())
 
     async def wait(self, key: str, within: float) -> Entry | None:
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
-        return await polling.wait(self.get, key, within)
+        return await poll(self.get, key, within)
 
     async def scan(
         self, *states: State, begins: str = "", without_redirect: bool = False
@@ -96,8 +95,8 @@ class MemoryLedger(Closing):
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
         now, sought = self._now(), Subject(customer=customer, order=order)
-        found = [entry for entry in tuple(self._entries.values()) if moves.is_about(entry, sought)]
-        return moves.by_age(moves.seen(entry, now) for entry in found)
+        found = [entry for entry in tuple(self._entries.values()) if transitions.is_about(entry, sought)]
+        return transitions.by_age(transitions.seen(entry, now) for entry in found)
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""

@@ -5,22 +5,26 @@ import errno
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
-from weakref import finalize
+from sqlite3 import Connection
+from typing import Any, Protocol, TypeAlias, TypeVar
+from weakref import WeakValueDictionary, finalize
 
 from attrs import fields
 
-from loanasync._lifecycle import Closing, free_after_fork
-from loanasync.ledger import lists, polling
-from loanasync.ledger import transitions as moves
-from loanasync.ledger.clock import NOW
-from loanasync.ledger.forking import FORKING
+from loanasync._lifecycle import free_after_fork
+from loanasync.errors import ConfigurationError
+from loanasync.ledger import transitions
+from loanasync.ledger.backend import INDEXES, StoredLedger, queries
 from loanasync.ledger.model import (
+    FORMAT,
     NO_SUBJECT,
     Entry,
     Settlement,
@@ -30,26 +34,27 @@ from loanasync.ledger.model import (
     history_text,
     source_in_format_1,
 )
-from loanasync.ledger.sqlite_file import TURN, has_tables, identity, open_file, patiently, writing
 
 T = TypeVar("T")
-Write: TypeAlias = Callable[[sqlite3.Connection], T]
+Use: TypeAlias = Callable[[Connection], T]
+
+_NOW = "ledger_now()"  # a function of each connection, see `_keep_time`
 
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACES = ", ".join("?" for _ in fields(Entry))
 
-_FIND = f"SELECT {NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
+_FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
-_PAGES = lists.queries(f"SELECT {NOW}, {_COLUMNS} FROM decisions", "?", "?")  # noqa: S608  (constants)
-_ABOUT = f"SELECT {NOW}, {_COLUMNS} FROM decisions WHERE "  # noqa: S608  (constants)
+_SELECT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
+_PAGES = queries(_SELECT, "?", "?")
 # The second condition lets SQLite use the index.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
 _PURGE = f"""
-DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {NOW} - ?
+DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
 """  # noqa: S608  (constants)
 
 
-class SqliteLedger(Closing):
+class SqliteLedger(StoredLedger):
     """Decisions in a file, for all clients and processes of a machine: the one to take unless there are more.
 
     What it says is written is on the disk, also when the machine loses its power (``synchronous=FULL``). The
@@ -108,7 +113,7 @@ class SqliteLedger(Closing):
     ) -> Entry:
         """As of `DecisionLedger`, and so the others."""
         move = partial(
-            moves.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
+            transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
         )
         return await self._in_thread().write(partial(_moved, key, move))
 
@@ -116,35 +121,36 @@ class SqliteLedger(Closing):
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
         """Write down what became of a claim."""
-        move = partial(moves.settle, key=key, token=token, payload=payload, settlement=settlement, over=over)
+        move = partial(
+            transitions.settle, key=key, token=token, payload=payload, settlement=settlement, over=over
+        )
         return await self._in_thread().write(partial(_moved, key, move))
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
         entry, now = await self._in_thread().read(partial(_found, key))
-        return None if entry is None else moves.seen(entry, now)
-
-    async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
-        return await polling.wait(self.get, key, within)
-
-    def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are."""
-        return lists.listed(self._page, states, begins, without_redirect=without_redirect)
+        return None if entry is None else transitions.seen(entry, now)
 
     async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        entries = await self._in_thread().read(partial(_page, part, first, last))
+        entries = await self._in_thread().read(partial(_read, _PAGES[part], (first, last)))
         return entries[-1].key if entries else "", entries
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
         sought = {"customer": customer, "order": order}
-        about = partial(_about, {name: digest for name, digest in sought.items() if digest})
-        return moves.by_age(await self._in_thread().read(about))
+        given = {name: digest for name, digest in sought.items() if digest}
+        if not given:
+            return []
+        statement = f"{_SELECT} WHERE {' AND '.join(_BY[name] for name in given)}"
+        return transitions.by_age(
+            await self._in_thread().read(partial(_read, statement, tuple(given.values())))
+        )
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
-        return await self._in_thread().write(partial(_purged, older_than))
+        return await self._in_thread().write(
+            lambda connection: connection.execute(_PURGE, (older_than,)).rowcount
+        )
 
     async def exists(self) -> bool:
         """Return True if the file is a database with tables. Create nothing.
@@ -154,7 +160,7 @@ class SqliteLedger(Closing):
             >>> run(SqliteLedger("mistyped.db").exists())
             False
         """
-        return await asyncio.to_thread(has_tables, self._file, self._patience)
+        return await asyncio.to_thread(_has_tables, self._file, self._patience)
 
     async def aclose(self) -> None:
         """Let go of the file; a later call opens it anew."""
@@ -177,24 +183,24 @@ class _Thread:
         self.process = os.getpid()
         self._file = file
         self._patience = patience
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         self._opened: tuple[int, int] | None = None  # the file that was opened, by device and number
         self._closing: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
-        self._writes: deque[tuple[Write[Any], Future[Any]]] = deque()
-        FORKING.tell(self)
+        self._writes: deque[tuple[Use[Any], Future[Any]]] = deque()
+        FORKING.register(self)
 
-    async def read(self, what: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, what: Use[T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, what)
 
-    async def write(self, what: Write[T]) -> T:
+    async def write(self, what: Use[T]) -> T:
         future: Future[T] = Future()
         self._writes.append((what, future))
         self._executor.submit(self._write_all)
         return await asyncio.wrap_future(future)
 
-    def _read(self, what: Callable[[sqlite3.Connection], T]) -> T:
-        return patiently(lambda: what(self._connected()), self._patience)
+    def _read(self, what: Use[T]) -> T:
+        return _patiently(lambda: what(self._connected()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
@@ -203,11 +209,11 @@ class _Thread:
             return
 
         def write() -> list[object]:
-            with writing(connection := self._connected()):
+            with _writing(connection := self._connected()):
                 return [_ended(what, connection) for what, _ in writes]
 
         try:
-            ends = patiently(write, self._patience)
+            ends = _patiently(write, self._patience)
         except Exception as error:  # noqa: BLE001  (raised where each was asked for)
             ends = [error] * len(writes)
         for (_, future), end in zip(writes, ends, strict=True):
@@ -216,13 +222,13 @@ class _Thread:
             else:
                 future.set_result(end)
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._opened is not None and self._opened != identity(self._file):
+    def _connected(self) -> Connection:
+        if self._opened is not None and self._opened != _identity(self._file):
             # In an empty file nobody was asked. After `aclose` the file that is there is opened.
             raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = open_file(self._file, min(TURN, self._patience))
-            self._opened = identity(self._file)
+            self._connection = _open_file(self._file, min(_TURN, self._patience))
+            self._opened = _identity(self._file)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
             self._closing = finalize(self, _let_go, self._connection, self.process)
         return self._connection
@@ -242,12 +248,12 @@ class _Thread:
             self._closing()
 
 
-def _let_go(connection: sqlite3.Connection, process: int) -> None:
+def _let_go(connection: Connection, process: int) -> None:
     if process == os.getpid():  # a fork that was none of Python's leaves it open in the child, too
         connection.close()
 
 
-def _ended(what: Write[Any], connection: sqlite3.Connection) -> object:
+def _ended(what: Use[Any], connection: Connection) -> object:
     """What came of one write among others; one that cannot be made is no reason to lose those."""
     try:
         return what(connection)
@@ -271,12 +277,12 @@ def _row(entry: Entry) -> tuple[object, ...]:
     return (*values, history_text(entry.history))  # the last of its fields
 
 
-def _found(key: str, connection: sqlite3.Connection) -> tuple[Entry | None, float]:
+def _found(key: str, connection: Connection) -> tuple[Entry | None, float]:
     now, *row = connection.execute(_FIND, (key,)).fetchone()
     return (None if row[0] is None else _entry(tuple(row))), now
 
 
-def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection) -> Entry:
+def _moved(key: str, move: Callable[..., Entry], connection: Connection) -> Entry:
     before, now = _found(key, connection)
     after = move(before, now=now)
     if after != before:
@@ -284,18 +290,289 @@ def _moved(key: str, move: Callable[..., Entry], connection: sqlite3.Connection)
     return after
 
 
-def _page(part: str, first: str, last: str, connection: sqlite3.Connection) -> list[Entry]:
-    rows = connection.execute(_PAGES[part], (first, last)).fetchall()
-    return [moves.seen(_entry(tuple(row)), now) for now, *row in rows]
+def _read(statement: str, arguments: Sequence[object], connection: Connection) -> list[Entry]:
+    rows = connection.execute(statement, arguments).fetchall()
+    return [transitions.seen(_entry(tuple(row)), now) for now, *row in rows]
 
 
-def _about(sought: dict[str, str], connection: sqlite3.Connection) -> list[Entry]:
-    if not sought:
-        return []
-    asked = _ABOUT + " AND ".join(_BY[name] for name in sought)
-    rows = connection.execute(asked, tuple(sought.values())).fetchall()
-    return [moves.seen(_entry(tuple(row)), now) for now, *row in rows]
+_TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
+_PAUSE = 0.005  # seconds until the next such wait
+
+_APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
+
+# In format 1 the table is called entries. The other name makes each statement of an older process fail that
+# has the file open: otherwise it could claim and send, and not settle.
+_CREATE = """
+CREATE TABLE decisions (
+    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
+    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
+    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT
+)
+"""
+_RENAME = "ALTER TABLE entries RENAME TO decisions"
+_EXTEND = (
+    "ALTER TABLE decisions ADD COLUMN customer TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN \"order\" TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN scope TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE decisions ADD COLUMN source TEXT",  # NULL in rows of format 1
+    "ALTER TABLE decisions ADD COLUMN history TEXT NOT NULL DEFAULT '[]'",
+    "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
+    'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
+)
+# Files of this format that were made before have no index for lists, and get it when they are opened.
+_INDEX = tuple(
+    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
+    for name, index in zip(("state", "without_redirect"), INDEXES, strict=True)
+)
 
 
-def _purged(older_than: float, connection: sqlite3.Connection) -> int:
-    return connection.execute(_PURGE, (older_than,)).rowcount
+class _BusyError(sqlite3.OperationalError):
+    """Another process is opening the file, too."""
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    """Return True if the file is locked, so that another attempt may succeed."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return isinstance(error, _BusyError) or code & 0xFF == sqlite3.SQLITE_BUSY  # without its extension
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Return device and number of a file, which differ if another is in its place; None without a file."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _has_tables(file: Path, patience: float) -> bool:
+    """Return True if a file is a database of SQLite's with tables. Create nothing.
+
+    Args:
+        file: The file, which may be missing.
+        patience: Seconds to wait for other processes.
+
+    Raises:
+        PermissionError: This user may not read or write it.
+        sqlite3.DatabaseError: It is a file of another kind.
+    """
+    file = Path(os.path.realpath(file))
+    if not file.exists():
+        return False
+    _check_access(file)
+
+    def has_tables() -> bool:
+        address, turn = f"{file.as_uri()}?mode=rw", min(_TURN, patience)
+        with closing(sqlite3.connect(address, uri=True, timeout=turn)) as connection:
+            return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+    return _patiently(has_tables, patience)
+
+
+def _patiently(use: Callable[[], T], patience: float) -> T:
+    """Use a file; while another process has locked it, wait, and let this process fork meanwhile.
+
+    Args:
+        use: The use, which waits for a lock for a short time.
+        patience: Seconds after which the last error is raised.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            with FORKING:
+                return use()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() >= until:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _check_access(file: Path) -> None:
+    """Check the rights to a file without opening it.
+
+    Raises:
+        PermissionError: This user may not read or write it.
+    """
+    if not os.access(file, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+
+def _open_file(file: Path, patience: float) -> Connection:
+    """Open a ledger's file; create it or bring it to the current format first.
+
+    Args:
+        file: The file.
+        patience: Seconds to wait for other processes.
+
+    Raises:
+        ConfigurationError: It is a database of something else, or of a later version.
+        PermissionError: This user may not read or write it.
+    """
+    file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
+    try:  # SQLite gives its other files the same mode
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        # To open and close it here would drop all locks that this process has on it, as of another ledger.
+        _check_access(file)
+    connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        with _writing(connection):
+            _prepare(connection, file)
+            _keep_time(connection)
+        _use_wal(connection, patience)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: Connection, file: Path) -> None:
+    run = connection.execute
+    tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    mark = run("PRAGMA application_id").fetchone()[0]
+    version = run("PRAGMA user_version").fetchone()[0]
+    if tables and not (mark == _APPLICATION and version >= 1):
+        raise ConfigurationError("ledger", f"{file.name} is no ledger: name another file")
+    if version > FORMAT:  # with another file, all customers would be requested again
+        raise ConfigurationError(
+            "ledger", f"{file.name} is of a later version of loanasync: install that version here, too"
+        )
+    if not tables or version < FORMAT:
+        for statement in (_RENAME if tables else _CREATE, *_EXTEND):
+            run(statement)
+    for statement in _INDEX:
+        run(statement)
+    if tables and version == FORMAT:
+        return
+    run(f"PRAGMA application_id = {_APPLICATION}")
+    run(f"PRAGMA user_version = {FORMAT}")
+
+
+def _use_wal(connection: Connection, patience: float) -> None:
+    # SQLite does not wait by itself for another process that does the same.
+    until = time.monotonic() + patience
+    while True:
+        with suppress(sqlite3.OperationalError):
+            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                return
+        if time.monotonic() > until:
+            raise _BusyError("no write-ahead log")
+        time.sleep(0.01)
+
+
+@contextmanager
+def _writing(connection: Connection) -> Iterator[None]:
+    """One write, from its first look to its commit: nobody else writes in between."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # some failures, such as a full disk, have ended it
+            connection.execute("ROLLBACK")
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the machine restarts
+_CLOCK_TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL NOT NULL)"
+_LEASES = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
+
+
+def _keep_time(connection: Connection) -> None:
+    """Give a connection the function ``ledger_now()``: seconds since 1970 by the ledger's clock.
+
+    The time of day is read once after the machine started, and written to the file. From there all
+    processes count the seconds that the machine runs. On systems other than Linux, where no file names the
+    start of the machine, it is the time of day.
+
+    Call it within a write transaction.
+    """
+    boot = None
+    with suppress(OSError):
+        boot = _BOOT.read_text(encoding="ascii").strip()
+    if not boot:
+        connection.create_function("ledger_now", 0, _time_of_day)
+        return
+    start = _start(connection, boot)
+    connection.create_function("ledger_now", 0, lambda: start + _running())
+
+
+def _time_of_day() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _running() -> float:
+    """Return the seconds for which the machine has run."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _start(connection: Connection, boot: str) -> float:
+    """Return the time at which the machine started, by the ledger's clock."""
+    run = connection.execute
+    run(_CLOCK_TABLE)
+    starts = dict(run("SELECT boot, start FROM clock").fetchall())
+    if boot in starts:
+        return float(starts[boot])
+    now = _time_of_day()
+    if starts:  # the owners of all leases ended with the machine, also if its clock was set back since then
+        now = max(now, run(_LEASES).fetchone()[0] or 0.0)
+    run("DELETE FROM clock")
+    start = now - _running()
+    run("INSERT INTO clock VALUES (?, ?)", (boot, start))
+    return start
+
+
+class _User(Protocol):
+    """Who has a file open."""
+
+    def let_go(self) -> None:
+        """Close it; it is opened anew when it is needed next."""
+
+
+class _Forking:
+    """Those who use files, and forks, take turns: ``with FORKING`` around each use.
+
+    SQLite notes within a process which locks that has on a file. A forked child has these notes and not the
+    locks: what it opened then would be no one's to the other processes, and the last of them to close the
+    file would delete the log that the child goes on to write its decisions to.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._at_work = 0
+        self._is_forking = False
+        self._users: WeakValueDictionary[int, _User] = WeakValueDictionary()
+        if hasattr(os, "register_at_fork"):  # Windows does not fork
+            after = {"after_in_parent": self._after, "after_in_child": self._after}
+            os.register_at_fork(before=self._before, **after)
+
+    def register(self, user: _User) -> None:
+        """Have somebody let go of their file before a fork."""
+        self._users[id(user)] = user
+
+    def __enter__(self) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._is_forking)
+            self._at_work += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._turn:
+            self._at_work -= 1
+            self._turn.notify_all()
+
+    def _before(self) -> None:
+        self._turn.acquire()  # until after the fork: nobody else may have it in the child
+        self._is_forking = True
+        self._turn.wait_for(lambda: not self._at_work)
+        for reference in self._users.valuerefs():
+            if (user := reference()) is not None:
+                user.let_go()
+
+    def _after(self) -> None:
+        self._is_forking = False
+        self._turn.notify_all()
+        self._turn.release()
+
+
+FORKING = _Forking()

@@ -8,7 +8,7 @@ import pytest
 from remembering import Shop, held
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import SqliteLedger, State, clock, import_orphans
+from loanasync.ledger import SqliteLedger, State, import_orphans, sqlite
 from loanasync.testing import approved
 
 HOUR = 3600.0
@@ -20,9 +20,9 @@ class Machine:
     def __init__(self, boot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day, self.running, self._boot = 1_800_000_000.0, 1000.0, boot
         self.start("first")
-        monkeypatch.setattr(clock, "_BOOT", boot)
-        monkeypatch.setattr(clock, "_time_of_day", lambda: self.day)
-        monkeypatch.setattr(clock, "_running", lambda: self.running)
+        monkeypatch.setattr(sqlite, "_BOOT", boot)
+        monkeypatch.setattr(sqlite, "_time_of_day", lambda: self.day)
+        monkeypatch.setattr(sqlite, "_running", lambda: self.running)
 
     def start(self, mark: str) -> None:
         self._boot.write_text(mark)

@@ -68,7 +68,7 @@ def test_child_forked_while_a_thread_holds_a_lock_goes_on(lock: str, tmp_path: P
 LOCKED = """
 import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
-from loanasync.ledger.forking import FORKING
+from loanasync.ledger.sqlite import FORKING
 
 warnings.simplefilter("ignore")  # as above
 ledger = SqliteLedger(sys.argv[1], patience=3600)
@@ -111,7 +111,7 @@ def test_fork_does_not_wait_for_a_locked_sqlite_file(how: str, tmp_path: Path) -
 LOOKED_FOR = """
 import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
-from loanasync.ledger.forking import FORKING
+from loanasync.ledger.sqlite import FORKING
 
 warnings.simplefilter("ignore")  # as above
 ledger = SqliteLedger(sys.argv[1], patience=3600)

@@ -13,7 +13,7 @@ from loanasync._display.masking import mask
 from loanasync._models.dialect import field_of
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Entry, State
-from loanasync.ledger.lists import lacks_redirect
+from loanasync.ledger.backend import lacks_redirect
 
 _PERSONAL = frozenset(each.name for each in fields(Approved) if each.repr is mask)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
