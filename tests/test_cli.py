@@ -73,7 +73,7 @@ def test_help_names_the_commands_and_an_example_each() -> None:
 
 def test_the_paragraphs_of_help_are_as_wide_as_the_terminal() -> None:
     told = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
-    assert "LOANASYNC_AUTH_TOKEN. The same command again goes on where it ended: who was\n" in re.sub(
+    assert "LOANASYNC_AUTH_TOKEN. The same command again continues where it ended: a\n" in re.sub(
         " +\n", "\n", told
     )
 

@@ -83,7 +83,7 @@ def test_results_that_are_lost_come_again_from_the_ledger(tmp_path: Path, served
     bulk.run()
     first = {line["fiscal_code"]: line for line in read(bulk.out)}
     bulk.out.unlink()
-    (tmp_path / "out.jsonl.asked").unlink()
+    (tmp_path / "out.jsonl.resume").unlink()
     code, told = bulk.run()
     assert code == 3
     assert not [row for row in cells(told) if "earlier" in row], "nobody is counted twice"

@@ -79,7 +79,8 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
     for personal in (rows[0]["fiscal_code"], "Prova", "example.com"):
         assert personal not in done.stderr
     if os.name == "posix":
-        assert {path.stat().st_mode & 0o077 for path in (out, dead, tmp_path / "out.jsonl.asked")} == {0}
+        written = (out, dead, tmp_path / "out.jsonl.ledger", tmp_path / "out.jsonl.resume")
+        assert {path.stat().st_mode & 0o077 for path in written} == {0}
 
 
 @pytest.mark.parametrize("name", ["dead.csv", "dead.csv.gz"])
@@ -254,28 +255,10 @@ def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
     other = write(tmp_path / "other.jsonl", rows)
     over_another = run(served, "approve-many", file, "-o", other)
     assert over_another.returncode == 2
-    assert "so that nobody knows who was asked" in over_another.stderr
+    assert "and the requested customers are not known" in over_another.stderr
     assert read(other) == rows
     out.write_text('{"other": 1}\n', encoding="utf-8")
     other_kind = run(served, "approve-many", file, "-o", out)
     assert other_kind.returncode == 2
     assert "line 1, is no result of this command" in other_kind.stderr
     assert asked(served) == 1
-
-
-def test_half_a_line_of_results_is_an_unknown_outcome_and_kept_for_a_person(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    rows = [member("approved") for _ in range(3)]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    run(served, "approve-many", file, "-o", out)
-    content = out.read_bytes()
-    out.write_bytes(content[:-20])
-    with (tmp_path / "out.jsonl.asked").open("a", encoding="utf-8") as notes:
-        notes.write("TST")
-    done = run(served, "approve-many", file, "-o", out)
-    assert done.returncode == 3
-    assert sorted(statuses(out).values()) == ["approved", "approved", "unknown"]
-    assert (tmp_path / "out.jsonl.half").read_bytes().rstrip(b"\n") == content.splitlines()[-1][:-19]
-    assert asked(served) == 3

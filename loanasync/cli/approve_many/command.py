@@ -39,7 +39,7 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, redis://...?prefix=... or"
+            help="Ledger of the decisions instead of OUT.ledger: a file's path, redis://...?prefix=... or"
             " postgresql://...?table=...",
         ),
     ] = None,
@@ -90,8 +90,8 @@ def approve_many(
     """Ask for the approval of every row of a file, each customer once.
 
     The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The same command
-    again goes on where it ended: who was asked for stands in the ledger, or in OUT and OUT.asked without one,
-    and is not asked for again.
+    again continues where it ended: a customer who was requested is in the ledger, by default OUT.ledger, and
+    is not requested again.
 
     Ends with 0 when all are decided (a refusal is a decision), 1 when rows failed, 2 when nothing was sent,
     3 when outcomes are unknown, 130 when it was interrupted.
@@ -101,8 +101,8 @@ def approve_many(
     console = told_to()
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
-    notes = None if out is None else f"{out}.asked"
-    _must_differ(rows, out, notes, dead_letters, None if report is None else str(report), ledger)
+    own = () if out is None else (f"{out}.ledger", f"{out}.resume")
+    _must_differ(rows, out, *own, dead_letters, None if report is None else str(report), ledger)
     if sandbox and ledger is not None:
         say(console, WITHOUT_LEDGER)
     wanted = Wanted(

@@ -18,7 +18,7 @@ from loanasync import (
 )
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli.approve_many.report import Ticker
-from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of, lost_line
+from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of
 from loanasync.cli.approve_many.resume import Memory, Past
 from loanasync.cli.interrupts import HASTE, interruptible
 from loanasync.cli.rows.append import Appending
@@ -118,8 +118,6 @@ class Asking:
     async def run(self, tick: Ticker) -> Ended:
         """Ask for all of them, but for those who were asked for before."""
         limits, ended = self._limits, self._ended
-        for code in self._memory.lost():
-            self._write(lost_line(code, self._orders.line_of(code)))
         # Written as soon as it is there: who waits in line to be read would be lost with the process.
         approvals = self._client.approve_many(
             self._rows(), concurrency=limits.concurrency, rate=limits.rate, progress=self._came
@@ -127,14 +125,11 @@ class Asking:
         self._stop = approvals.stop
         ticked = time.monotonic()
         with self._interruptible(approvals), self._until_deadline(approvals):
-            try:
-                async with approvals:
-                    async for _ in approvals:
-                        if time.monotonic() - ticked > _TICK:
-                            ticked = time.monotonic()
-                            tick(approvals.summary)
-            except OSError as error:  # of the notes: without one, nothing was sent
-                ended.interrupted = f"who is asked for cannot be noted ({error.strerror})"
+            async with approvals:
+                async for _ in approvals:
+                    if time.monotonic() - ticked > _TICK:
+                        ticked = time.monotonic()
+                        tick(approvals.summary)
         if self._is_given_up:
             await self._client.with_options(timeout=HASTE).aclose()
         tick(approvals.summary)
@@ -142,7 +137,7 @@ class Asking:
         return ended
 
     async def _rows(self) -> AsyncIterator[Row]:
-        """Each is noted when it is taken, which is when it is sent."""
+        """Yield each row when it is to be sent."""
         sent = 0
         for order, row, past in self._to_come():
             if past == "new":
@@ -152,7 +147,6 @@ class Asking:
                         return
                 if self._create:
                     await self._client.create_request({"fiscalCode": order.code})
-                self._memory.ask(order.code)
                 sent += 1
             yield evolve(row, id=_Asked(order, is_new=past == "new"))
 
@@ -168,7 +162,7 @@ class Asking:
             past = self._memory.past(order.code)
             if past == "busy":
                 busy.append((order, order.row, past))
-            elif past == "new" or not self._memory.is_told(order.code):
+            elif past == "new" or not self._memory.is_reported(order.code):
                 yield order, order.row, past
         if busy:
             told = f"waiting for {len(busy):,} rows that another command asks for, or asked for when it died"

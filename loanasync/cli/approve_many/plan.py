@@ -16,9 +16,9 @@ def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) ->
     """Read all rows, tell of what is wrong with any, and ask for none."""
     plan = Plan()
     read = orders.read()
-    with memory.learning() as learn:
+    with memory.looking_up() as look_up:
         while some := tuple(islice(read, _AT_ONCE)):
-            learn([order.code for order in some if order.row is not None])
+            look_up([order.code for order in some if order.row is not None])
             for order in some:
                 for finding in order.findings:
                     tell(finding)
@@ -36,5 +36,5 @@ def _count(plan: Plan, order: Order, memory: Memory) -> None:
     setattr(plan, past, getattr(plan, past) + 1)
     if past == "new":
         plan.amount += order.row.request.amount
-    if past not in _TO_BE_ASKED and not memory.is_told(order.code):
+    if past not in _TO_BE_ASKED and not memory.is_reported(order.code):
         plan.untold[past] += 1

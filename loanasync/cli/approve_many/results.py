@@ -116,13 +116,6 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
     return {name: value for name, value in found.items() if value is not None}
 
 
-def lost_line(fiscal_code: str, line: int | None) -> dict[str, Any]:
-    """Return the line of a customer whose call was in progress when an earlier run ended."""
-    found: dict[str, Any] = {} if line is None else {"line": line}
-    found |= {"fiscal_code": fiscal_code, **_outcome("unknown", "unknown")}
-    return {**found, "message": "in progress when an earlier run ended: ask the service for the outcome"}
-
-
 def _outcome(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": at}

@@ -1,214 +1,257 @@
-"""Who was asked for in earlier runs of the same command, so that it can be given again."""
+"""The customers that were requested before, so that the same command continues where it ended."""
 
+import asyncio
 import json
-from collections import Counter
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol, TypeAlias
+from contextlib import closing, contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal, TypeAlias
 
-from loanasync.cli.rows.append import Appending, cut_half_a_line, has_content, lines
+from attrs import define, field
+
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.cli.ledger.open import Opened, short
+from loanasync.cli.rows.append import has_content, lines
 from loanasync.cli.rows.parse import Format
-from loanasync.errors.service import NOT_PROCESSED
+from loanasync.ledger import DecisionLedger, Settlement, State
+from loanasync.ledger.model import SERVICE
 
 try:
     import fcntl
-except ImportError:  # Windows: two runs at once are not noticed there
+except ImportError:  # Windows: a second run is not noticed there, and its ledger sends nothing twice
     fcntl = None  # type: ignore[assignment]
 
-# What is known of a customer: decided, or of unknown outcome; failed for good; being asked for by somebody
-# else; or to be asked for.
+# What is known of a customer: decided; of unknown outcome; failed for good; being requested by another
+# command; or to be requested.
 Past = Literal["decided", "unknown", "failed", "busy", "new"]
-Learn: TypeAlias = Callable[[Sequence[str]], object]
+LookUp: TypeAlias = Callable[[Sequence[str]], object]
+
+OWN = "beside the results"
+_SECRET = 32  # bytes
+_KILLED = Settlement(state=State.UNKNOWN, note="in progress when an earlier run ended")
 
 
 class NotResumableError(Exception):
-    """Results are there that cannot be gone on with; the text says why, and what to do."""
+    """Results that cannot be continued; the text says why, and what to do."""
 
 
-class Memory(Protocol):
-    """Knows who was asked for. A ledger is one, too."""
-
-    def learning(self) -> AbstractContextManager[Learn]:
-        """What is called with customers before anything is asked about them."""
-
-    def past(self, fiscal_code: str) -> Past:
-        """What is known of a customer."""
-
-    def is_told(self, fiscal_code: str) -> bool:
-        """Whether the results say so already."""
-
-    def entry(self, fiscal_code: str) -> str | None:
-        """What a person finds this customer by in the ledger, if there is one."""
-
-    def ask(self, fiscal_code: str) -> None:
-        """Note that this customer is asked for, before the first byte of it is sent."""
-
-    def lost(self) -> Iterator[str]:
-        """Customers who were asked for, and whose answer did not come back."""
-
-    def close(self) -> None:
-        """Done with it."""
+def own_ledger(out: str) -> Path:
+    """Return the path of the ledger that is used without ``--ledger``."""
+    return Path(f"{out}.ledger")
 
 
-class Nothing:
-    """No memory, where results go to a pipe."""
-
-    def learning(self) -> AbstractContextManager[Learn]:
-        """There is nothing to learn."""
-        return nullcontext(lambda _: None)
-
-    def is_told(self, fiscal_code: str) -> bool:
-        """Nothing is to be told."""
-        del fiscal_code
-        return True
-
-    def entry(self, fiscal_code: str) -> str | None:
-        """There is no ledger."""
-        del fiscal_code
-        return None
-
-    def past(self, fiscal_code: str) -> Past:
-        """Everybody is new."""
-        del fiscal_code
-        return "new"
-
-    def ask(self, fiscal_code: str) -> None:
-        """Forget it."""
-
-    def lost(self) -> Iterator[str]:
-        """Nobody."""
-        return iter(())
-
-    def close(self) -> None:
-        """Nothing is open."""
+def _resume_file(out: str) -> Path:
+    return Path(f"{out}.resume")
 
 
-class NotesFile(Nothing):
-    """Memory beside a file of results: ``OUT.asked`` has a line for each customer before they are sent.
+def has_begun(out: str) -> bool:
+    """Return True if there are results, or another file of an earlier run."""
+    others = (_resume_file(out), own_ledger(out), _notes_of_0_1(out))
+    return has_content(out) or any(each.exists() for each in others)
 
-    Whoever has a line there and no result after it was under way when an earlier run ended: their outcome
-    is unknown, and they are never asked for again. Both files outlive a crash of the process; the system's
-    own crash may take the last lines of either with it.
+
+def _notes_of_0_1(out: str) -> Path:
+    return Path(f"{out}.asked")
+
+
+@contextmanager
+def resumed(out: str, service: str, ledger: str) -> Iterator[str]:
+    """Lock a file of results for this run, and yield the secret of the ledger beside it.
+
+    ``OUT.resume`` has the service, the ledger and the secret. It is written once, before anything is sent,
+    and only its owner may read it. It is locked until the run ends.
 
     Args:
-        results: The file of results.
-        form: How they stand in it.
-        service: Address and shop; results of another are not gone on with.
-        ledger: Which ledger knows who was asked for, if it is not this file; so, too.
+        out: Path of the results.
+        service: Address and shop that the results belong to.
+        ledger: Name of the ledger that they belong to; `OWN` for the one beside them, empty without one.
+
+    Raises:
+        NotResumableError: Another run is writing, the results belong to another service or ledger, or one
+            of the files is missing.
+        OSError: A file cannot be read or written.
     """
+    if _notes_of_0_1(out).exists():
+        raise NotResumableError(
+            f"{_notes_of_0_1(out)} is the progress file of version 0.1.0, which this version does not read: "
+            "finish these results with that version; or, if they were begun with --ledger, give the same "
+            "--ledger and name a new file for the results"
+        )
+    if has_begun(out) and not _resume_file(out).exists():
+        raise _missing_resume_file(out)
+    with closing(_opened(_resume_file(out))) as file:
+        _lock(file, out)
+        text = file.read()
+        if not text.endswith("\n"):  # it is new, or an earlier run was killed before it was written
+            if has_content(out) or own_ledger(out).exists():
+                raise _missing_resume_file(out)
+            text = json.dumps({"service": service, "ledger": ledger, "secret": token_hex(_SECRET)}) + "\n"
+            file.seek(0)
+            file.truncate()
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        begun = _read(text, out)
+        if begun["service"] != service:
+            raise NotResumableError(
+                f"{out} has results of another service or shop: name a new file for the results"
+            )
+        if begun["ledger"] != ledger:
+            raise NotResumableError(
+                f"{out} was begun with another --ledger, or one of the two without: "
+                "give the one that it was begun with"
+            )
+        if ledger == OWN and has_content(out) and not own_ledger(out).exists():
+            raise NotResumableError(
+                f"{own_ledger(out)} is missing, which has the customers of {out} that were requested: "
+                f"restore it, and do not send these rows again without it"
+            )
+        yield begun["secret"]
 
-    def __init__(self, results: str, form: Format, service: str, ledger: str | None = None) -> None:
-        self._results = results
-        self._notes = results + ".asked"
-        self._status: dict[str, Past] = {}
-        self._open: Counter[str] = Counter()
-        if has_content(results) and not has_content(self._notes):
-            told = f"{results} is there without {self._notes}, so that nobody knows who was asked"
-            raise NotResumableError(f"{told}: name a new file for the results")
-        self._file = Appending(self._notes)
+
+def _opened(path: Path) -> TextIOWrapper:
+    flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        handle = os.open(path, flags)
+    return os.fdopen(handle, "r+", encoding="utf-8", newline="")
+
+
+def _lock(file: TextIOWrapper, out: str) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise NotResumableError(f"another run writes to {out} now") from None
+
+
+def _read(text: str, out: str) -> Mapping[str, str]:
+    try:
+        begun = json.loads(text)
+        return {name: str(begun[name]) for name in ("service", "ledger", "secret")}
+    except (ValueError, TypeError, KeyError):
+        raise _missing_resume_file(out) from None
+
+
+def _missing_resume_file(out: str) -> NotResumableError:
+    has_ledger = own_ledger(out).exists()
+    there = own_ledger(out) if has_ledger else out
+    told = f"{there} is there without {_resume_file(out)}, or with a damaged one"
+    if has_ledger:
+        return NotResumableError(
+            f"{told}: restore that file. It has the secret by which customers are found in the ledger: "
+            "without it nobody knows which ones were requested, so do not send these rows again"
+        )
+    return NotResumableError(
+        f"{told}, and the requested customers are not known: name a new file for the results"
+    )
+
+
+def reported(out: str, form: Format) -> dict[str, Past]:
+    """Return what the results say of each customer; their last line counts.
+
+    Raises:
+        NotResumableError: A line was not written by this command.
+    """
+    found: dict[str, Past] = {}
+    if not has_content(out):
+        return found
+    for number, line in enumerate(lines(out), 1):
+        if number == 1 and line == form.head.rstrip("\n"):
+            continue
         try:
-            self._lock()
-            self._read_notes({"service": service} | ({} if ledger is None else {"ledger": ledger}))
-            self._read_results(form)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _read_notes(self, begun: Mapping[str, str]) -> None:
-        if has_content(self._notes):
-            cut_half_a_line(self._notes)
-        if not has_content(self._notes):
-            self._file.add(json.dumps(begun) + "\n")
-            return
-        notes = lines(self._notes)
-        self._must_be(begun, next(notes))
-        for code in notes:
-            self._open[code] += 1
-
-    def _must_be(self, begun: Mapping[str, str], head: str) -> None:
-        if head == json.dumps(begun):
-            return
-        if head.startswith(json.dumps({"service": begun["service"]})[:-1]):
-            told = f"{self._results} was begun with another --ledger, or one of the two without"
-            raise NotResumableError(f"{told}: give the one that it was begun with")
-        told = f"{self._results} has results of another service or shop"
-        raise NotResumableError(f"{told}: name a new file for the results")
-
-    def _lock(self) -> None:
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise NotResumableError(f"another run writes to {self._results} now") from None
-
-    def _read_results(self, form: Format) -> None:
-        if not has_content(self._results):
-            return
-        cut_half_a_line(self._results, kept=self._results + ".half")
-        for number, line in enumerate(lines(self._results), 1):
-            if number == 1 and line == form.head.rstrip("\n"):
-                continue
-            try:
-                record = form.record(line)
-                code, status = _known(record)
-            except (ValueError, KeyError):
-                told = f"{self._results}, line {number}, is no result of this command"
-                raise NotResumableError(f"{told}: name a new file for the results") from None
-            if code is not None:
-                self._open[code] -= 1
-                self._status[code] = status
-
-    def past(self, fiscal_code: str) -> Past:
-        """By the last result of this customer; unknown if there is none and there should be."""
-        return "unknown" if self._open[fiscal_code] > 0 else self._status.get(fiscal_code, "new")
-
-    def ask(self, fiscal_code: str) -> None:
-        """Write it down.
-
-        Raises:
-            OSError: It cannot be written: do not ask.
-        """
-        self._file.add(fiscal_code + "\n")
-
-    def lost(self) -> Iterator[str]:
-        """Those of earlier runs."""
-        return (code for code, times in self._open.items() if times > 0)
-
-    def close(self) -> None:
-        """Let the next run begin."""
-        self._file.close()
+            record = form.record(line)
+            past = _past(record)
+        except (ValueError, KeyError):
+            raise NotResumableError(
+                f"{out}, line {number}, is no result of this command: name a new file for the results"
+            ) from None
+        if "fiscal_code" in record:
+            found[normalize_fiscal_code(record["fiscal_code"])] = past
+    return found
 
 
-def _known(record: Mapping[str, Any]) -> tuple[str | None, Past]:
-    """Return the customer that a line of the results is about, None if nothing was sent, and their state."""
-    if "outcome" not in record:
-        return (record["fiscal_code"] if record["asked"] else None), _past_in_0_1(record)
-    if record["status"] in ("approved", "refused"):
-        past: Past = "decided"
-    elif record["outcome"] == "unknown":
-        past = "unknown"
-    else:
-        past = "new" if record["outcome"] in ("not_sent", "not_evaluated") else "failed"
-    return record.get("fiscal_code"), past
-
-
-def _past_in_0_1(record: Mapping[str, Any]) -> Past:
-    """Read a line of version 0.1, which took more errors for a proof that the customer was not evaluated."""
+def _past(record: Mapping[str, Any]) -> Past:
     if record["status"] in ("approved", "refused"):
         return "decided"
-    if record["status"] == "unknown":
+    if record["outcome"] == "unknown":
         return "unknown"
-    if not record["again"]:
-        return "failed"
-    error, status = record.get("error"), record.get("status_code")
-    is_proof = (
-        status is None
-        or error in _PROOFS
-        or (error == "RejectedError" and record.get("problems"))
-        or (error == "UnexpectedStatusError" and int(status) in NOT_PROCESSED)
-    )
-    return "new" if is_proof else "unknown"
+    return "new" if record["outcome"] in ("not_sent", "not_evaluated") else "failed"
 
 
-_PROOFS = ("AccessDeniedError", "UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError")
+@define
+class Memory:
+    """States of the customers by a ledger and by the results. Without either, each customer is new.
+
+    It is for the plan, and for skipping customers who need no request. The ledger alone decides whether a
+    request is sent: a call for a customer that it knows sends nothing.
+
+    Args:
+        reported: Last status of each customer in the results.
+        ledger: The ledger, if there is one.
+        key_of: A customer's key in it.
+        is_own: The ledger belongs to these results alone, so that an entry in flight is of a killed run.
+    """
+
+    _reported: Mapping[str, Past] = field(factory=dict)
+    _ledger: DecisionLedger | None = None
+    _key_of: Callable[[str], str] = str
+    _is_own: bool = False
+    _states: dict[str, State] = field(init=False, factory=dict)
+
+    @contextmanager
+    def looking_up(self) -> Iterator[LookUp]:
+        """Yield a function that looks customers up, in an event loop that ends before anything is sent.
+
+        Raises:
+            UnusableError: The ledger cannot be read.
+        """
+        if (ledger := self._ledger) is None:
+            yield lambda _: None
+            return
+        with asyncio.Runner() as runner:
+            use = Opened(ledger, runner)
+            try:
+                use.run(ledger.get(""))  # creates it, also where no row can be sent
+                yield lambda codes: use.run(self._look_up(ledger, codes))
+            finally:
+                runner.run(ledger.aclose())
+
+    async def _look_up(self, ledger: DecisionLedger, codes: Sequence[str]) -> None:
+        entries = await asyncio.gather(*(ledger.get(self._key_of(code)) for code in codes))
+        for code, entry in zip(codes, entries, strict=True):
+            if entry is None or (self._reported.get(code) == "decided" and entry.source in ("", SERVICE)):
+                continue  # the results may have a decision that the ledger could not take
+            if self._is_own and entry.state is State.INFLIGHT:
+                entry = await ledger.settle(  # noqa: PLW2901  (the same entry, as it stands now)
+                    entry.key, token=entry.token, payload=entry.payload, settlement=_KILLED
+                )
+            self._states[code] = entry.state
+
+    def past(self, fiscal_code: str) -> Past:
+        """Return what the ledger knows, or the results where it has no entry, as after a purge."""
+        known = self._reported.get(fiscal_code, "new")
+        match self._states.get(fiscal_code):
+            case State.APPROVED | State.REFUSED:
+                return "decided"
+            case State.UNKNOWN | State.LOST | State.HELD:
+                return "failed" if known == "failed" else "unknown"
+            case State.INFLIGHT:
+                return "busy"
+            case State.RELEASED if known == "unknown":  # a person has released it since
+                return "new"
+            case _:
+                return known
+
+    def is_reported(self, fiscal_code: str) -> bool:
+        """Return False if the results lack what the ledger knows, as when a run was killed."""
+        return self.past(fiscal_code) == self._reported.get(fiscal_code, "new")
+
+    def entry(self, fiscal_code: str) -> str | None:
+        """Return the start of the customer's key, by which a person finds the entry."""
+        return None if self._ledger is None else short(self._key_of(fiscal_code))

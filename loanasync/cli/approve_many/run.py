@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from rich.console import Console
 from loanasync import Dialect, LoanClient
 from loanasync.cli.approve_many.loop import Asking, Ended, Limits
 from loanasync.cli.approve_many.plan import survey
-from loanasync.cli.approve_many.remembered import Remembered
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Results
-from loanasync.cli.approve_many.resume import Memory, NotesFile, Nothing
+from loanasync.cli.approve_many.resume import OWN, Memory, has_begun, own_ledger, reported, resumed
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import name_of, policy_of, shop_of, used_by_a_client
-from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending
+from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
+from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, cut_half_a_line, has_content
 from loanasync.cli.rows.orders import Orders
 from loanasync.cli.rows.parse import Format, format_of
 from loanasync.cli.rows.source import Finding
-from loanasync.ledger import DecisionLedger
+from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
 
 
@@ -59,20 +58,15 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
         return Exit.NOTHING_SENT
     tell = partial(_tell, console)
     if wanted.validate_only:
-        plan = survey(orders, Nothing(), tell)
+        plan = survey(orders, Memory(), tell)
         say(console, f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong")
         return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
     if wanted.out is None and not wanted.dry_run:
         told = "say where results go: -o FILE, or -o - for standard output"
         raise typer.BadParameter(told, param_hint="-o")
-    client, ledger = None, None
-    if not wanted.sandbox and _needs_the_shop(wanted):
-        options = used_by_a_client(wanted.ledger, only_reads=wanted.dry_run)
-        ledger = options.get("ledger")
-        client = LoanClient.from_env(dialect=wanted.dialect, **options)
-    form = format_of(wanted.out or STANDARD_OUTPUT, orders.table.delimiter)
-    with closing(_memory(wanted, form, client, ledger)) as memory:
-        plan = survey(orders, memory, tell)
+    with ExitStack() as stack:
+        prepared = _prepared(wanted, orders, stack)
+        plan = survey(orders, prepared.memory, tell)
         if wanted.dry_run:
             console.print(plan_of(plan))
             cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
@@ -81,29 +75,56 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
             told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
             say(console, f"nothing was sent: {told}")
             return Exit.NOTHING_SENT
-        ended = asyncio.run(_ask(wanted, orders, memory, form, client, ledger, plan, console))
+        ended = asyncio.run(_ask(wanted, orders, prepared, plan, console))
     return _conclude(wanted, plan, ended, console)
-
-
-def _needs_the_shop(wanted: Wanted) -> bool:
-    """A plan for a file that was never asked for needs none."""
-    has_begun = wanted.out is not None and Path(wanted.out).exists()
-    return not wanted.dry_run or has_begun or wanted.ledger is not None
 
 
 def _tell(console: Console, finding: Finding) -> None:
     console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
 
 
-def _memory(wanted: Wanted, form: Format, client: LoanClient | None, ledger: DecisionLedger | None) -> Memory:
-    results, out = Nothing(), wanted.out
-    has_begun = out is not None and Path(out).exists()
-    if out is not None and out != STANDARD_OUTPUT and _is_file(out) and (has_begun or not wanted.dry_run):
-        service = "sandbox" if client is None else repr(client)
-        results = NotesFile(out, form, service, None if wanted.ledger is None else name_of(wanted.ledger))
-    if ledger is None:
-        return results
-    return Remembered(ledger, partial(key_of, shop_of(os.environ), policy=policy_of(os.environ)), results)
+@frozen
+class _Prepared:
+    """The parts of a run. There is no client for a plan that needs none, and for a sandbox."""
+
+    client: LoanClient | None
+    ledger: DecisionLedger | None
+    memory: Memory
+    form: Format
+
+
+def _prepared(wanted: Wanted, orders: Orders, stack: ExitStack) -> _Prepared:
+    """Lock the results until the stack is closed, and read what they and the ledger know."""
+    out = wanted.out or STANDARD_OUTPUT
+    is_resumed = out != STANDARD_OUTPUT and _is_file(out) and (has_begun(out) or not wanted.dry_run)
+    # A plan for rows that were never requested needs no service.
+    needs_shop = not wanted.sandbox and (is_resumed or wanted.ledger is not None or not wanted.dry_run)
+    shop = shop_of(os.environ) if needs_shop else None
+    secret = ""
+    if is_resumed:
+        service = "sandbox" if shop is None else f"{shop.base_url} {shop.shop_id}"
+        own = "" if wanted.sandbox else OWN
+        ledger_name = own if wanted.ledger is None else name_of(wanted.ledger)
+        secret = stack.enter_context(resumed(out, service, ledger_name))
+        if has_content(out):
+            cut_half_a_line(out)
+    form = format_of(out, orders.table.delimiter)
+    known = reported(out, form) if is_resumed else {}
+    if shop is None:
+        return _Prepared(None, None, Memory(known), form)
+    is_own = is_resumed and wanted.ledger is None
+    options = used_by_a_client(wanted.ledger, only_reads=wanted.dry_run)
+    if is_own:
+        file = own_ledger(out)
+        options = {
+            "ledger": MemoryLedger() if wanted.dry_run and not file.exists() else SqliteLedger(file),
+            "ledger_policy": LedgerPolicy(key=secret.encode()),
+        }
+    client = LoanClient.from_env(dialect=wanted.dialect, **options)
+    if not options:
+        return _Prepared(client, None, Memory(known), form)
+    key = partial(key_of, shop, policy=options["ledger_policy"])
+    return _Prepared(client, options["ledger"], Memory(known, options["ledger"], key, is_own), form)
 
 
 def _is_file(path: str) -> bool:
@@ -113,24 +134,24 @@ def _is_file(path: str) -> bool:
 async def _ask(
     wanted: Wanted,
     orders: Orders,
-    memory: Memory,
-    form: Format,
-    client: LoanClient | None,
-    ledger: DecisionLedger | None,
+    prepared: _Prepared,
     plan: Plan,
     console: Console,
 ) -> Ended:
     assert wanted.out is not None  # noqa: S101  (for the type checkers)
+    client = prepared.client
     async with AsyncExitStack() as stack:
-        if ledger is not None:
-            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
+        if prepared.ledger is not None:
+            stack.push_async_callback(
+                prepared.ledger.aclose
+            )  # after the client, which writes to it until then
         if client is None:
             from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
 
             sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
             client = sandbox.client(dialect=wanted.dialect)
         await stack.enter_async_context(client)
-        results = stack.enter_context(closing(Results(wanted.out, form)))
+        results = stack.enter_context(closing(Results(wanted.out, prepared.form)))
         letters = None
         if wanted.dead_letters is not None:
             head = orders.table.source.mark + orders.table.head
@@ -139,7 +160,7 @@ async def _ask(
         asking = Asking(
             client,
             orders,
-            memory,
+            prepared.memory,
             results,
             letters,
             wanted.limits,
@@ -180,7 +201,8 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
         say(console, ended.unburied)
     if ended.unrecorded:
         told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
-        say(console, f"{told}: loanasync ledger import-orphans, once it can")
+        option = "" if wanted.ledger is not None else f" --ledger {own_ledger(wanted.out or '')}"
+        say(console, f"{told}: loanasync ledger import-orphans{option}, once it can")
     if (summary.rejected or summary.error) and wanted.out != STANDARD_OUTPUT:
         say(console, f"what failed, and why, is in {wanted.out}")
     if summary.unknown or plan.earlier("unknown"):

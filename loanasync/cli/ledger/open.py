@@ -187,8 +187,8 @@ class Opened:
                 raise
             # Whatever a server's library raises: its text may hold a password.
             raise UnusableError(
-                f"the ledger cannot be used ({type(error).__name__}): check --ledger, and that its server "
-                "can be reached"
+                f"the ledger cannot be used ({type(error).__name__}): check --ledger, its disk, or "
+                "that its server can be reached"
             ) from None
 
     def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:

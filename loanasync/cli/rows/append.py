@@ -4,7 +4,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 STANDARD_OUTPUT = "-"
@@ -58,10 +58,6 @@ class Appending:
                 os.ftruncate(self._file, begun)
             raise
 
-    def fileno(self) -> int:
-        """The system's number of it."""
-        return self._file
-
     def close(self) -> None:
         """Done with it."""
         os.close(self._file)
@@ -80,16 +76,9 @@ def lines(path: str) -> Iterator[str]:
             yield line.rstrip("\r\n")
 
 
-def cut_half_a_line(path: str, kept: str | None = None) -> None:
-    """What a crash left of a last line is none; of a result it is kept in another file, for a person."""
-    whole = _end_of_members(path) if path.endswith(".gz") else _end_of_lines(path)
-    with Path(path).open("rb") as file:
-        file.seek(whole)
-        half = file.read()
-    if half and kept is not None:
-        with closing(Appending(kept)) as keeping:
-            keeping.put(half if path.endswith(".gz") else half + b"\n")
-    os.truncate(path, whole)
+def cut_half_a_line(path: str) -> None:
+    """Remove what a crash of the machine left of a last line."""
+    os.truncate(path, _end_of_members(path) if path.endswith(".gz") else _end_of_lines(path))
 
 
 def _end_of_lines(path: str) -> int:

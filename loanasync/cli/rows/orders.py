@@ -126,10 +126,6 @@ class Orders:
             line = unreadable.line
             yield Order(Entry(line, {}, ""), None, (self.table.finding(str(unreadable), line),))
 
-    def line_of(self, code: str) -> int | None:
-        """Where a customer stands, once all was read."""
-        return self._seen.get(code)
-
     def _field(self, column: str) -> str | None:
         for name, given in self.named.items():
             if given == column:

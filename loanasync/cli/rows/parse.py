@@ -8,13 +8,11 @@ from typing import Any, Protocol
 
 from loanasync.cli.rows.append import has_content, lines
 
-_FIRST = ("line", "id", "fiscal_code", "entry", "status")
-_LAST = (
+_COLUMNS = (
+    *("line", "id", "fiscal_code", "entry", "status", "outcome", "repeatable", "at"),
     *("amount", "net_amount", "instalments", "redirect_url", "error", "message", "problems"),
     *("status_code", "attempts", "elapsed", "trace_id"),
 )
-_COLUMNS = (*_FIRST, "outcome", "repeatable", "at", *_LAST)
-_COLUMNS_0_1 = (*_FIRST, "at", "asked", "again", *_LAST)  # of files that version 0.1 has begun
 _WORDS = {"true": True, "false": False}
 
 
@@ -48,26 +46,22 @@ class _Json:
 
 
 class _Csv:
-    def __init__(self, delimiter: str, columns: Iterable[str] = _COLUMNS) -> None:
-        self.delimiter = delimiter
-        self._columns = tuple(columns)
-        self.head = self._written(self._columns)
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+        self.head = self._written(_COLUMNS)
 
     def line(self, record: Mapping[str, Any]) -> str:
-        if self._columns == _COLUMNS_0_1:
-            again = record["outcome"] in ("not_sent", "not_evaluated")
-            record = {**record, "asked": "fiscal_code" in record, "again": again}
-        return self._written(_cell(record.get(name)) for name in self._columns)
+        return self._written(_cell(record.get(name)) for name in _COLUMNS)
 
     def record(self, line: str) -> Mapping[str, Any]:
-        cells = next(csv.reader([line], delimiter=self.delimiter), [])
-        if len(cells) != len(self._columns):
+        cells = next(csv.reader([line], delimiter=self._delimiter), [])
+        if len(cells) != len(_COLUMNS):
             raise ValueError("other columns")
-        return {name: _WORDS.get(cell, cell) for name, cell in zip(self._columns, cells, strict=True) if cell}
+        return {name: _WORDS.get(cell, cell) for name, cell in zip(_COLUMNS, cells, strict=True) if cell}
 
     def _written(self, cells: Iterable[str]) -> str:
         text = StringIO(newline="")
-        csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(cells)
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
 
@@ -88,12 +82,10 @@ def format_of(path: str, delimiter: str) -> Format:
 
     Args:
         path: Path of the results.
-        delimiter: Delimiter of a new CSV file; a file that exists keeps its own delimiter and columns.
+        delimiter: Delimiter of a new CSV file; a file that exists keeps its own delimiter.
     """
     if not path.lower().removesuffix(".gz").endswith(".csv"):
         return _Json()
     if not has_content(path):
         return _Csv(delimiter)
-    head = next(lines(path), "")
-    begun = _Csv(head[len(_COLUMNS[0]) :][:1] or delimiter, _COLUMNS_0_1)
-    return begun if begun.head.rstrip("\n") == head else _Csv(begun.delimiter)
+    return _Csv(next(lines(path), "")[len(_COLUMNS[0]) :][:1] or delimiter)

@@ -1,0 +1,247 @@
+"""A run without `--ledger` resumes by the ledger beside its results: nothing is requested twice or lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from asking import begin, create, environment, member, read, run, service, statuses, wait_for, write
+from ledgerfile import ask, change, listed
+
+from loanasync.sandbox import Sandbox
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+class Run:
+    """A file of rows, its results, and the files beside them."""
+
+    def __init__(self, folder: Path, sandbox: Sandbox, *words: str) -> None:
+        self.rows = [member(word) for word in words]
+        create(sandbox, self.rows)
+        self.sandbox = sandbox
+        self.out = folder / "out.jsonl"
+        self.ledger = folder / "out.jsonl.ledger"
+        self.resume = folder / "out.jsonl.resume"
+        self.command = ("approve-many", write(folder / "rows.jsonl", self.rows), "-o", self.out)
+
+    def run(self) -> tuple[int, str]:
+        done = run(self.sandbox, *self.command)
+        return done.returncode, done.stderr
+
+    @property
+    def requested(self) -> int:
+        return len(self.sandbox.journal.calls(operation="approve"))
+
+
+def test_resume_after_token_change_requests_no_customer_again(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "approved", "refused", "resetafter")
+    assert bulk.run()[0] == 3
+    bulk.out.unlink()
+    changed = {**service(served), "LOANASYNC_AUTH_TOKEN": "new"}
+    with mock.patch("asking.service", return_value=changed):
+        assert bulk.run()[0] == 3
+    assert bulk.requested == 3
+    codes = [row["fiscal_code"] for row in bulk.rows]
+    assert statuses(bulk.out) == dict(zip(codes, ("approved", "refused", "unknown"), strict=True))
+
+
+def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    done = run(served, *bulk.command, "--report", "-")
+    begun = json.loads(bulk.resume.read_text(encoding="utf-8"))
+    assert begun.keys() == {"service", "ledger", "secret"}
+    assert len(begun["secret"]) == 64
+    assert served.auth_token not in bulk.resume.read_text(encoding="utf-8")
+    shown = done.stdout + done.stderr + bulk.out.read_text(encoding="utf-8")
+    assert begun["secret"] not in shown
+    if os.name == "posix":
+        assert bulk.resume.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "other").mkdir()
+    other = Run(tmp_path / "other", served, "approved")
+    other.run()
+    assert json.loads(other.resume.read_text(encoding="utf-8"))["secret"] != begun["secret"]
+
+
+@pytest.mark.parametrize("left", [None, "", '{"service"', "{}\n", "[]\n", "half\n"])
+@pytest.mark.parametrize("keeps_results", [True, False])
+def test_resume_without_its_secret_is_refused(
+    tmp_path: Path, served: Sandbox, left: str | None, *, keeps_results: bool
+) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    bulk.run()
+    begun = bulk.resume.read_text(encoding="utf-8")
+    bulk.resume.unlink()
+    if left is not None:
+        bulk.resume.write_text(left, encoding="utf-8")
+    if not keeps_results:
+        bulk.out.unlink()
+    for _ in range(2):
+        code, told = bulk.run()
+        assert code == 2
+        assert f"{bulk.ledger} is there without {bulk.resume}, or with a damaged one: restore" in told
+    assert (bulk.resume.read_text(encoding="utf-8") if bulk.resume.exists() else None) == left
+    bulk.resume.write_text(begun, encoding="utf-8")
+    assert bulk.run()[0] == 0
+    assert bulk.requested == 1
+
+
+def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    bulk.run()
+    bulk.ledger.unlink()
+    code, told = bulk.run()
+    assert (code, f"{bulk.ledger} is missing" in told) == (2, True)
+    assert not bulk.ledger.exists()
+    assert bulk.requested == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--ledger", "decisions.db"), ("--sandbox",)])
+def test_resume_progress_file_of_0_1_0_is_refused(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bulk = Run(tmp_path, served, "approved")
+    notes = tmp_path / "out.jsonl.asked"
+    notes.write_text(f'{{"service": "x"}}\n{bulk.rows[0]["fiscal_code"]}\n', encoding="utf-8")
+    done = run(served, *bulk.command, *options)
+    assert done.returncode == 2
+    assert f"{notes} is the progress file of version 0.1.0, which this version does not read" in done.stderr
+    assert (bulk.requested, bulk.out.exists(), bulk.resume.exists()) == (0, False, False)
+
+
+def test_resume_results_that_were_removed_are_written_from_the_ledger(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk = Run(tmp_path, served, "approved", "refused", "resetafter")
+    bulk.run()
+    first = {line["fiscal_code"]: line for line in read(bulk.out)}
+    bulk.out.unlink()
+    assert bulk.run()[0] == 3
+    second = {line["fiscal_code"]: line for line in read(bulk.out)}
+    assert (bulk.requested, second.keys()) == (3, first.keys())
+    for code, line in second.items():
+        for name in ("status", "redirect_url", "net_amount", "entry", "line"):
+            assert line.get(name) == first[code].get(name)
+
+
+def test_resume_after_a_person_settled_reports_what_they_said(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "reset")
+    assert bulk.run()[0] == 3
+    (line,) = read(bulk.out)
+    ask("resolve", bulk.ledger, line["entry"], "--as", "refused", "--note", "ticket 17")
+    assert bulk.run()[0] == 0
+    assert statuses(bulk.out) == {line["fiscal_code"]: "refused"}
+    assert bulk.requested == 1
+
+
+def test_resume_decision_that_only_the_results_have_stays_decided(tmp_path: Path, served: Sandbox) -> None:
+    """The ledger could not take the decision, and the row was written to the results."""
+    bulk = Run(tmp_path, served, "approved")
+    bulk.run()
+    before = bulk.out.read_bytes()
+    for state in ("inflight", "unknown"):
+        told = f"UPDATE decisions SET state = '{state}', source = '', body = NULL"  # noqa: S608  (a constant)
+        change(bulk.ledger, told)
+        assert bulk.run()[0] == 0
+        assert (bulk.out.read_bytes(), bulk.requested) == (before, 1)
+
+
+def test_resume_customer_in_other_spelling_is_recognised(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    (row,) = bulk.rows
+    write(tmp_path / "rows.jsonl", [{**row, "fiscal_code": f" {row['fiscal_code'].lower()}"}])
+    assert [bulk.run()[0] for _ in range(2)] == [0, 0]
+    assert (bulk.requested, len(read(bulk.out))) == (1, 1)
+
+
+@posix
+def test_resume_after_kill_reports_requests_in_flight_as_unknown(tmp_path: Path, served: Sandbox) -> None:
+    """The run that holds the lock knows that no other one waits, and so does not wait for the leases."""
+    bulk = Run(tmp_path, served, "hangafter", "hangafter")
+    process = begin(served, *bulk.command)
+    wait_for(lambda: bulk.requested == 2)
+    process.kill()
+    process.communicate()
+    assert {each["state"] for each in listed(bulk.ledger)} == {"inflight"}
+    for _ in range(2):
+        assert bulk.run()[0] == 3
+        assert set(statuses(bulk.out).values()) == {"unknown"}
+        assert (len(read(bulk.out)), bulk.requested) == (2, 2)
+    assert {each["note"] for each in listed(bulk.ledger)} == {"in progress when an earlier run ended"}
+
+
+# Kills its own process before or after one call of a function, as a crash there would.
+KILLER = """
+import functools, importlib, inspect, os, signal, sys
+
+module, name, when, number = sys.argv[1:5]
+owner = importlib.import_module(module)
+*parents, last = name.split(".")
+for each in parents:
+    owner = getattr(owner, each)
+real, calls = getattr(owner, last), 0
+
+def step(moment):
+    global calls
+    calls += moment == "before"
+    if (moment, calls) == (when, int(number)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if inspect.iscoroutinefunction(real):
+    async def wrapped(*arguments, **named):
+        step("before")
+        result = await real(*arguments, **named)
+        step("after")
+        return result
+else:
+    def wrapped(*arguments, **named):
+        step("before")
+        result = real(*arguments, **named)
+        step("after")
+        return result
+
+setattr(owner, last, functools.wraps(real)(wrapped))
+sys.argv[1:] = sys.argv[5:]
+from loanasync.cli import main
+main()
+"""
+_SQLITE = "loanasync.ledger.sqlite SqliteLedger."
+POINTS = [
+    *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
+    *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
+    *((f"{_SQLITE}get", when, 1) for when in ("before", "after")),
+    *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
+    *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
+    *(("loanasync.cli.rows.append Appending.put", when, 2) for when in ("before", "after")),
+    ("loanasync.cli.rows.append Appending.close", "before", 1),
+]
+
+
+@posix
+@pytest.mark.parametrize(("where", "when", "number"), POINTS)
+def test_resume_after_kill_at_any_point_requests_nobody_twice(
+    tmp_path: Path, served: Sandbox, where: str, when: str, number: int
+) -> None:
+    bulk = Run(tmp_path, served, "approved", "refused", "approved")
+    command = (*bulk.command, "--concurrency", "1")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, *where.split(), when, *map(str, (number, *command))],
+        env=environment(served), check=False, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    # Only a request that may have been sent, and of which nothing was written, has an unknown outcome.
+    in_flight = (where, when) in ((f"{_SQLITE}claim", "after"), (f"{_SQLITE}settle", "before"))
+    for _ in range(2):
+        code, told = bulk.run()
+        assert code == (3 if in_flight else 0), told
+    found = statuses(bulk.out)
+    assert found.keys() == {row["fiscal_code"] for row in bulk.rows}
+    assert len(read(bulk.out)) == 3
+    assert sorted(found.values()).count("unknown") == in_flight
+    calls = [call.fiscal_code for call in served.journal.calls(operation="approve")]
+    assert len(set(calls)) == len(calls)
