@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from asking import create, member, run, write
 
+from loanasync.cli.approve_many.results import format_of
 from loanasync.cli.rows.append import Appending, cut_half_a_line, lines
-from loanasync.cli.rows.parse import format_of
 from loanasync.sandbox import Sandbox
 
 NAMES = ["out.jsonl", "out.jsonl.gz", "out.csv", "out.csv.gz"]

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 from attrs import define, field
 
 from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.cli.approve_many.results import Format
 from loanasync.cli.ledger.open import Opened, short
 from loanasync.cli.rows.append import has_content, lines
-from loanasync.cli.rows.parse import Format
 from loanasync.ledger import DecisionLedger, Settlement, State
 from loanasync.ledger.model import SERVICE
 

@@ -16,13 +16,12 @@ from loanasync import Dialect, LoanClient
 from loanasync.cli.approve_many.loop import Asking, Ended, Limits
 from loanasync.cli.approve_many.plan import survey
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
-from loanasync.cli.approve_many.results import Results
+from loanasync.cli.approve_many.results import Format, Results, format_of
 from loanasync.cli.approve_many.resume import OWN, Memory, has_begun, own_ledger, reported, resumed
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
 from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, cut_half_a_line, has_content
 from loanasync.cli.rows.orders import Orders
-from loanasync.cli.rows.parse import Format, format_of
 from loanasync.cli.rows.source import Finding
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
