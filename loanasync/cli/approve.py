@@ -20,8 +20,8 @@ from loanasync.cli.interrupts import HASTE, interruptible
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli.rows.convert import READERS, BadCell
 from loanasync.cli.rows.orders import Order, Orders, checking_client, plain
+from loanasync.cli.rows.parse import Entry, Table, TwiceError, once
 from loanasync.cli.rows.source import Finding, Source, Unreadable
-from loanasync.cli.rows.tables import Entry, Table, TwiceError, once
 from loanasync.ledger import DecisionLedger
 
 _FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")

@@ -17,8 +17,8 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, UnusableError
 from loanasync.cli.rows.append import STANDARD_OUTPUT
 from loanasync.cli.rows.orders import FIELDS, Orders, checking_client
+from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import Source, Unreadable
-from loanasync.cli.rows.tables import Table
 
 
 def approve_many(

@@ -13,8 +13,8 @@ from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
 from loanasync.cli.rows.convert import CENTS, EURO, READERS, BadCell, Reader
+from loanasync.cli.rows.parse import Entry, Table
 from loanasync.cli.rows.source import Finding, Unreadable
-from loanasync.cli.rows.tables import Entry, Table
 
 _REQUEST = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 _ADDITIONAL = tuple(attrs.fields_dict(AdditionalData))
