@@ -61,7 +61,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in("loanasync/_config.py", "release")
             # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
             function.can_block_in("loanasync/testing/telemetry.py", "__init__")
-            function.can_block_in("loanasync/cli/recorded.py", "__init__")
+            function.can_block_in("loanasync/cli/demo.py", "__init__")
             # asyncpg looks for certificates and passwords in its user's folder, with each connection
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # a decision is written to a file where a loop or the process ends, and no thread starts any more

@@ -63,8 +63,8 @@ def demo(
     Example: loanasync demo --otlp http://localhost:4318
     """
     # The demo records and exports, which takes long to be loaded: no other command waits for it.
+    from loanasync.cli.demo import Collector, ExportError  # noqa: PLC0415  (as above)
     from loanasync.cli.demo import demo as run_demo  # noqa: PLC0415  (as above)
-    from loanasync.cli.otlp import Collector, ExportError  # noqa: PLC0415  (as above)
 
     try:
         collector = None if otlp is None else Collector.at(otlp)

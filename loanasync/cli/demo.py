@@ -1,10 +1,25 @@
-"""Whole loan requests, told step by step: an approved customer, a retried fault, a refused customer."""
+"""Whole loan requests against a sandbox, step by step, with their spans, and an export to a collector."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
+import requests
+from attrs import frozen
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import StatusCode, format_trace_id
 from rich.console import Console
 from rich.markup import escape
+from rich.tree import Tree
+from yarl import URL
 
 from loanasync import (
     ApprovalRequest,
@@ -16,9 +31,63 @@ from loanasync import (
     RetryPolicy,
     UserData,
 )
-from loanasync.cli.recorded import Recorded
-from loanasync.cli.spans import tree_of
 from loanasync.sandbox import Sandbox
+
+
+class Recorded:
+    """Spans and metrics of a service called ``loanasync-demo``."""
+
+    service = "loanasync-demo"
+
+    def __init__(self) -> None:
+        resource = Resource.create({SERVICE_NAME: self.service})
+        self._exporter = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        self.tracer_provider = TracerProvider(ALWAYS_ON, resource)
+        self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.meter_provider = MeterProvider([self._reader], resource=resource)
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        """The spans that have ended."""
+        return self._exporter.get_finished_spans()
+
+    @property
+    def calls(self) -> Sequence[ReadableSpan]:
+        """Those of whole calls: each is the root of its trace."""
+        return [span for span in self.spans if span.parent is None]
+
+    @property
+    def metrics(self) -> MetricsData:
+        """What was measured until now."""
+        return self._reader.get_metrics_data() or MetricsData([])
+
+
+_SHOWN = {
+    "http.response.status_code": "status",
+    "http.request.resend_count": "resend",
+    "loanasync.approved": "approved",
+    "loanasync.attempts": "attempts",
+}
+
+
+def tree_of(spans: Sequence[ReadableSpan]) -> Tree:
+    """Calls with their attempts below them, in the order in which they began."""
+    root = Tree("[bold]spans[/]" if spans else "[bold]spans[/]: none, OTEL_SDK_DISABLED is set")
+    branches: dict[int, Tree] = {}
+    for span in sorted(spans, key=lambda each: each.start_time or 0):
+        above = root if span.parent is None else branches[span.parent.span_id]
+        branches[span.context.span_id] = above.add(_line(span))
+    return root
+
+
+def _line(span: ReadableSpan) -> str:
+    milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+    attributes = span.attributes or {}
+    said = " ".join(f"{label}={attributes[name]!r}" for name, label in _SHOWN.items() if name in attributes)
+    colour = "red" if span.status.status_code is StatusCode.ERROR else "green"
+    return f"[{colour}]{escape(span.name)}[/] {milliseconds:.1f} ms [dim]{escape(said)}[/]"
+
 
 _ANNA = "TSTNNA00A00A000A"  # made up, as is all else
 _BRUNO = "TSTBRN00A00A000B"
@@ -112,3 +181,76 @@ def _tell(console: Console, decision: Decision) -> None:
             console.print(f"          send the customer to {escape(url or '')}", soft_wrap=True)
         case _:
             console.print(f"approve   [red]refused[/] {how}; final, offer another way to pay")
+
+
+_PATIENCE = 5  # seconds for each of the two requests, the exporter's own retries included
+_OK = range(200, 300)
+_PATHS = ("/v1/traces", "/v1/metrics")
+
+# It tells of its retries; what they come to is said in our own sentence.
+logging.getLogger("opentelemetry.exporter.otlp").addHandler(logging.NullHandler())
+
+
+class ExportError(Exception):
+    """The collector did not take something; the message is a sentence for a person."""
+
+
+@frozen
+class Collector:
+    """A collector by its base address, as in OTEL_EXPORTER_OTLP_ENDPOINT: a path for each signal is appended.
+
+    Headers and certificates come from the environment, where every exporter of OpenTelemetry looks for them.
+    """
+
+    base: URL
+
+    @classmethod
+    def at(cls, address: str) -> "Collector":
+        """Read an address.
+
+        Raises:
+            ValueError: It is none.
+        """
+        base = URL(address)
+        if base.scheme not in ("http", "https") or not base.host:
+            raise ValueError("must be an address such as http://localhost:4318")
+        if base.user is not None or base.password is not None or base.query_string or base.fragment:
+            raise ValueError("must be an address alone; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+        if base.path.rstrip("/").endswith(_PATHS):
+            raise ValueError("must be the base address: /v1/traces and /v1/metrics are appended to it")
+        return cls(base)
+
+    def take(self, recorded: Recorded, console: Console) -> None:
+        """Send traces, then metrics, and print where they are to be found.
+
+        Raises:
+            ExportError: Either was not taken, or there is nothing.
+        """
+        if not recorded.spans:
+            raise ExportError("nothing was exported: the environment has OTEL_SDK_DISABLED=true")
+        traces = self._send(
+            "traces",
+            lambda to, by: OTLPSpanExporter(to, timeout=_PATIENCE, session=by).export(recorded.spans),
+        )
+        console.print(f"\ntraces    exported to {traces} as {recorded.service}; look for", soft_wrap=True)
+        for span in recorded.calls:
+            console.print(f"          {format_trace_id(span.context.trace_id)} {span.name}")
+        metrics = self._send(
+            "metrics",
+            lambda to, by: OTLPMetricExporter(to, timeout=_PATIENCE, session=by).export(recorded.metrics),
+        )
+        console.print(f"metrics   exported to {metrics}", soft_wrap=True)
+
+    def _send(self, signal: str, export: Callable[[str, requests.Session], object]) -> URL:
+        address = self.base / "v1" / signal
+        answered: list[int] = []
+        with requests.Session() as session:
+            session.hooks["response"].append(lambda answer, **_: answered.append(answer.status_code))
+            export(str(address), session)
+        if not answered:
+            silent = f"gave no answer over {address.scheme} in {_PATIENCE} seconds"
+            advice = "does a collector listen there, for OTLP over HTTP (as a rule 4318, not gRPC's 4317)?"
+            raise ExportError(f"{signal} were not exported: {address} {silent}; {advice}")
+        if answered[-1] not in _OK:
+            raise ExportError(f"{signal} were not exported: {address} answered {answered[-1]}")
+        return address

@@ -16,9 +16,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import loanasync
-from loanasync.cli import otlp
+from loanasync.cli import demo as otlp
 from loanasync.cli.app import app
-from loanasync.cli.recorded import Recorded
+from loanasync.cli.demo import Recorded
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
