@@ -1,11 +1,16 @@
-"""Where a person is told; if nobody hears it any more, the work goes on."""
+"""Standard error for messages to people, and signals that end a command."""
 
+import asyncio
 import io
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, cast
 
 from rich.console import Console
+
+from loanasync import Timeout
 
 
 class _Heard(io.TextIOBase):
@@ -41,3 +46,31 @@ class _Heard(io.TextIOBase):
 def console() -> Console:
     """On standard error: what goes to standard output is for programs."""
     return Console(file=cast("IO[str]", _Heard()))
+
+
+# What is under way when a person gives up has so long to be written down as unknown.
+HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
+
+
+@contextmanager
+def interruptible(wait: Callable[[], object], give_up: Callable[[], object]) -> Iterator[None]:
+    """Meanwhile the first signal calls `wait`, and each further one `give_up`."""
+    times = 0
+
+    def interrupt() -> None:
+        nonlocal times
+        times += 1
+        (wait if times == 1 else give_up)()
+
+    loop = asyncio.get_running_loop()
+    # SIGHUP: the terminal is gone, and the answers under way need none. Windows has no such.
+    signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    with suppress(NotImplementedError):  # Windows: there Ctrl-C cancels, which waits, too
+        for each in signals:
+            loop.add_signal_handler(each, interrupt)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            for each in signals:
+                loop.remove_signal_handler(each)

@@ -20,7 +20,7 @@ from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli.approve_many.report import Ticker
 from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of
 from loanasync.cli.approve_many.resume import Memory, Past
-from loanasync.cli.interrupts import HASTE, interruptible
+from loanasync.cli.console import HASTE, interruptible
 from loanasync.cli.rows.append import Appending
 from loanasync.cli.rows.orders import Order, Orders
 
