@@ -11,8 +11,8 @@ from loanasync import __version__
 from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.dead_letters import app as letters
-from loanasync.cli.description import Description
 from loanasync.cli.ledger.commands import app as ledger
+from loanasync.cli.rows.orders import Description
 
 app = typer.Typer(
     name="loanasync",

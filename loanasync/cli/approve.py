@@ -14,11 +14,10 @@ from loanasync import ConfigurationError, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
 from loanasync.cli.approve_many.results import line_of
 from loanasync.cli.console import HASTE, console, interruptible
-from loanasync.cli.description import Description, dialect_of
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli.rows.convert import READERS, BadCell
-from loanasync.cli.rows.orders import Order, Orders, checking_client, plain
+from loanasync.cli.rows.orders import Description, Order, Orders, checking_client, dialect_of, plain
 from loanasync.cli.rows.parse import Entry, Table, TwiceError, once
 from loanasync.cli.rows.source import Finding, Source, Unreadable
 from loanasync.ledger import DecisionLedger

@@ -12,11 +12,10 @@ from loanasync.cli.approve_many.loop import Limits
 from loanasync.cli.approve_many.resume import NotResumableError
 from loanasync.cli.approve_many.run import Wanted, run, say
 from loanasync.cli.console import console as told_to
-from loanasync.cli.description import Description, dialect_of
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, UnusableError
 from loanasync.cli.rows.append import STANDARD_OUTPUT
-from loanasync.cli.rows.orders import FIELDS, Orders, checking_client
+from loanasync.cli.rows.orders import FIELDS, Description, Orders, checking_client, dialect_of
 from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import Source, Unreadable
 

@@ -77,9 +77,6 @@ def euro(value: object) -> object:
     raise BadCell("must be an amount in euro, with two decimals at most, such as 450,50")
 
 
-CENTS: Reader = cents
-EURO: Reader = euro
-
 READERS: Mapping[str, Reader] = {
     "instalments": whole,
     "payment_day_of_month": whole,

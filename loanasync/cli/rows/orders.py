@@ -1,8 +1,9 @@
-"""Rows of a table as rows of approvals, or all that is wrong with them."""
+"""Rows of a file as rows of approvals, or everything that is wrong with them."""
 
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any, cast
 
 import attrs
@@ -12,7 +13,7 @@ from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
-from loanasync.cli.rows.convert import CENTS, EURO, READERS, BadCell, Reader
+from loanasync.cli.rows.convert import READERS, BadCell, Reader, cents, euro
 from loanasync.cli.rows.parse import Entry, Table
 from loanasync.cli.rows.source import Finding, Unreadable
 
@@ -45,6 +46,19 @@ _FIELDS = {
 
 
 FIELDS = frozenset(_FIELDS.values())
+
+
+class Description(StrEnum):
+    """The two descriptions of the approval call, by their name of the street number."""
+
+    STREET_NUMBER = "street_number"
+    CIVIC_NUMBER = "civic_number"
+
+
+def dialect_of(description: Description) -> Dialect:
+    """Return the preset of a description."""
+    street = description is Description.STREET_NUMBER
+    return Dialect.street_number() if street else Dialect.civic_number()
 
 
 def checking_client(dialect: Dialect) -> LoanClient:
@@ -93,7 +107,7 @@ class Orders:
     _readers: Mapping[str, Reader] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._readers = {**READERS, "amount": EURO if self.euro else CENTS}
+        self._readers = {**READERS, "amount": euro if self.euro else cents}
 
     def wrong_with_columns(self) -> Iterator[Finding]:
         """What is wrong with the first line of a CSV, and so with all of it."""
@@ -204,10 +218,7 @@ def _request(values: Mapping[str, object]) -> ApprovalRequest:
     """As it is given, None for what is not: the rules name that, and all else at once."""
     own: dict[str, Any] = dict.fromkeys(name for name in _NEEDED if name != "fiscal_code")
     own |= {name: value for name, value in values.items() if name in _REQUEST}
-    if not _ADDITIONAL_SET.isdisjoint(values):
+    if not values.keys().isdisjoint(_ADDITIONAL):
         additional: dict[str, Any] = {name: values.get(name) for name in _ADDITIONAL}
         own["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**own)
-
-
-_ADDITIONAL_SET = frozenset(_ADDITIONAL)
