@@ -1,10 +1,12 @@
-"""One run of ``loanasync approve-many``: what it remembers, whom it asks, and how it ends."""
+"""One run of approve-many: plan the rows, request the approvals, and report the result."""
 
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,47 @@ from rich.console import Console
 
 from loanasync import Dialect, LoanClient
 from loanasync.cli.approve_many.loop import Asking, Ended, Limits
-from loanasync.cli.approve_many.plan import survey
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
-from loanasync.cli.approve_many.resume import OWN, Memory, has_begun, own_ledger, reported, resumed
+from loanasync.cli.approve_many.resume import OWN, Memory, Past, has_begun, own_ledger, reported, resumed
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
 from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, cut_half_a_line, has_content
-from loanasync.cli.rows.orders import Orders
+from loanasync.cli.rows.orders import Order, Orders
 from loanasync.cli.rows.source import Finding
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
+
+_TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
+_AT_ONCE = 64  # rows that are looked up in a ledger together
+
+
+def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) -> Plan:
+    """Read all rows, tell of what is wrong with any, and ask for none."""
+    plan = Plan()
+    read = orders.read()
+    with memory.looking_up() as look_up:
+        while some := tuple(islice(read, _AT_ONCE)):
+            look_up([order.code for order in some if order.row is not None])
+            for order in some:
+                for finding in order.findings:
+                    tell(finding)
+                _count(plan, order, memory)
+    return plan
+
+
+def _count(plan: Plan, order: Order, memory: Memory) -> None:
+    plan.rows += 1
+    if order.row is None:
+        plan.invalid += 1
+        plan.duplicates += order.is_duplicate
+        return
+    past = memory.past(order.code)
+    setattr(plan, past, getattr(plan, past) + 1)
+    if past == "new":
+        plan.amount += order.row.request.amount
+    if past not in _TO_BE_ASKED and not memory.is_reported(order.code):
+        plan.untold[past] += 1
 
 
 @frozen(kw_only=True)
