@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, closing, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from loanasync import ConfigurationError, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
 from loanasync.cli.approve_many.results import line_of
-from loanasync.cli.console import HASTE, console, interruptible
+from loanasync.cli.console import HASTE, interruptible, say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli.rows.convert import READERS, BadCell
@@ -33,10 +33,7 @@ _USER_DATA = {
 _OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
 
 
-_EXITS = {
-    **dict.fromkeys(("approved", "refused", "done"), Exit.DECIDED),
-    "unknown": Exit.UNKNOWN,
-}
+_EXITS = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
 
 
 def check(
@@ -51,17 +48,14 @@ def check(
 
     Example: loanasync check order.json --euro
     """
-
-    def run(table: Table, members: Mapping[str, object]) -> Exit:
+    with _given(file) as (table, members):
         if any(plain(name) in _OF_COMPLETION_ONLY for name in members):
             found = _completion(table, members)[2]
         else:
             found = _order(table, members, dialect, euro=euro).findings
         if not found:
-            _say("nothing is wrong with it")
-        return _told(found)
-
-    raise typer.Exit(_read(file, run))
+            say("nothing is wrong with it")
+        raise typer.Exit(_told(found))
 
 
 def approve(
@@ -90,18 +84,15 @@ def approve(
 
     Example: loanasync approve order.json --sandbox
     """
-
-    def run(table: Table, members: Mapping[str, object]) -> Exit:
+    with _given(file) as (table, members):
         order = _order(table, members, dialect, euro=euro)
         if order.row is None:
-            return _told(order.findings)
+            raise typer.Exit(_told(order.findings))
         if sandbox and ledger is not None:
-            console().print(WITHOUT_LEDGER, style="bold", highlight=False, soft_wrap=True)
+            say(WITHOUT_LEDGER, "bold")
         options = used_by_a_client(None if sandbox else ledger)
         client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
-        return asyncio.run(_approved(client, order, options.get("ledger")))
-
-    raise typer.Exit(_read(file, run))
+        raise typer.Exit(asyncio.run(_approved(client, order, options.get("ledger"))))
 
 
 def complete(file: Annotated[str, _FILE]) -> None:
@@ -112,23 +103,19 @@ def complete(file: Annotated[str, _FILE]) -> None:
 
     Example: loanasync complete data.json
     """
-
-    def run(table: Table, members: Mapping[str, object]) -> Exit:
+    with _given(file) as (table, members):
         code, data, found = _completion(table, members)
         if found:
-            return _told(found)
+            raise typer.Exit(_told(found))
         client = LoanClient.from_env()
         try:
             asyncio.run(_completed(client, code, data))
         except LoanError as error:
             _print({"outcome": error.outcome, "repeatable": error.repeatable, "error": type(error).__name__})
-            _say(str(error))
-            return _EXITS.get(error.outcome, Exit.FAILED)
+            say(str(error))
+            raise typer.Exit(Exit.UNKNOWN if error.outcome == "unknown" else Exit.FAILED) from None
         _print({"outcome": "done", "repeatable": False})
-        _say("the data are saved")
-        return Exit.DECIDED
-
-    raise typer.Exit(_read(file, run))
+        say("the data are saved")
 
 
 def _print(members: Mapping[str, object]) -> None:
@@ -136,26 +123,24 @@ def _print(members: Mapping[str, object]) -> None:
     typer.echo(text.encode(errors="backslashreplace"))  # half a surrogate pair as JSON escapes it
 
 
-def _say(sentence: str) -> None:
-    console().print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-
 def _told(findings: tuple[Finding, ...]) -> Exit:
     for finding in findings:
-        _say(str(finding))
+        say(str(finding))
     return Exit.NOTHING_SENT if findings else Exit.DECIDED
 
 
-def _read(file: str, run: Callable[[Table, Mapping[str, object]], Exit]) -> Exit:
+@contextmanager
+def _given(file: str) -> Iterator[tuple[Table, dict[str, object]]]:
+    """Read a file with one object. If it cannot be used, print why and end the command."""
     try:
         with closing(Source(file)) as source:
-            table = Table(source)
-            return run(table, _members(source))
+            yield Table(source), _members(source)
     except Unreadable as error:
-        _say(f"{'standard input' if file == '-' else file}{error.where} {error}")
+        say(f"{'standard input' if file == '-' else file}{error.where} {error}")
+        raise typer.Exit(Exit.NOTHING_SENT) from None
     except ConfigurationError as error:
-        _say(str(error))
-    return Exit.NOTHING_SENT
+        say(str(error))
+        raise typer.Exit(Exit.NOTHING_SENT) from None
 
 
 def _members(source: Source) -> dict[str, object]:
@@ -220,7 +205,7 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
             is_given_up = True
             results.abort()
 
-        with interruptible(partial(_say, "waiting for the answer, Ctrl-C gives it up"), give_up):
+        with interruptible(partial(say, "waiting for the answer, Ctrl-C gives it up"), give_up):
             async with results:
                 result = await anext(results, None)
             if result is None:  # given up before it was sent

@@ -48,6 +48,11 @@ def console() -> Console:
     return Console(file=cast("IO[str]", _Heard()))
 
 
+def say(sentence: str, style: str | None = None) -> None:
+    """Print a sentence to standard error, as it is."""
+    console().print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 # What is under way when a person gives up has so long to be written down as unknown.
 HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
 

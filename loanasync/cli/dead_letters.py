@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 from attrs import asdict
 
-from loanasync.cli.console import console
+from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import when
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
@@ -29,10 +29,6 @@ Queue: TypeAlias = Annotated[
 Name: TypeAlias = Annotated[str, typer.Option(help="The queue's name, as in RedisStreams or JetStream.")]
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
 _WITHIN = 30.0  # seconds until a server that does not answer is given up
-
-
-def _say(sentence: str) -> None:
-    console().print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def _letters(queue: str, name: str) -> DeadLettersBase:
@@ -63,12 +59,12 @@ def _with(
     try:
         code = asyncio.run(run())
     except NoQueueError as error:
-        _say(str(error))
+        say(str(error))
         code = Exit.NOTHING_SENT
     except typer.BadParameter:
         raise
     except Exception as error:  # noqa: BLE001  (whatever a library raises: its text may hold a password)
-        _say(
+        say(
             f"the queue cannot be used ({type(error).__name__}): check --queue, and that its server "
             "can be reached"
         )
@@ -95,7 +91,7 @@ def ls(
             line = f"{each.id}  {when(each.since)}  {each.task}  {each.task_id}  {each.reason}"
             print(json.dumps(asdict(each)) if as_json else line)  # noqa: T201  (what was asked for)
         if not as_json:
-            _say(f"{len(found):,} dead letters" if found else "no dead letters")
+            say(f"{len(found):,} dead letters" if found else "no dead letters")
         return Exit.UNKNOWN if found else Exit.DECIDED
 
     _with(queue, name, work)
@@ -127,9 +123,9 @@ def replay(
         replayed = 0
         for each in chosen:
             replayed += await letters.replay(each)
-        _say(f"{replayed:,} dead letters are in the queue again")
+        say(f"{replayed:,} dead letters are in the queue again")
         if missing:
-            _say(f"there is no dead letter {', '.join(missing)}")
+            say(f"there is no dead letter {', '.join(missing)}")
         return Exit.FAILED if missing else Exit.DECIDED
 
     _with(queue, name, work)

@@ -10,8 +10,9 @@ import typer
 from loanasync import ConfigurationError
 from loanasync.cli.approve_many.loop import Limits
 from loanasync.cli.approve_many.resume import NotResumableError
-from loanasync.cli.approve_many.run import Wanted, run, say
+from loanasync.cli.approve_many.run import Wanted, run
 from loanasync.cli.console import console as told_to
+from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, UnusableError
 from loanasync.cli.rows.append import STANDARD_OUTPUT
@@ -103,7 +104,7 @@ def approve_many(
     own = () if out is None else (f"{out}.ledger", f"{out}.resume")
     _must_differ(rows, out, *own, dead_letters, None if report is None else str(report), ledger)
     if sandbox and ledger is not None:
-        say(console, WITHOUT_LEDGER)
+        say(WITHOUT_LEDGER, "bold")
     wanted = Wanted(
         out=out,
         ledger=None if sandbox else ledger,
@@ -125,13 +126,13 @@ def approve_many(
             orders = Orders(table, checking_client(wanted.dialect), named, euro, ignore_unknown)
             code = run(wanted, orders, console)
     except Unreadable as error:
-        say(console, f"{rows if rows != '-' else 'standard input'}{error.where} {error}")
+        say(f"{rows if rows != '-' else 'standard input'}{error.where} {error}", "bold")
         code = Exit.NOTHING_SENT
     except (NotResumableError, ConfigurationError, UnusableError) as error:
-        say(console, str(error))
+        say(str(error), "bold")
         code = Exit.NOTHING_SENT
     except OSError as error:
-        say(console, f"{error.filename or out}: {error.strerror}")
+        say(f"{error.filename or out}: {error.strerror}", "bold")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
 

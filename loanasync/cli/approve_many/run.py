@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from itertools import islice
@@ -19,11 +18,11 @@ from loanasync.cli.approve_many.loop import Asking, Ended, Limits
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
 from loanasync.cli.approve_many.resume import OWN, Memory, Past, has_begun, own_ledger, reported, resumed
+from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
 from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, cut_half_a_line, has_content
 from loanasync.cli.rows.orders import Order, Orders
-from loanasync.cli.rows.source import Finding
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
 
@@ -31,8 +30,8 @@ _TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
 _AT_ONCE = 64  # rows that are looked up in a ledger together
 
 
-def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) -> Plan:
-    """Read all rows, tell of what is wrong with any, and ask for none."""
+def survey(orders: Orders, memory: Memory) -> Plan:
+    """Read all rows, print everything that is wrong with them, and return the plan."""
     plan = Plan()
     read = orders.read()
     with memory.looking_up() as look_up:
@@ -40,7 +39,7 @@ def survey(orders: Orders, memory: Memory, tell: Callable[[Finding], object]) ->
             look_up([order.code for order in some if order.row is not None])
             for order in some:
                 for finding in order.findings:
-                    tell(finding)
+                    say(str(finding))
                 _count(plan, order, memory)
     return plan
 
@@ -75,43 +74,33 @@ class Wanted:
     sandbox: bool
 
 
-def say(console: Console, sentence: str) -> None:
-    """Tell a person."""
-    console.print(sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
-
-
 def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
     """Check, plan or ask, as it is wanted, and tell what came of it."""
     wrong = list(orders.wrong_with_columns())
     for finding in wrong:
-        _tell(console, finding)
+        say(str(finding))
     if wrong:
         return Exit.NOTHING_SENT
-    tell = partial(_tell, console)
     if wanted.validate_only:
-        plan = survey(orders, Memory(), tell)
-        say(console, f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong")
+        plan = survey(orders, Memory())
+        say(f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong", "bold")
         return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
     if wanted.out is None and not wanted.dry_run:
         told = "say where results go: -o FILE, or -o - for standard output"
         raise typer.BadParameter(told, param_hint="-o")
     with ExitStack() as stack:
         prepared = _prepared(wanted, orders, stack)
-        plan = survey(orders, prepared.memory, tell)
+        plan = survey(orders, prepared.memory)
         if wanted.dry_run:
             console.print(plan_of(plan))
             cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
             return Exit.NOTHING_SENT if cannot else Exit.DECIDED
         if not plan.rows or (plan.invalid and not wanted.skip_invalid):
             told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
-            say(console, f"nothing was sent: {told}")
+            say(f"nothing was sent: {told}", "bold")
             return Exit.NOTHING_SENT
         ended = asyncio.run(_ask(wanted, orders, prepared, plan, console))
     return _conclude(wanted, plan, ended, console)
-
-
-def _tell(console: Console, finding: Finding) -> None:
-    console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
 
 
 @frozen
@@ -207,7 +196,7 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
     left = plan.to_come - summary.rows
     facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
     console.print(summary_of(summary, **facts))
-    say(console, seconds_of(summary))
+    say(seconds_of(summary), "bold")
     code = _exit_of(plan, ended, left)
     if wanted.report is not None:
         report = report_of(summary, **facts) | {
@@ -222,22 +211,22 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
             else:
                 wanted.report.write_text(told, encoding="utf-8")
         except OSError as error:
-            say(console, f"{wanted.report}: {error.strerror}: the report is not written, the results are")
+            say(f"{wanted.report}: {error.strerror}: the report is not written, the results are", "bold")
             code = code or Exit.FAILED
     for sentence in (ended.interrupted, ended.stopped):
         if sentence:
             goes_on = left and (wanted.out != STANDARD_OUTPUT or wanted.ledger is not None)
-            say(console, f"{sentence}; the same command goes on" if goes_on else sentence)
+            say(f"{sentence}; the same command goes on" if goes_on else sentence, "bold")
     if ended.unburied:
-        say(console, ended.unburied)
+        say(ended.unburied, "bold")
     if ended.unrecorded:
         told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
         option = "" if wanted.ledger is not None else f" --ledger {own_ledger(wanted.out or '')}"
-        say(console, f"{told}: loanasync ledger import-orphans{option}, once it can")
+        say(f"{told}: loanasync ledger import-orphans{option}, once it can", "bold")
     if (summary.rejected or summary.error) and wanted.out != STANDARD_OUTPUT:
-        say(console, f"what failed, and why, is in {wanted.out}")
+        say(f"what failed, and why, is in {wanted.out}", "bold")
     if summary.unknown or plan.earlier("unknown"):
-        say(console, "outcomes are unknown: settle them with the service; they are not asked for again")
+        say("outcomes are unknown: settle them with the service; they are not asked for again", "bold")
     return code
 
 

@@ -6,8 +6,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -15,7 +15,7 @@ import typer
 
 from loanasync import ConfigurationError
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
-from loanasync.cli.console import console
+from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import answer_of, facts_of, line_of, story_of
 from loanasync.cli.ledger.open import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
@@ -47,28 +47,24 @@ _ELSEWHERE = "clients of other users, or with LedgerPolicy(spool=...), write els
 _FORGOTTEN = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
-def _say(sentence: str) -> None:
-    console().print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-
-def _with(name: str, work: Callable[[Opened], Exit]) -> None:
-    """Do something with a ledger, and end with what it came to."""
+@contextmanager
+def _use(name: str) -> Iterator[Opened]:
+    """Open a ledger for a command. If it cannot be used, print why and end the command."""
     try:
         with opened(name) as use:
-            code = work(use)
+            yield use
     except (ConfigurationError, NotFoundError, UnusableError) as error:
-        _say(str(error))
-        code = Exit.NOTHING_SENT
-    except BrokenPipeError:  # who reads has enough
+        say(str(error))
+        raise typer.Exit(Exit.NOTHING_SENT) from None
+    except BrokenPipeError:  # the reader of standard output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.FAILED
+        raise typer.Exit(Exit.FAILED) from None
     except OSError as error:
-        _say(f"{error.filename or 'the ledger'}: {error.strerror}")
-        code = Exit.FAILED
-    except (typer.Abort, KeyboardInterrupt):  # what was said until then is written down
-        _say("\ninterrupted")  # below the question
-        code = Exit.INTERRUPTED
-    raise typer.Exit(code)
+        say(f"{error.filename or 'the ledger'}: {error.strerror}")
+        raise typer.Exit(Exit.FAILED) from None
+    except (typer.Abort, KeyboardInterrupt):  # earlier answers are written
+        say("\ninterrupted")  # below the question
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 @app.command()
@@ -86,18 +82,14 @@ def ls(
 
     Example: loanasync ledger ls --ledger decisions.db --state unknown --state lost
     """
-
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         counts: Counter[str] = Counter()
         for entry in use.entries(*(state or ()), without_redirect=without_redirect):
             counts[entry.state.value] += 1
             print(json.dumps(facts_of(entry)) if as_json else line_of(entry))  # noqa: T201  (what was asked for)
         if not as_json:
             told = ", ".join(f"{number:,} {each}" for each, number in sorted(counts.items()))
-            _say(told or "no entries")
-        return Exit.DECIDED
-
-    _with(ledger, work)
+            say(told or "no entries")
 
 
 @app.command()
@@ -125,16 +117,13 @@ def show(
     if (key is None) != customer:
         raise typer.BadParameter("give KEY, or --customer, and not both")
 
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         entry = _entry_of_a_customer(use, scope) if key is None else use.entry(key)
         if as_json:
             typer.echo(json.dumps({**facts_of(entry), "answer": answer_of(entry, reveal=reveal)}, indent=2))
         else:
             for name, told in story_of(entry, reveal=reveal):
                 typer.echo(f"{name:<20}{told}")
-        return Exit.DECIDED
-
-    _with(ledger, work)
 
 
 def _entry_of_a_customer(use: Opened, scope: str) -> Entry:
@@ -191,15 +180,13 @@ def resolve(
         told = f'needs KEY and --note: loanasync ledger resolve {given} --as {word.value} --note "ticket 17"'
         raise typer.BadParameter(told, param_hint="--as")
 
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         entries = [use.entry(key) for key in keys] if keys else _open(use)
         if not entries:
-            _say("nothing is unknown or lost")
+            say("nothing is unknown or lost")
         if word is None:
-            return settle_by_asking(use, entries, said, _say)
-        return max([settle(use, entry, word, said, _say) for entry in entries])
-
-    _with(ledger, work)
+            raise typer.Exit(settle_by_asking(use, entries, said))
+        raise typer.Exit(max([settle(use, entry, word, said) for entry in entries]))
 
 
 def _open(use: Opened) -> list[Entry]:
@@ -215,8 +202,7 @@ def sweep(ledger: Name, *, as_json: Json = False) -> None:
 
     Example: loanasync ledger sweep --ledger decisions.db
     """
-
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         swept = use.run(sweep_ledger(use.ledger))
         entries = _open(use)
         if as_json:
@@ -225,12 +211,11 @@ def sweep(ledger: Name, *, as_json: Json = False) -> None:
         else:
             for entry in entries:
                 typer.echo(line_of(entry))
-            _say(
+            say(
                 f"{len(swept):,} leases had run out; {len(entries):,} need a person: loanasync ledger resolve"
             )
-        return Exit.UNKNOWN if entries else Exit.DECIDED
-
-    _with(ledger, work)
+        if entries:
+            raise typer.Exit(Exit.UNKNOWN)
 
 
 @app.command()
@@ -252,19 +237,16 @@ def purge(
     if not seconds:
         raise typer.BadParameter("must be an age such as 52w, 400d, 12h, 30m", param_hint="--older-than")
 
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         if dry_run or not yes:
             before = time.time() - seconds
             number = sum(entry.changed <= before for entry in use.entries(*_FORGOTTEN))
-            _say(f"{number:,} entries are older than {older_than}")
+            say(f"{number:,} entries are older than {older_than}")
             if dry_run or not number:
-                return Exit.DECIDED
+                return
             if not typer.confirm("Forget them? These customers may be asked for again", err=True):
-                return Exit.NOTHING_SENT
-        _say(f"{use.run(use.ledger.purge(float(seconds))):,} entries are forgotten")
-        return Exit.DECIDED
-
-    _with(ledger, work)
+                raise typer.Exit(Exit.NOTHING_SENT)
+        say(f"{use.run(use.ledger.purge(float(seconds))):,} entries are forgotten")
 
 
 @app.command()
@@ -282,17 +264,12 @@ def export(
 
     Example: loanasync ledger export -o entries.jsonl --ledger decisions.db
     """
-
-    def work(use: Opened) -> Exit:
-        with closing(Appending(out, afresh="")) as file:
-            number = 0
-            for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (how many there were)
-                told = {"answer": answer_of(entry, reveal=True)} if answers else {}
-                file.add(json.dumps({**facts_of(entry), **told}) + "\n")
-            _say(f"{number:,} entries")
-        return Exit.DECIDED
-
-    _with(ledger, work)
+    with _use(ledger) as use, closing(Appending(out, afresh="")) as file:
+        number = 0
+        for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (how many there were)
+            told = {"answer": answer_of(entry, reveal=True)} if answers else {}
+            file.add(json.dumps({**facts_of(entry), **told}) + "\n")
+        say(f"{number:,} entries")
 
 
 @app.command("import-orphans")
@@ -315,8 +292,7 @@ def bring_orphans(
 
     Example: loanasync ledger import-orphans --ledger decisions.db
     """
-
-    def work(use: Opened) -> Exit:
+    with _use(ledger) as use:
         folders = folder or default_spools()
         done = use.run(import_from(use.ledger, folders))
         others = () if folder else spools_of_others()
@@ -324,14 +300,13 @@ def bring_orphans(
             typer.echo(f"{each.path}: {each.reason}")
         for spare in others:
             typer.echo(f"{spare}: belongs to another user: run this command as that user, too")
-        _say(f"looked into {', '.join(str(each) + _absence(each) for each in folders)}")
+        say(f"looked into {', '.join(str(each) + _absence(each) for each in folders)}")
         if not folder:
-            _say(_ELSEWHERE)
+            say(_ELSEWHERE)
         left = f", {len(done.left):,} files are left" if done.left else ""
-        _say(f"{done.number:,} answers were brought to the ledger{left}")
-        return Exit.FAILED if done.left or others else Exit.DECIDED
-
-    _with(ledger, work)
+        say(f"{done.number:,} answers were brought to the ledger{left}")
+        if done.left or others:
+            raise typer.Exit(Exit.FAILED)
 
 
 def _absence(folder: Path) -> str:

@@ -1,13 +1,14 @@
 """Asking a person what the service said of approvals that nobody else can settle."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 import typer
 
+from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import line_of
 from loanasync.cli.ledger.open import Opened, short
@@ -56,7 +57,7 @@ def note_that_is_safe(note: str) -> str:
     return note.strip()
 
 
-def settle(use: Opened, entry: Entry, word: Word, note: str, say: Callable[[str], object]) -> Exit:
+def settle(use: Opened, entry: Entry, word: Word, note: str) -> Exit:
     """Write what a person said of an entry; correct the entry if a person decided or released it."""
     state = State(word.value)
     if state not in _KEPT_OPEN and (file := _file_of(entry)) is not None:
@@ -93,7 +94,7 @@ def _file_of(entry: Entry) -> Path | None:
     return None
 
 
-def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str, say: Callable[[str], object]) -> Exit:
+def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str) -> Exit:
     """Go through entries with a person; what they skip stays as it is."""
     worst = Exit.DECIDED
     for number, listed in enumerate(entries, 1):
@@ -111,7 +112,7 @@ def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str, say: Call
             worst = Exit.UNKNOWN
             continue
         who = note or _note()
-        worst = max(worst, settle(use, entry, _ANSWERS[answer], who, say))
+        worst = max(worst, settle(use, entry, _ANSWERS[answer], who))
     return worst
 
 
