@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from loanasync import ConfigurationError
-from loanasync.cli.approve_many.loop import Limits
+from loanasync.cli.approve_many.loop import Wanted
 from loanasync.cli.approve_many.resume import NotResumableError
-from loanasync.cli.approve_many.run import Wanted, run
+from loanasync.cli.approve_many.run import run
 from loanasync.cli.console import console as told_to
 from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
@@ -110,9 +110,11 @@ def approve_many(
         ledger=None if sandbox else ledger,
         dead_letters=dead_letters,
         report=report,
-        limits=Limits(
-            concurrency=concurrency, rate=rate, canary=canary, max_errors=max_errors, deadline=deadline
-        ),
+        concurrency=concurrency,
+        rate=rate,
+        canary=canary,
+        max_errors=max_errors,
+        deadline=deadline,
         dialect=dialect_of(dialect),
         skip_invalid=skip_invalid,
         validate_only=validate_only,

@@ -1,21 +1,18 @@
-"""Asking for all rows of a file: once each, written down before and after, and to be gone on with."""
+"""The loop that requests each row once, writes each result at once, and stops at limits and signals."""
 
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 from attrs import define, evolve, field, frozen
 from rich.console import Console
 
-from loanasync import (
-    DecisionNotRecordedError,
-    LedgerUnavailableError,
-    LoanClient,
-)
+from loanasync import DecisionNotRecordedError, Dialect, LedgerUnavailableError, LoanClient
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli.approve_many.report import Ticker
 from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of
@@ -28,22 +25,23 @@ _TICK = 0.2  # seconds between two looks at the summary
 
 
 @frozen(kw_only=True)
-class Limits:
-    """How much is asked for, and how fast.
+class Wanted:
+    """The options of the command, except those of the rows."""
 
-    Args:
-        concurrency: Calls at once.
-        rate: Calls that begin in a second.
-        canary: So many rows first, and the others only if each of these is decided.
-        max_errors: Stop after so many rows that failed.
-        deadline: Seconds after which no further row is sent.
-    """
-
+    out: str | None
+    ledger: str | None
+    dead_letters: str | None
+    report: Path | None
     concurrency: int
     rate: float | None
     canary: int
     max_errors: int | None
     deadline: float | None
+    dialect: Dialect
+    skip_invalid: bool
+    validate_only: bool
+    dry_run: bool
+    sandbox: bool
 
 
 @define
@@ -71,60 +69,46 @@ class _Asked:
     is_new: bool
 
 
+@define
 class Asking:
     """One run over the rows of a file.
 
     Args:
-        client: Whom to ask with.
+        wanted: The options.
+        client: The client that requests.
         orders: The rows.
-        memory: Who was asked for before.
-        results: Where each result goes.
-        dead_letters: Where rows go that may be given again, if anywhere.
-        limits: How much, and how fast.
-        rows: How many there were when they were looked at; a file may have grown since.
-        create: Create each customer's request before; for a sandbox, which begins empty.
-        console: Where a person is told.
+        rows: Number of rows in the plan; the file may have grown since.
+        memory: The customers that were requested before.
+        results: The file of results.
+        dead_letters: The file of rows that may be given again, if there is one.
+        console: Messages to the person who waits.
     """
 
-    def __init__(
-        self,
-        client: LoanClient,
-        orders: Orders,
-        memory: Memory,
-        results: Results,
-        dead_letters: Appending | None,
-        limits: Limits,
-        *,
-        rows: int,
-        create: bool,
-        console: Console,
-    ) -> None:
-        self._client = client
-        self._orders = orders
-        self._memory = memory
-        self._results = results
-        self._dead_letters = dead_letters
-        self._limits = limits
-        self._rows_seen = rows
-        self._create = create
-        self._console = console
-        self._ended = Ended()
-        self._answered = 0
-        self._failed = 0
-        self._is_given_up = False
-        self._canary_is_over = asyncio.Event()
-        self._stop: Callable[[], None] = lambda: None
+    _wanted: Wanted
+    _client: LoanClient
+    _orders: Orders
+    _planned: int
+    _memory: Memory
+    _results: Results
+    _dead_letters: Appending | None
+    _console: Console
+    _ended: Ended = field(init=False, factory=Ended)
+    _answered: int = field(init=False, default=0)
+    _failed: int = field(init=False, default=0)
+    _is_given_up: bool = field(init=False, default=False)
+    _canary_is_over: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _approvals: Approvals = field(init=False)
 
     async def run(self, tick: Ticker) -> Ended:
-        """Ask for all of them, but for those who were asked for before."""
-        limits, ended = self._limits, self._ended
-        # Written as soon as it is there: who waits in line to be read would be lost with the process.
-        approvals = self._client.approve_many(
-            self._rows(), concurrency=limits.concurrency, rate=limits.rate, progress=self._came
+        """Request all rows, except those that were requested before."""
+        wanted = self._wanted
+        # Each result is written by `progress`, as soon as it is there: a result that waits for the reader
+        # would be lost if the process were killed.
+        self._approvals = approvals = self._client.approve_many(
+            self._rows(), concurrency=wanted.concurrency, rate=wanted.rate, progress=self._came
         )
-        self._stop = approvals.stop
         ticked = time.monotonic()
-        with self._interruptible(approvals), self._until_deadline(approvals):
+        with self._interruptible(), self._until_deadline():
             async with approvals:
                 async for _ in approvals:
                     if time.monotonic() - ticked > _TICK:
@@ -133,19 +117,19 @@ class Asking:
         if self._is_given_up:
             await self._client.with_options(timeout=HASTE).aclose()
         tick(approvals.summary)
-        ended.summary = approvals.summary
-        return ended
+        self._ended.summary = approvals.summary
+        return self._ended
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield each row when it is to be sent."""
         sent = 0
         for order, row, past in self._to_come():
             if past == "new":
-                if self._limits.canary and sent == self._limits.canary:
+                if self._wanted.canary and sent == self._wanted.canary:
                     await self._canary_is_over.wait()
                     if self._ended.stopped:
                         return
-                if self._create:
+                if self._wanted.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
                 sent += 1
             yield evolve(row, id=_Asked(order, is_new=past == "new"))
@@ -153,7 +137,7 @@ class Asking:
     def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
         """Who gets a result; last who is being asked for elsewhere, since each takes a place until then."""
         busy: list[tuple[Order, Row, Past]] = []
-        for order in islice(self._orders.read(), self._rows_seen):
+        for order in islice(self._orders.read(), self._planned):
             if order.row is None:
                 self._ended.invalid += 1
                 self._write(line_of(order, None))
@@ -189,11 +173,11 @@ class Asking:
             self._keep_limits()
 
     def _keep_limits(self) -> None:
-        limits, ended = self._limits, self._ended
-        if limits.max_errors is not None and self._failed >= limits.max_errors and not ended.stopped:
+        wanted, ended = self._wanted, self._ended
+        if wanted.max_errors is not None and self._failed >= wanted.max_errors and not ended.stopped:
             ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
-            self._stop()
-        if self._answered == limits.canary:
+            self._approvals.stop()
+        if self._answered == wanted.canary:
             if self._failed:
                 told = f"{self._failed} of the first {self._answered} rows failed (--canary)"
                 ended.stopped = f"stopped: {told}"
@@ -201,7 +185,7 @@ class Asking:
 
     def _end(self, why: str) -> None:
         self._ended.interrupted = why
-        self._stop()
+        self._approvals.stop()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
@@ -217,30 +201,30 @@ class Asking:
         except OSError as error:  # what became of the row stands in the results, too
             self._ended.unburied = f"{self._dead_letters.name} has not all dead letters ({error.strerror})"
 
-    def _interruptible(self, approvals: Approvals) -> AbstractContextManager[None]:
+    def _interruptible(self) -> AbstractContextManager[None]:
         """The first signal lets what is under way end, the second gives it up."""
 
         def wait() -> None:
             self._ended.interrupted = "interrupted"
-            approvals.stop()
+            self._approvals.stop()
             self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
 
         def give_up() -> None:
             self._is_given_up = True
-            approvals.abort()
+            self._approvals.abort()
 
         return interruptible(wait, give_up)
 
     @contextmanager
-    def _until_deadline(self, approvals: Approvals) -> Iterator[None]:
+    def _until_deadline(self) -> Iterator[None]:
         def stop() -> None:
-            self._ended.interrupted = f"{self._limits.deadline:g} seconds are over (--deadline)"
-            approvals.stop()
+            self._ended.interrupted = f"{self._wanted.deadline:g} seconds are over (--deadline)"
+            self._approvals.stop()
 
-        if self._limits.deadline is None:
+        if self._wanted.deadline is None:
             yield
             return
-        timer = asyncio.get_running_loop().call_later(self._limits.deadline, stop)
+        timer = asyncio.get_running_loop().call_later(self._wanted.deadline, stop)
         try:
             yield
         finally:

@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from attrs import define, field
 from rich.console import Console
@@ -14,6 +14,8 @@ from rich.table import Table as Drawn
 from loanasync.bulk import Summary
 
 _EVERY = 10.0  # seconds between two lines where there is no terminal
+
+Ticker: TypeAlias = Callable[[Summary], None]
 
 
 @define
@@ -41,58 +43,56 @@ class Plan:
         return int(getattr(self, kind)) - self.untold[kind]
 
 
-class Ticker(Protocol):
-    """Shows how far it is."""
-
-    def __call__(self, summary: Summary) -> None:
-        """So far."""
-
-
 def _euro(cents: int) -> str:
     return f"{cents / 100:,.2f}"
 
 
-def plan_of(plan: Plan) -> Drawn:
-    """As a table."""
-    drawn = Drawn(title="plan", title_justify="left")
-    drawn.add_column("rows")
+def _drawn(title: str, rows: Iterable[tuple[str, int, str]], others: Iterable[tuple[str, int, str]]) -> Drawn:
+    """Return a table of rows, and of other rows whose number is not 0."""
+    drawn = Drawn("rows", title=title, title_justify="left")
     drawn.add_column("number", justify="right")
     drawn.add_column("euro", justify="right")
-    drawn.add_row("to be asked for", f"{plan.new:,}", _euro(plan.amount))
-    for name, number in (
-        ("decided already", plan.decided),
-        ("of unknown outcome, never asked again", plan.unknown),
-        ("failed for good before", plan.failed),
-        ("being asked for by another command", plan.busy),
-        ("wrong, and not sent", plan.invalid),
-        ("of these a customer's second", plan.duplicates),
-    ):
-        if number:
-            drawn.add_row(name, f"{number:,}", "")
+    for name, number, euro in (*rows, *(each for each in others if each[1])):
+        drawn.add_row(name, f"{number:,}", euro)
+    return drawn
+
+
+def plan_of(plan: Plan) -> Drawn:
+    """Return the plan as a table."""
+    drawn = _drawn(
+        "plan",
+        [("to be asked for", plan.new, _euro(plan.amount))],
+        [
+            ("decided already", plan.decided, ""),
+            ("of unknown outcome, never asked again", plan.unknown, ""),
+            ("failed for good before", plan.failed, ""),
+            ("being asked for by another command", plan.busy, ""),
+            ("wrong, and not sent", plan.invalid, ""),
+            ("of these a customer's second", plan.duplicates, ""),
+        ],
+    )
     drawn.add_row("all", f"{plan.rows:,}", "")
     return drawn
 
 
 def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> Drawn:
-    """What came of it, as a table."""
-    drawn = Drawn(title="results", title_justify="left")
-    drawn.add_column("rows")
-    drawn.add_column("number", justify="right")
-    drawn.add_column("euro", justify="right")
-    drawn.add_row("approved", f"{summary.approved:,}", _euro(summary.amount_approved))
-    drawn.add_row("refused", f"{summary.refused:,}", _euro(summary.amount_refused))
-    for name, number, amount in (
-        ("rejected", summary.rejected + invalid, ""),
-        ("error", summary.error, ""),
-        ("unknown: settle them with the service", summary.unknown, _euro(summary.amount_unknown)),
-        ("unknown since an earlier run", before.earlier("unknown"), ""),
-        ("decided in an earlier run", before.earlier("decided"), ""),
-        ("failed for good in an earlier run", before.earlier("failed"), ""),
-        ("not asked for yet", unsent, ""),
-    ):
-        if number:
-            drawn.add_row(name, f"{number:,}", amount)
-    return drawn
+    """Return the numbers of a run as a table."""
+    return _drawn(
+        "results",
+        [
+            ("approved", summary.approved, _euro(summary.amount_approved)),
+            ("refused", summary.refused, _euro(summary.amount_refused)),
+        ],
+        [
+            ("rejected", summary.rejected + invalid, ""),
+            ("error", summary.error, ""),
+            ("unknown: settle them with the service", summary.unknown, _euro(summary.amount_unknown)),
+            ("unknown since an earlier run", before.earlier("unknown"), ""),
+            ("decided in an earlier run", before.earlier("decided"), ""),
+            ("failed for good in an earlier run", before.earlier("failed"), ""),
+            ("not asked for yet", unsent, ""),
+        ],
+    )
 
 
 def seconds_of(summary: Summary) -> str:
@@ -130,30 +130,26 @@ def report_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> d
 
 @contextmanager
 def ticking(console: Console, total: int) -> Iterator[Ticker]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """Yield a function that shows a bar on a terminal, and elsewhere prints a line every 10 seconds."""
     if not console.is_terminal:
-        yield _Lines(console, total)
+        printed = time.monotonic()
+
+        def print_line(summary: Summary) -> None:
+            nonlocal printed
+            if time.monotonic() < printed + _EVERY:
+                return
+            printed = time.monotonic()
+            said = f"{summary.rows:,} of {total:,} rows: {summary.approved:,} approved"
+            console.print(f"{said}, {summary.refused:,} refused", highlight=False)
+
+        yield print_line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("asking", total=total)
 
-        def tick(summary: Summary) -> None:
+        def move_bar(summary: Summary) -> None:
             told = f"{summary.approved:,} approved, {summary.refused:,} refused"
             progress.update(task, completed=summary.rows, description=told)
 
-        yield tick
-
-
-class _Lines:
-    def __init__(self, console: Console, total: int) -> None:
-        self._console = console
-        self._total = total
-        self._next = time.monotonic() + _EVERY
-
-    def __call__(self, summary: Summary) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _EVERY
-        said = f"{summary.rows:,} of {self._total:,} rows: {summary.approved:,} approved"
-        self._console.print(f"{said}, {summary.refused:,} refused", highlight=False)
+        yield move_bar

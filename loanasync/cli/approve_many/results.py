@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedReplyError
 from loanasync.bulk import RowResult
@@ -23,36 +23,28 @@ _COLUMNS = (
 _WORDS = {"true": True, "false": False}
 
 
-class Format(Protocol):
-    """Writes a record as one line, and reads it."""
+class Format:
+    """Writes records as JSON lines, and reads them again. `head` is the first line of a new file."""
 
-    head: str
-
-    def line(self, record: Mapping[str, Any]) -> str:
-        """With its end."""
-
-    def record(self, line: str) -> Mapping[str, Any]:
-        """What was written.
-
-        Raises:
-            ValueError: This was not.
-        """
-
-
-class _Json:
     head = ""
 
     def line(self, record: Mapping[str, Any]) -> str:
+        """Return a record as one line, with its end."""
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     def record(self, line: str) -> Mapping[str, Any]:
+        """Return the record of a line.
+
+        Raises:
+            ValueError: The line is none of this format.
+        """
         found = json.loads(line)
         if not isinstance(found, dict):
             raise ValueError("no object")  # noqa: TRY004  (as of all else that cannot be read)
         return found
 
 
-class _Csv:
+class _Csv(Format):
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self.head = self._written(_COLUMNS)
@@ -92,7 +84,7 @@ def format_of(path: str, delimiter: str) -> Format:
         delimiter: Delimiter of a new CSV file; a file that exists keeps its own delimiter.
     """
     if not path.lower().removesuffix(".gz").endswith(".csv"):
-        return _Json()
+        return Format()
     if not has_content(path):
         return _Csv(delimiter)
     return _Csv(next(lines(path), "")[len(_COLUMNS[0]) :][:1] or delimiter)

@@ -13,8 +13,8 @@ import typer
 from attrs import frozen
 from rich.console import Console
 
-from loanasync import Dialect, LoanClient
-from loanasync.cli.approve_many.loop import Asking, Ended, Limits
+from loanasync import LoanClient
+from loanasync.cli.approve_many.loop import Asking, Ended, Wanted
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
 from loanasync.cli.approve_many.resume import OWN, Memory, Past, has_begun, own_ledger, reported, resumed
@@ -56,22 +56,6 @@ def _count(plan: Plan, order: Order, memory: Memory) -> None:
         plan.amount += order.row.request.amount
     if past not in _TO_BE_ASKED and not memory.is_reported(order.code):
         plan.untold[past] += 1
-
-
-@frozen(kw_only=True)
-class Wanted:
-    """The options, but for those of the rows."""
-
-    out: str | None
-    ledger: str | None
-    dead_letters: str | None
-    report: Path | None
-    limits: Limits
-    dialect: Dialect
-    skip_invalid: bool
-    validate_only: bool
-    dry_run: bool
-    sandbox: bool
 
 
 def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
@@ -177,17 +161,7 @@ async def _ask(
             head = orders.table.source.mark + orders.table.head
             letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=head)))
         tick = stack.enter_context(ticking(console, plan.to_come))
-        asking = Asking(
-            client,
-            orders,
-            prepared.memory,
-            results,
-            letters,
-            wanted.limits,
-            rows=plan.rows,
-            create=wanted.sandbox,
-            console=console,
-        )
+        asking = Asking(wanted, client, orders, plan.rows, prepared.memory, results, letters, console)
         return await asking.run(tick)
 
 
