@@ -3,11 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, frozen
+from loanasync.sandbox.shapes import DOMAIN
+from loanasync.sandbox.validation import (
+    ADDITIONAL,
+    APPROVAL,
+    BLANK_IN_ITALIAN,
+    CREATION,
+    FISCAL_CODE,
+    SHOWN,
+    USER_DATA,
+    Field,
+)
 
-from loanasync.sandbox import validation as said
-
-Schema = dict[str, Any]
+Schema = Mapping[str, Any]
+Fields = Mapping[str, Field]
 
 
 def _assumed(what: str, schema: Schema) -> Schema:
@@ -15,105 +24,11 @@ def _assumed(what: str, schema: Schema) -> Schema:
     return {**schema, "x-assumed": True, "description": f"Assumed: {what}."}
 
 
-@frozen
-class Field:
-    """A field of a body: the values that are accepted, and what a 400 says of any other."""
-
-    schema: Schema
-    messages: tuple[str, ...] = ()
-    required: bool = True
+def _schema(field: Field) -> Schema:
+    return _assumed(field.assumed, field.schema) if field.assumed else field.schema
 
 
-Fields = Mapping[str, Field]
-
-
-def _of(kind: str, *messages: str, **limits: object) -> Field:
-    return Field({"type": kind, **limits}, messages)
-
-
-def _matching(pattern: str) -> Field:
-    return _of("string", said.BLANK, said.FORMAT, pattern=f"^{pattern}$")
-
-
-def _choice(*options: str, messages: tuple[str, ...] = (said.BLANK, said.CHOICE)) -> Field:
-    return _of("string", *messages, enum=list(options))
-
-
-def _optional(field: Field) -> Field:
-    return evolve(field, required=False)
-
-
-def _open(what: str, field: Field) -> Field:
-    return evolve(field, schema=_assumed(what, field.schema))
-
-
-_BLANK = r"\s\x1c-\x1f\x85"  # blank to Python, which is more than \s in a pattern of JSON Schema
-_TEXT = _of("string", said.BLANK, pattern=f"[^{_BLANK}]")
-_CODE = _of("string", said.FISCAL_CODE, pattern="^[A-Z0-9]{16}$")
-_FISCAL_CODE = _open("16 capital letters and digits", _CODE)
-
-# spec §2.1, input, and §8
-_APPROVAL: Fields = {
-    "amount": _of("integer", said.AMOUNT, minimum=5_000, maximum=1_500_000),
-    "loanFinality": _open("any purpose, as one description gives no values", _TEXT),
-    "email": _open("anything around one @ is an address", _matching(f"[^@{_BLANK}]+@[^@{_BLANK}]+")),
-    **dict.fromkeys(("lastname", "firstname", "mobilePhone", "city", "address"), _TEXT),
-    "province": _matching("[A-Z]{2}"),
-    "postalCode": _matching("[0-9]{5}"),
-    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # either description's spelling
-    "iban": _optional(_TEXT),
-    "orderToken": _optional(_TEXT),  # as in one description; the other requires it
-    "countryCallingCode": _optional(_TEXT),
-    "zeroInterestRate": _optional(_of("boolean", said.FORMAT)),
-    "paymentDayOfMonth": _optional(_matching("([1-9]|[12][0-9]|3[01])")),
-}
-# spec §2.1: two descriptions, two spellings; spec §7: the messages name the first
-_SPELLINGS: Mapping[tuple[str, str], Field] = {
-    ("instalments", "installments"): _of("integer", said.INSTALMENTS, minimum=3, maximum=60),
-    ("streetNumber", "civicNumber"): _open("more than the 5 digits of one description", _TEXT),
-}
-_FIRST_SPELLINGS: Fields = {first: field for (first, _), field in _SPELLINGS.items()}
-# spec §2.1: required when additionalDataNeeded is true, which is not in the body
-_CONDITIONAL: Fields = {
-    "residence": _choice(
-        "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
-    ),
-    "residenceStartDate": _matching("(0[1-9]|1[0-2])/[0-9]{4}"),
-    "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
-    "children": _open("0 is among them", _choice("0", "1", "2", "3", "4", "5+")),
-    "salaryType": _choice("net-monthly", "gross-yearly"),
-    "salary": _of("integer", said.BLANK, said.FORMAT, minimum=0),
-}
-_TEXT_IN_ITALIAN = evolve(_TEXT, messages=(said.BLANK_IN_ITALIAN,))
-_DAY_IN_ITALIAN = _of("string", said.DATE_IN_ITALIAN, format="date")
-_KINDS = ("identity_card", "driving_license", "passport")
-# spec §2.2
-_USER_DATA: Fields = {
-    "documentOfType": _choice(*_KINDS, messages=(said.CHOICE_IN_ITALIAN,)),
-    **dict.fromkeys(("documentCode", "documentCity", "iban", "profession"), _TEXT_IN_ITALIAN),
-    **dict.fromkeys(("documentIssueDate", "documentExpirationDate"), _DAY_IN_ITALIAN),
-    **dict.fromkeys(("politicallyExposed", "usPerson", "marketing"), _of("boolean", said.TYPE_IN_ITALIAN)),
-    "paymentDayOfMonth": _of("integer", said.TYPE_IN_ITALIAN, minimum=1, maximum=31),
-}
-_MONTH = {"pattern": "^(0[1-9]|1[0-2])/[0-9]{4}$"}
-_MONTH_OR_DAY = _of("string", said.DATE, anyOf=[_MONTH, {"format": "date"}])
-# spec §4.3: not shown; spec §7 has messages for two of them
-_CREATION: Fields = {
-    "fiscalCode": _FISCAL_CODE,
-    "privacy": _optional(Field({"enum": [True, "true"]}, (said.PRIVACY,))),
-    "actualJobEndingDate": _optional(_open("a month or a day", _MONTH_OR_DAY)),
-    "additionalDataNeeded": _optional(_of("boolean", said.FORMAT)),
-}
-
-# spec §7, domain errors
-_NOT_FOUND = "User not found"
-_EVALUATED = "User already evaluated for approval"
-_NOT_ALLOWED = "This sales point cannot apply for a loan"
-_INVALID = "Invalid fiscalCode."
-
-# spec §7; the wording of all other messages is assumed
-_SHOWN = {said.AMOUNT, said.BLANK, said.CHOICE, said.DATE, said.FISCAL_CODE, said.INSTALMENTS, said.PRIVACY}
-_SHOWN |= {_NOT_FOUND, _EVALUATED, _NOT_ALLOWED, _INVALID}
+_DOMAIN = DOMAIN["verbatim"]  # spec §7
 _UNKNOWN_TAG = _assumed("a tag in an address asks for an outcome", {"pattern": "^Unknown sandbox tag"})
 
 
@@ -121,59 +36,73 @@ def _object(properties: Schema, *required: str, **more: object) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), **more}
 
 
-def _body(fields: Fields, **more: object) -> Schema:
+def _all_required(properties: Schema, **more: object) -> Schema:
+    return _object(properties, *properties, **more)
+
+
+def _body(fields: Fields) -> Schema:
     required = [name for name, field in fields.items() if field.required]
-    return _object({name: field.schema for name, field in fields.items()}, *required, **more)
+    return _object({name: _schema(field) for name, field in fields.items()}, *required)
 
 
-def _or_null(what: str, field: Field) -> Field:
-    schema = _assumed(what, {"anyOf": [field.schema, {"type": "null"}]})
-    return evolve(field, schema=schema, required=False)
+def _or_null(what: str, schema: Schema) -> Schema:
+    return _assumed(what, {"anyOf": [schema, {"type": "null"}]})
 
 
-def _either(first: str, second: str, field: Field) -> list[Schema]:
+def _either(first: str, second: str, schema: Schema) -> list[Schema]:
     """Two spellings of one field: at least one is sent, and of both only the second is read."""
-    only_first = _object({first: field.schema, second: False}, first)
-    with_second = _object({second: field.schema}, second)
+    only_first = _object({first: schema, second: False}, first)
+    with_second = _object({second: schema}, second)
     return [only_first, _assumed(f"it counts where {first} is sent, too", with_second)]
 
 
 def _approval() -> Schema:
     needed = "required where the creation answered additionalDataNeeded"
-    optional = {name: field for name, field in _APPROVAL.items() if not field.required}
-    fields = {
-        **_APPROVAL,
-        **{name: _or_null("null is as if not sent", field) for name, field in optional.items()},
-        **{name: _or_null(needed, field) for name, field in _CONDITIONAL.items()},
+    spelled = {name: field for name, field in APPROVAL.items() if field.other_name}
+    properties = {
+        name: _schema(field) if field.required else _or_null("null is as if not sent", _schema(field))
+        for name, field in APPROVAL.items()
+        if name not in spelled
     }
-    instalments, street_number = (_either(*names, field) for names, field in _SPELLINGS.items())
-    return _body(fields, oneOf=instalments, anyOf=street_number)
+    properties |= {name: _or_null(needed, _schema(field)) for name, field in ADDITIONAL.items()}
+    required = [name for name in properties if name in APPROVAL and APPROVAL[name].required]
+    instalments, street_number = (
+        _either(name, field.other_name, _schema(field)) for name, field in spelled.items()
+    )
+    return _object(properties, *required, oneOf=instalments, anyOf=street_number)
 
 
 def _decision(*, approved: bool) -> Schema:
     """Spec §2.1, response; spec §7: a refusal has the shape of an approval."""
     not_echoed = {"loanFinality", "countryCallingCode"}
-    deprecated = Field({"type": "string", "deprecated": True})
+    echoed = {name: field for name, field in APPROVAL.items() if name not in not_echoed}
     url: Schema = {"type": "string", "format": "uri"} if approved else {"not": {}}
-    fields: Fields = {
-        **{name: field for name, field in _APPROVAL.items() if name not in not_echoed},
-        "approved": Field({"const": approved}),
-        "redirectUrl": Field(_assumed("only an approval has it", url), required=approved),
-        **dict.fromkeys(("approvalMessageApiFull", "approvalMessageApiSemiFull"), deprecated),
-        "fiscalCode": _FISCAL_CODE,
-        **dict.fromkeys(("streetNumber", "civicNumber"), _optional(_FIRST_SPELLINGS["streetNumber"])),
-        "instalments": _FIRST_SPELLINGS["instalments"],
-        "netAmount": Field({"type": "integer"}),
-        "zeroInterestRate": Field(_assumed("false where it was not asked for", {"type": "boolean"})),
-        "paymentDayOfMonth": _optional(_USER_DATA["paymentDayOfMonth"]),  # here it is an integer
+    deprecated = {"type": "string", "deprecated": True}
+    street_number = _schema(APPROVAL["streetNumber"])
+    properties: Schema = {
+        **{name: _schema(field) for name, field in echoed.items()},
+        "approved": {"const": approved},
+        "redirectUrl": _assumed("only an approval has it", url),
+        "approvalMessageApiFull": deprecated,
+        "approvalMessageApiSemiFull": deprecated,
+        "fiscalCode": _schema(FISCAL_CODE),
+        "streetNumber": street_number,
+        "civicNumber": street_number,
+        "netAmount": {"type": "integer"},
+        "zeroInterestRate": _assumed("false where it was not asked for", {"type": "boolean"}),
+        "paymentDayOfMonth": _schema(USER_DATA["paymentDayOfMonth"]),  # here it is an integer
     }
+    sometimes = {name for name, field in echoed.items() if not field.required} - {"zeroInterestRate"}
+    sometimes |= {"streetNumber", "civicNumber"} | (set() if approved else {"redirectUrl"})
+    required = [name for name in properties if name not in sometimes]
     one_spelling = [{"required": ["streetNumber"]}, {"required": ["civicNumber"]}]
     what = "what was not sent is not echoed, and the street number keeps its spelling"
-    return _assumed(what, _body(fields, oneOf=one_spelling))
+    return _assumed(what, _object(properties, *required, oneOf=one_spelling))
 
 
 def _message(text: str) -> Schema:
-    return {"const": text} if text in _SHOWN else _assumed("the wording", {"const": text})
+    shown = text in SHOWN or text in _DOMAIN.values()
+    return {"const": text} if shown else _assumed("the wording", {"const": text})
 
 
 def _rejection(fields: Fields, *domain: str, **more: Schema) -> Schema:
@@ -190,27 +119,29 @@ def _rejection(fields: Fields, *domain: str, **more: Schema) -> Schema:
 
 
 def _schemas() -> Mapping[str, Schema]:
-    no_documents = _assumed("the answer while there are no documents", _message(said.BLANK_IN_ITALIAN))
-    created = {"fiscalCode": _FISCAL_CODE, "additionalDataNeeded": Field({"type": "boolean"})}
-    received = {"fiscalCode": _FISCAL_CODE, "documents": Field({"const": "received"})}
-    approval = {**_APPROVAL, **_FIRST_SPELLINGS, **_CONDITIONAL, "fiscalCode": _FISCAL_CODE}
-    domain = (_NOT_FOUND, _EVALUATED, _NOT_ALLOWED, _INVALID)
+    no_documents = _assumed("the answer while there are no documents", _message(BLANK_IN_ITALIAN))
+    code = {"fiscalCode": _schema(FISCAL_CODE)}
+    approval = {**APPROVAL, **ADDITIONAL, "fiscalCode": FISCAL_CODE}
     return {
-        "Creation": _assumed("the whole shape", _body(_CREATION)),
-        "Created": _assumed("the whole shape", _body(created)),
-        "CreationRejected": _assumed("which errors there are", _rejection(_CREATION, _EVALUATED)),
+        "Creation": _assumed("the whole shape", _body(CREATION)),
+        "Created": _assumed(
+            "the whole shape", _all_required({**code, "additionalDataNeeded": {"type": "boolean"}})
+        ),
+        "CreationRejected": _assumed("which errors there are", _rejection(CREATION, _DOMAIN["already"])),
         "Approval": _approval(),
         "Approved": _decision(approved=True),
         "Refused": _decision(approved=False),
-        "ApprovalRejected": _rejection(approval, *domain, email=_UNKNOWN_TAG),
-        "Conflict": _object({"errors": _assumed("the wording", {"type": "string"})}, "errors"),
+        "ApprovalRejected": _rejection(approval, *_DOMAIN.values(), email=_UNKNOWN_TAG),
+        "Conflict": _all_required({"errors": _assumed("the wording", {"type": "string"})}),
         "Documents": _assumed("any object will do", {"type": "object"}),
-        "DocumentsReceived": _assumed("the whole shape", _body(received)),
-        "DocumentsRejected": _assumed("which errors there are", _rejection({}, _NOT_FOUND)),
-        "UserData": _assumed("no field is mandatory", {**_body(_USER_DATA), "required": []}),
-        "UserDataRejected": _rejection(_USER_DATA, _INVALID, _NOT_FOUND, documents=no_documents),
-        "Denied": _object({"error": {"const": "Access denied"}}, "error"),  # spec §7: singular, and a string
-        "SystemError": _object({"errors": {"const": {"system": ["System error"]}}}, "errors"),
+        "DocumentsReceived": _assumed(
+            "the whole shape", _all_required({**code, "documents": {"const": "received"}})
+        ),
+        "DocumentsRejected": _assumed("which errors there are", _rejection({}, _DOMAIN["nouser"])),
+        "UserData": _assumed("no field is mandatory", _body(USER_DATA)),
+        "UserDataRejected": _rejection(USER_DATA, _DOMAIN["code"], _DOMAIN["nouser"], documents=no_documents),
+        "Denied": _all_required({"error": {"const": "Access denied"}}),  # spec §7: singular, and a string
+        "SystemError": _all_required({"errors": {"const": {"system": ["System error"]}}}),
     }
 
 
@@ -279,7 +210,7 @@ def document(base_url: str) -> dict[str, Any]:
     """The document of a sandbox at an address; what is only assumed in it is marked with `x-assumed`."""
     title = "Sandbox of the loan request approval service"
     token = {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}  # spec §5
-    parameters = {"shopId": {"type": "string"}, "fiscalCode": _FISCAL_CODE.schema}
+    parameters = {"shopId": {"type": "string"}, "fiscalCode": _schema(FISCAL_CODE)}
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "not shown", "description": _ABOUT},  # spec §9: no version

@@ -1,9 +1,15 @@
-"""The service's own checks, with the messages of spec §7, as tables of fields and checks."""
+"""Fields of the request bodies, one row each, and the checks of whole bodies (spec §2, §4.3, §7, §8).
+
+Each row has the accepted values as a check and as a JSON Schema; `loanasync.sandbox.openapi` reads the
+same rows.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from typing import Any
+
+from attrs import evolve, frozen
 
 Errors = dict[str, list[str]]
 Check = Callable[[Any], str | None]
@@ -13,9 +19,10 @@ BLANK = "This value should not be blank."
 CHOICE = "This value should be one of the available options."
 AMOUNT = "This value should be between 5000 and 1500000"
 INSTALMENTS = "The number of installments must be between 3 and 60"
-FISCAL_CODE = "Invalid fiscal code"
+INVALID_FISCAL_CODE = "Invalid fiscal code"
 PRIVACY = "This value should be equal to 'true'."
 DATE = "Invalid date format"
+SHOWN = frozenset({BLANK, CHOICE, AMOUNT, INSTALMENTS, INVALID_FISCAL_CODE, PRIVACY, DATE})
 # Assumed: the specification has no message for a wrong format.
 FORMAT = "This value is not valid."
 # spec §7: on PATCH, messages may be localized, and the documented samples are in Italian. Wording assumed.
@@ -25,82 +32,38 @@ CHOICE_IN_ITALIAN = "Questo valore dovrebbe essere una delle opzioni disponibili
 TYPE_IN_ITALIAN = "Questo valore non è del tipo giusto."
 
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MONTH = re.compile("(0[1-9]|1[0-2])/[0-9]{4}")
-_FISCAL_CODE = re.compile("[A-Z0-9]{16}")
+_MONTH = "(0[1-9]|1[0-2])/[0-9]{4}"
+_SPACE = r"\s\x1c-\x1f\x85"  # blank to Python, which is more than \s in a pattern of JSON Schema
 
 
-def is_fiscal_code(value: object) -> bool:
-    """Whether a value has the shape of a fiscal code."""
-    return isinstance(value, str) and _FISCAL_CODE.fullmatch(value) is not None
+@frozen
+class Field:
+    """A field of a request body.
+
+    Args:
+        check: Message for a value; None if the value is accepted. A missing field has the value None.
+        schema: JSON Schema of the accepted values.
+        messages: Messages that the check can return.
+        required: Whether the field must be sent.
+        assumed: Assumption about the accepted values where the specification is silent.
+        other_name: Spelling in the other description (spec §2.1).
+    """
+
+    check: Check
+    schema: Mapping[str, Any]
+    messages: tuple[str, ...]
+    required: bool = True
+    assumed: str = ""
+    other_name: str = ""
 
 
-def _text(value: object) -> str | None:
-    return None if isinstance(value, str) and value.strip() else BLANK
+def _optional(field: Field) -> Field:
+    return evolve(field, required=False)
 
 
-def _matching(pattern: str) -> Check:
-    fullmatch = re.compile(pattern).fullmatch
-
-    def check(value: object) -> str | None:
-        return None if isinstance(value, str) and fullmatch(value) else _text(value) or FORMAT
-
-    return check
-
-
-def _one_of(*options: str) -> Check:
-    def check(value: object) -> str | None:
-        return BLANK if value is None else None if value in options else CHOICE
-
-    return check
-
-
-def _between(least: int, most: int, message: str) -> Check:
-    def check(value: object) -> str | None:
-        return None if type(value) is int and least <= value <= most else message
-
-    return check
-
-
-def _optional(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _boolean(value: object) -> str | None:
-    return None if type(value) is bool else FORMAT
-
-
-# spec §2.1 and §8
-_APPROVAL: Mapping[str, Check] = {
-    "amount": _between(5_000, 1_500_000, AMOUNT),
-    "instalments": _between(3, 60, INSTALMENTS),
-    "loanFinality": _text,
-    "email": _matching(r"[^@\s]+@[^@\s]+"),
-    "lastname": _text,
-    "firstname": _text,
-    "mobilePhone": _text,
-    "countryCallingCode": _optional(_text),
-    "city": _text,
-    "address": _text,
-    "province": _matching("[A-Z]{2}"),
-    "postalCode": _matching("[0-9]{5}"),
-    "streetNumber": _text,
-    "citizenship": _one_of("italian", "Italian", "eu", "outside_eu"),
-    "iban": _optional(_text),
-    "zeroInterestRate": _optional(_boolean),
-    "orderToken": _optional(_text),
-    "paymentDayOfMonth": _optional(_matching("[1-9]|[12][0-9]|3[01]")),
-}
-
-_CONDITIONAL: Mapping[str, Check] = {
-    "residence": _one_of(
-        "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
-    ),
-    "residenceStartDate": _matching(_MONTH.pattern),
-    "educationalQualification": _one_of("middle_school", "diploma", "graduation", "master", "doctorate"),
-    "children": _one_of("0", "1", "2", "3", "4", "5+"),  # "0" is assumed
-    "salaryType": _one_of("net-monthly", "gross-yearly"),
-    "salary": lambda value: BLANK if value is None else None if type(value) is int and value >= 0 else FORMAT,
-}
+def _nullable(field: Field) -> Field:
+    """Return an optional field of which null means that it is not sent."""
+    return evolve(field, check=lambda value: None if value is None else field.check(value), required=False)
 
 
 def _is_day(value: object) -> bool:
@@ -113,55 +76,157 @@ def _is_day(value: object) -> bool:
     return True
 
 
-def _is_day_or_month(value: object) -> bool:
-    return _is_day(value) or (isinstance(value, str) and _MONTH.fullmatch(value) is not None)
+def _text(blank: str = BLANK) -> Field:
+    def check(value: object) -> str | None:
+        return None if isinstance(value, str) and value.strip() else blank
+
+    return Field(check, {"type": "string", "pattern": f"[^{_SPACE}]"}, (blank,))
 
 
-def _italian_text(value: object) -> str | None:
-    return None if isinstance(value, str) and value.strip() else BLANK_IN_ITALIAN
+def _matching(pattern: str, blank: str = BLANK, wrong: str = FORMAT) -> Field:
+    fullmatch = re.compile(pattern).fullmatch
+
+    def check(value: object) -> str | None:
+        if not isinstance(value, str) or not value.strip():
+            return blank
+        return None if fullmatch(value) else wrong
+
+    return Field(check, {"type": "string", "pattern": f"^{pattern}$"}, _each((blank, wrong)))
 
 
-def _italian_day(value: object) -> str | None:
-    return None if _is_day(value) else DATE_IN_ITALIAN
+def _choice(*options: str, blank: str = BLANK, wrong: str = CHOICE) -> Field:
+    def check(value: object) -> str | None:
+        return None if value in options else blank if value is None else wrong
+
+    return Field(check, {"type": "string", "enum": list(options)}, _each((blank, wrong)))
 
 
-def _italian_boolean(value: object) -> str | None:
-    return None if type(value) is bool else TYPE_IN_ITALIAN
+def _integer(least: int, most: int | None, wrong: str, *, blank: str = "") -> Field:
+    def check(value: object) -> str | None:
+        accepted = type(value) is int and least <= value and (most is None or value <= most)
+        return None if accepted else blank or wrong if value is None else wrong
+
+    limits = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
+    return Field(check, {"type": "integer", **limits}, _each((blank or wrong, wrong)))
 
 
-# spec §2.2; whether a field is mandatory is not shown, so none is.
-_USER_DATA: Mapping[str, Check] = {
-    "documentOfType": lambda value: (
-        None if value in ("identity_card", "driving_license", "passport") else CHOICE_IN_ITALIAN
+def _boolean(wrong: str = FORMAT) -> Field:
+    return Field(lambda value: None if type(value) is bool else wrong, {"type": "boolean"}, (wrong,))
+
+
+def _day(wrong: str) -> Field:
+    schema = {"type": "string", "format": "date"}
+    return Field(lambda value: None if _is_day(value) else wrong, schema, (wrong,))
+
+
+def _day_or_month(wrong: str) -> Field:
+    month = _matching(_MONTH)
+    schema = {"type": "string", "anyOf": [{"pattern": month.schema["pattern"]}, {"format": "date"}]}
+    return Field(lambda value: month.check(value) and (None if _is_day(value) else wrong), schema, (wrong,))
+
+
+def _each(messages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(messages))
+
+
+FISCAL_CODE = evolve(
+    _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, INVALID_FISCAL_CODE),
+    assumed="16 capital letters and digits",
+)
+
+# spec §4.3: not shown. Spec §7 has messages for three of these fields, which no table of inputs has.
+CREATION: Mapping[str, Field] = {
+    "fiscalCode": FISCAL_CODE,
+    "privacy": Field(
+        lambda value: None if value is True or value == "true" else PRIVACY,
+        {"enum": [True, "true"]},
+        (PRIVACY,),
+        required=False,
     ),
-    "documentCode": _italian_text,
-    "documentCity": _italian_text,
-    "documentIssueDate": _italian_day,
-    "documentExpirationDate": _italian_day,
-    "iban": _italian_text,
-    "politicallyExposed": _italian_boolean,
-    "usPerson": _italian_boolean,
-    "marketing": _italian_boolean,
-    "paymentDayOfMonth": lambda value: (
-        None if type(value) is int and 1 <= value <= 31 else TYPE_IN_ITALIAN  # noqa: PLR2004  (days)
-    ),
-    "profession": _italian_text,
+    # The two formats that the specification has for dates: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
+    "actualJobEndingDate": evolve(_day_or_month(DATE), required=False, assumed="a month or a day"),
+    "additionalDataNeeded": _optional(_boolean()),
 }
 
-_APPROVAL_WITH_CONDITIONAL = {**_APPROVAL, **_CONDITIONAL}
+# spec §2.1 and §8
+APPROVAL: Mapping[str, Field] = {
+    "amount": _integer(5_000, 1_500_000, AMOUNT),
+    "instalments": evolve(_integer(3, 60, INSTALMENTS), other_name="installments"),
+    "loanFinality": evolve(_text(), assumed="any purpose, as one description gives no values"),
+    "email": evolve(_matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+"), assumed="anything around one @ is an address"),
+    "lastname": _text(),
+    "firstname": _text(),
+    "mobilePhone": _text(),
+    "countryCallingCode": _nullable(_text()),
+    "city": _text(),
+    "address": _text(),
+    "province": _matching("[A-Z]{2}"),
+    "postalCode": _matching("[0-9]{5}"),
+    "streetNumber": evolve(
+        _text(), other_name="civicNumber", assumed="more than the 5 digits of one description"
+    ),
+    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # either description's spelling
+    "iban": _nullable(_text()),
+    "zeroInterestRate": _nullable(_boolean()),
+    "orderToken": _nullable(_text()),  # as in one description; the other requires it
+    "paymentDayOfMonth": _nullable(_matching("([1-9]|[12][0-9]|3[01])")),
+}
 
-APPROVAL_FIELDS = tuple(_APPROVAL_WITH_CONDITIONAL)
-USER_DATA_FIELDS = tuple(_USER_DATA)
+# spec §2.1: required when additionalDataNeeded is true, which is not in the body
+ADDITIONAL: Mapping[str, Field] = {
+    "residence": _choice(
+        "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
+    ),
+    "residenceStartDate": _matching(_MONTH),
+    "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
+    "children": evolve(_choice("0", "1", "2", "3", "4", "5+"), assumed="0 is among them"),
+    "salaryType": _choice("net-monthly", "gross-yearly"),
+    "salary": _integer(0, None, FORMAT, blank=BLANK),
+}
+
+# spec §2.2; whether a field is mandatory is not shown, so none is.
+USER_DATA: Mapping[str, Field] = {
+    name: _optional(field)
+    for name, field in {
+        "documentOfType": _choice(
+            *("identity_card", "driving_license", "passport"),
+            blank=CHOICE_IN_ITALIAN,
+            wrong=CHOICE_IN_ITALIAN,
+        ),
+        "documentCode": _text(BLANK_IN_ITALIAN),
+        "documentCity": _text(BLANK_IN_ITALIAN),
+        "documentIssueDate": _day(DATE_IN_ITALIAN),
+        "documentExpirationDate": _day(DATE_IN_ITALIAN),
+        "iban": _text(BLANK_IN_ITALIAN),
+        "politicallyExposed": _boolean(TYPE_IN_ITALIAN),
+        "usPerson": _boolean(TYPE_IN_ITALIAN),
+        "marketing": _boolean(TYPE_IN_ITALIAN),
+        "paymentDayOfMonth": _integer(1, 31, TYPE_IN_ITALIAN),
+        "profession": _text(BLANK_IN_ITALIAN),
+    }.items()
+}
+
+APPROVAL_FIELDS = (*APPROVAL, *ADDITIONAL)
+USER_DATA_FIELDS = tuple(USER_DATA)
+
+
+def is_fiscal_code(value: object) -> bool:
+    """Return whether a value has the shape of a fiscal code."""
+    return FISCAL_CODE.check(value) is None
 
 
 def asked_to_be_wrong(fields: Iterable[str], *, completing: bool) -> Errors:
     """Fields that a tag wants wrong, with what the service says of them when they are blank."""
-    checks = _USER_DATA if completing else _APPROVAL_WITH_CONDITIONAL
-    return {name: [checks[name](None) or FORMAT] for name in fields if name in checks}
+    known = USER_DATA if completing else {**APPROVAL, **ADDITIONAL}
+    return {name: [known[name].check(None) or FORMAT] for name in fields if name in known}
 
 
-def _found(checks: Mapping[str, Check], body: Mapping[str, Any]) -> Errors:
-    return {name: [message] for name, check in checks.items() if (message := check(body.get(name)))}
+def _found(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
+    return {
+        name: [message]
+        for name, field in fields.items()
+        if (field.required or name in body) and (message := field.check(body.get(name)))
+    }
 
 
 def street_number_of(body: Mapping[str, Any], dialect: str | None) -> tuple[str, Any]:
@@ -188,34 +253,20 @@ def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additiona
         "streetNumber": street_number_of(body, dialect)[1],
         "instalments": instalments_of(body, dialect),
     }
-    wrong = _found(_APPROVAL, known)
+    wrong = _found(APPROVAL, known)
     if dialect == "civic_number" and body.get("orderToken") is None:
         wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description; in which one is assumed
-    conditional = _CONDITIONAL
+    conditional = ADDITIONAL
     if not additional:  # sent without need: the formats count, the blanks do not
-        conditional = {name: check for name, check in _CONDITIONAL.items() if body.get(name) is not None}
+        conditional = {name: field for name, field in ADDITIONAL.items() if body.get(name) is not None}
     return wrong | _found(conditional, body)
 
 
 def wrong_in_creation(body: Mapping[str, Any]) -> Errors:
-    """What is wrong with a creation's body. Its shape is not shown (spec §4.3): four fields are assumed.
-
-    Spec §7 has messages for three of them, which no table of inputs has. A date is accepted in either of
-    the two formats that the specification has: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
-    """
-    wrong: Errors = {}
-    if not is_fiscal_code(body.get("fiscalCode")):
-        wrong["fiscalCode"] = [FISCAL_CODE]
-    if body.get("privacy", True) is not True and body["privacy"] != "true":
-        wrong["privacy"] = [PRIVACY]
-    if "actualJobEndingDate" in body and not _is_day_or_month(body["actualJobEndingDate"]):
-        wrong["actualJobEndingDate"] = [DATE]
-    if type(body.get("additionalDataNeeded", False)) is not bool:
-        wrong["additionalDataNeeded"] = [FORMAT]
-    return wrong
+    """Return the errors of a creation's body, by field."""
+    return _found(CREATION, body)
 
 
 def wrong_in_user_data(body: Mapping[str, Any]) -> Errors:
     """What is wrong with a completion's body, field by field."""
-    given = {name: check for name, check in _USER_DATA.items() if name in body}
-    return _found(given, body)
+    return _found(USER_DATA, body)
