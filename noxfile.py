@@ -23,7 +23,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 MEASURED = "3.13"
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
-EVERYTHING = ".[cli,notebook,postgres,redis,strict,taskiq]"  # the package with all of its extras
+EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # of Python files
 LONGEST_FILE = 600  # lines without blanks and comments
@@ -240,7 +240,7 @@ def types(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
     """Build the documentation, and look at each of its pages; a warning is an error."""
-    install(session, "docs", ".[cli,notebook,taskiq]")
+    install(session, "docs", ".[cli,notebook,sandbox,taskiq]")
     site = "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
     session.run("sphinx-build", "-q", "-n", "-W", "--keep-going", "-E", "docs", site)
@@ -250,14 +250,14 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def screenshots(session: nox.Session) -> None:
     """Take the pictures of the sandbox's pages again; needs Chromium."""
-    install(session, "screenshots", ".")
+    install(session, "screenshots", ".[sandbox]")
     session.run("python", "docs/screenshots.py")
 
 
 @nox.session(python=ONE_PYTHON)
 def pictures(session: nox.Session) -> None:
     """Draw the pictures of traces, from the spans of real calls, and of the architecture again."""
-    session.install("-q", ".[cli]")
+    install(session, "pictures", ".[cli]")
     session.run("python", "docs/traces.py")
     session.run("python", "docs/drawing.py")
 

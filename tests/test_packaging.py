@@ -76,12 +76,13 @@ def test_every_error_is_importable_from_the_package() -> None:
 def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
     required = distribution("loanasync").requires or []
     core = {re.split("[<>=]", line)[0] for line in required if "extra ==" not in line}
-    assert core == {"aiohttp", "attrs", "cattrs", "jinja2", "opentelemetry-api", "orjson", "tenacity", "yarl"}
+    assert core == {"aiohttp", "attrs", "cattrs", "opentelemetry-api", "orjson", "tenacity", "yarl"}
     assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {
         "cli",
         "notebook",
         "postgres",
         "redis",
+        "sandbox",
         "strict",
         "taskiq",
     }

@@ -39,8 +39,11 @@ _PERSON = {
 
 
 @cache
-def _environment() -> "Environment":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  (loaded with the first page)
+def _environment() -> "Environment | None":
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  (an extra)
+    except ImportError:
+        return None
 
     return Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -51,8 +54,10 @@ def _environment() -> "Environment":
     )
 
 
-def _render(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(values)
+def _render(template: str, **values: Any) -> str | None:
+    """Return a page; None without Jinja2."""
+    environment = _environment()
+    return None if environment is None else environment.get_template(template).render(values)
 
 
 @cache
@@ -61,17 +66,17 @@ def asset(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def missing() -> str:
+def missing() -> str | None:
     """The page for an address that belongs to nothing."""
     return _render("missing.html")
 
 
-def shop(shop_id: str) -> str:
+def shop(shop_id: str) -> str | None:
     """Where the customer comes back to when the shop named no page of its own."""
     return _render("shop.html", shop_id=shop_id)
 
 
-def application(code: str, customer: Customer, shop_id: str, shop_url: str, *, shown: bool) -> str:
+def application(code: str, customer: Customer, shop_id: str, shop_url: str, *, shown: bool) -> str | None:
     """The customer's page: which request it is, and what can be done with it."""
     sent = customer.request
     order = {"Shop": shop_id}
@@ -118,7 +123,7 @@ class Line:
 
 def inspector(
     engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "", notice: str = ""
-) -> str:
+) -> str | None:
     """Return the page with all requests, calls, findings and rules.
 
     Args:
@@ -163,7 +168,7 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str:
+def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str | None:
     """One call, with what it takes to make it again."""
     return _render(
         "call.html",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Container
+from http import HTTPStatus
 from typing import Literal
 
 from aiohttp import web
@@ -28,6 +29,10 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _INSPECTOR = "/_sandbox/"
+_NO_PAGES = (
+    "the pages of the sandbox need Jinja2: pip install 'loanasync[sandbox]'."
+    " Without it, the service and all other addresses under /_sandbox/ work"
+)
 _ADMIN_CALLS = (
     "Known are: POST /_sandbox/reset, POST /_sandbox/faults, POST /_sandbox/faults/clear,"
     " GET /_sandbox/journal.jsonl, GET /_sandbox/findings.json, GET /_sandbox/openapi.json,"
@@ -214,15 +219,21 @@ class Web:
             if handle is None:
                 self._engine.reset()
             elif not self._forget(handle):
-                if not _is_page(request):
-                    raise web.HTTPNotFound(text=_UNKNOWN_CUSTOMER)
-                page = pages.inspector(
-                    self._engine, self._shop_id, shown=_shown(request), notice=_UNKNOWN_CUSTOMER
+                return self._failed(
+                    request, web.HTTPNotFound(text=_UNKNOWN_CUSTOMER), notice=_UNKNOWN_CUSTOMER
                 )
-                return _html(page, 404)
             else:
                 self._engine.changed()
         raise _see(request, _INSPECTOR)
+
+    def _failed(self, request: web.Request, error: web.HTTPException, **said: str) -> web.StreamResponse:
+        """Return the inspector with an error, or raise the error for a program and without Jinja2."""
+        page = None
+        if _is_page(request):
+            page = pages.inspector(self._engine, self._shop_id, shown=_shown(request), **said)
+        if page is None:
+            raise error
+        return _html(page, error.status)
 
     def _forget(self, handle: str) -> bool:
         customers = self._engine.customers
@@ -237,11 +248,7 @@ class Web:
             with self._engine.lock:
                 self._engine.rules.add_text(text)
         except ValueError as error:
-            if not _is_page(request):
-                raise web.HTTPBadRequest(text=str(error)) from None
-            shown = _shown(request)
-            page = pages.inspector(self._engine, self._shop_id, shown=shown, wrong=str(error), typed=text)
-            return _html(page, 400)
+            return self._failed(request, web.HTTPBadRequest(text=str(error)), wrong=str(error), typed=text)
         self._engine.changed()
         raise _see(request, _INSPECTOR)
 
@@ -288,8 +295,13 @@ def _see(request: web.Request, path: str) -> web.HTTPException:
     return web.HTTPSeeOther(f"{path}?personal=shown" if _shown(request) else path)
 
 
-def _html(text: str, status: int = 200) -> web.Response:
-    return _text(text, "text/html", status)
+def _html(page: str | None, status: int = HTTPStatus.OK) -> web.Response:
+    """Return a page; without Jinja2, what to install."""
+    if page is None:
+        return _text(
+            _NO_PAGES, "text/plain", HTTPStatus.NOT_IMPLEMENTED if status == HTTPStatus.OK else status
+        )
+    return _text(page, "text/html", status)
 
 
 def _text(text: str, content_type: str, status: int = 200) -> web.Response:

@@ -1,0 +1,67 @@
+"""The sandbox without Jinja2, in a process in which it cannot be imported."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlencode, urlsplit
+
+import aiohttp
+import pytest
+from shop import BODY, CODE
+
+WITHOUT_JINJA = (
+    "import sys; sys.modules['jinja2'] = None; from loanasync.sandbox.__main__ import main; main()"
+)
+INSTALL = "pip install 'loanasync[sandbox]'"
+HTML = {"Accept": "text/html"}
+REQUESTS = "/api/shops/sandbox-shop/requests"
+
+
+@pytest.fixture
+def base_url() -> Iterator[str]:
+    """Address of a sandbox in a process of its own."""
+    command = [sys.executable, "-c", WITHOUT_JINJA]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = re.match("sandbox ready at (.*)", process.stdout.readline())
+        assert ready is not None
+        yield ready[1]
+        process.terminate()
+
+
+async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: str) -> None:
+    async with aiohttp.ClientSession(base_url, headers={"X-Auth-Token": "sandbox-token"}) as session:
+
+        async def ask(method: str, path: str, status: int, json: object = None, **form: str) -> str:
+            data = urlencode(form) if form else None
+            headers = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
+            async with session.request(
+                method, path, json=json, data=data, headers=headers | HTML, allow_redirects=False
+            ) as answer:
+                text = await answer.text()
+                assert (answer.status, path) == (status, path)
+                if INSTALL in text:
+                    assert answer.content_type == "text/plain"
+                return text
+
+        await ask("POST", REQUESTS, 201, {"fiscalCode": CODE})
+        decision = json.loads(await ask("POST", f"{REQUESTS}/{CODE}", 201, BODY))
+        application = urlsplit(decision["redirectUrl"]).path
+        await ask("POST", application, 303, action="accept")
+        await ask("GET", "/", 302)
+        for page in (application, "/shop", "/_sandbox/", "/_sandbox/calls/2"):
+            assert INSTALL in await ask("GET", page, 501)
+        for unknown in ("/apply/unknown", "/_sandbox/calls/99"):
+            assert INSTALL in await ask("GET", unknown, 404)
+        assert json.loads(await ask("GET", "/_sandbox/health", 200)) == {"status": "ok"}
+        assert len((await ask("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
+        for path in ("/_sandbox/findings.json", "/_sandbox/openapi.json", "/_sandbox/style.css"):
+            await ask("GET", path, 200)
+        assert "did you mean +refused" in await ask("POST", "/_sandbox/faults", 400, rule="refuse")
+        assert "no customer has this handle" in await ask("POST", "/_sandbox/reset", 404, customer="nobody")
+        await ask("POST", "/_sandbox/faults", 303, rule="create_request=500")
+        await ask("POST", REQUESTS, 500, {"fiscalCode": CODE})
+        await ask("POST", "/_sandbox/reset", 303)
+        await ask("POST", REQUESTS, 201, {"fiscalCode": CODE})
