@@ -12,8 +12,7 @@ from attrs import evolve
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox.linter import RULES
-from loanasync.sandbox.outcomes.outcome import PLAIN
-from loanasync.sandbox.outcomes.tags import KNOWN, read_words
+from loanasync.sandbox.outcomes import KNOWN, PLAIN, read_words
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "sandbox.md"
 

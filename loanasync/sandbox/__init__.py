@@ -7,9 +7,9 @@ from loanasync.sandbox.command import serve
 from loanasync.sandbox.customers import Snapshot, StateFileError
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Finding
-from loanasync.sandbox.outcomes import Rule
 from loanasync.sandbox.process import SandboxProcess
 from loanasync.sandbox.readings import Readings
+from loanasync.sandbox.rules import Rule
 from loanasync.sandbox.server import Sandbox
 
 __all__ = [

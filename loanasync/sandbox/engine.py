@@ -11,8 +11,9 @@ from loanasync.sandbox import answers, shapes
 from loanasync.sandbox.customers import Customer, Customers, Told
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Linter
-from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, Rule, Rules, UnknownTagError, read_email
+from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, UnknownTagError, read_email
 from loanasync.sandbox.readings import Readings
+from loanasync.sandbox.rules import Rule, Rules
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

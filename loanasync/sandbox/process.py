@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from loanasync.sandbox.outcomes import fault_texts
 from loanasync.sandbox.readings import NO_READINGS, Readings
+from loanasync.sandbox.rules import fault_texts
 from loanasync.sandbox.sdk import client_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Rule, Sandbox
-from loanasync.sandbox.outcomes.rules import OPERATIONS, Rules
+from loanasync.sandbox.rules import OPERATIONS, Rules
 
 
 async def test_a_rule_means_one_call_of_one_customer(raw: Raw) -> None:

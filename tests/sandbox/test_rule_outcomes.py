@@ -8,7 +8,8 @@ from shop import CODE, Raw
 
 from loanasync import AlreadyEvaluatedError, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.outcomes import KNOWN, OPERATIONS
+from loanasync.sandbox.outcomes import KNOWN
+from loanasync.sandbox.rules import OPERATIONS
 
 ERRORS = {
     "already": (400, {"errors": {"domain": ["User already evaluated for approval"]}}),

@@ -8,7 +8,7 @@ import pytest
 from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.outcomes.tags import UnknownTagError, read_email
+from loanasync.sandbox.outcomes import UnknownTagError, read_email
 
 
 def dialect(name: str) -> pytest.MarkDecorator:

@@ -3,8 +3,7 @@
 import pytest
 from attrs import evolve
 
-from loanasync.sandbox.outcomes.outcome import PLAIN
-from loanasync.sandbox.outcomes.tags import KNOWN, UnknownTagError, read_email, read_words
+from loanasync.sandbox.outcomes import KNOWN, PLAIN, UnknownTagError, read_email, read_words
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 

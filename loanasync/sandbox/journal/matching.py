@@ -7,8 +7,8 @@ from typing import Any, cast
 from loanasync.sandbox.journal.entry import Entry
 from loanasync.sandbox.journal.masking import MASK, shown
 from loanasync.sandbox.linter import RULES
-from loanasync.sandbox.nearest import nearest
-from loanasync.sandbox.outcomes import FAULTS, OPERATIONS
+from loanasync.sandbox.outcomes import FAULTS, nearest
+from loanasync.sandbox.rules import OPERATIONS
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int,),

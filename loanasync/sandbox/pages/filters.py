@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from loanasync.sandbox.nearest import nearest
+from loanasync.sandbox.outcomes import nearest
 
 
 def read_filters(query: Mapping[str, str]) -> dict[str, object]:

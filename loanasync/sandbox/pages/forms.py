@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from loanasync.sandbox.nearest import nearest
+from loanasync.sandbox.outcomes import nearest
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _QUERY = ("personal",)  # whether a page shows personal data

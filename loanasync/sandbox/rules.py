@@ -8,9 +8,7 @@ from typing import Any, Literal, Self, cast
 
 from attrs import define, field
 
-from loanasync.sandbox.nearest import nearest
-from loanasync.sandbox.outcomes.outcome import Answer, Outcome
-from loanasync.sandbox.outcomes.tags import UnknownTagError, read_words
+from loanasync.sandbox.outcomes import Answer, Outcome, UnknownTagError, nearest, read_words
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 Operation = Literal["create_request", "approve", "upload_documents", "complete"]
