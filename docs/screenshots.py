@@ -9,8 +9,7 @@ from unittest import mock
 
 from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
-from loanasync.sandbox import Sandbox
-from loanasync.sandbox.journal import masking
+from loanasync.sandbox import Sandbox, masking
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures travel with every clone

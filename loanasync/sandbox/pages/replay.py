@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from attrs import frozen
 
-from loanasync.sandbox.journal import MASK, Entry, masked
+from loanasync.sandbox.journal import Entry
+from loanasync.sandbox.masking import MASK, masked
 
 
 @frozen

@@ -10,7 +10,8 @@ from attrs import frozen
 
 from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
-from loanasync.sandbox.journal import MASK, Entry, masked, masked_email, pseudonym
+from loanasync.sandbox.journal import Entry
+from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
 from loanasync.sandbox.outcomes import KNOWN
 from loanasync.sandbox.pages.replay import path_of, replay
 

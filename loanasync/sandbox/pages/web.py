@@ -9,7 +9,7 @@ from typing import Literal
 from aiohttp import web
 
 from loanasync.sandbox.engine import Engine
-from loanasync.sandbox.journal import pseudonym
+from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.openapi import document
 from loanasync.sandbox.pages import views as pages
 from loanasync.sandbox.pages.filters import read_filters

@@ -1,4 +1,4 @@
-"""What of a call may be shown: a list of what is not personal; all else is masked."""
+"""Masked forms of calls: a list of the values that are not personal, a mask for all others."""
 
 import re
 import secrets

@@ -1,19 +1,206 @@
-"""The calls that came, for a test to ask about and for a person to read; masked wherever they are shown."""
+"""The calls that came: one entry each, criteria to find them by, and the journal that keeps the last ones."""
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
-from loanasync.sandbox.journal.entry import Entry
-from loanasync.sandbox.journal.matching import Criteria
+from attrs import define, field
+
+from loanasync.sandbox.linter import RULES
+from loanasync.sandbox.masking import MASK, masked, masked_answer, pseudonym, shown
+from loanasync.sandbox.outcomes import FAULTS, nearest
+from loanasync.sandbox.rules import OPERATIONS
+
+
+@define(kw_only=True, eq=False)
+class Entry:
+    """One call. Attributes are as they were sent; what is printed or exported is masked.
+
+    Args:
+        number: Counted from 1, across the whole life of the sandbox.
+        at: When it was answered, seconds since 1970.
+        method: HTTP method.
+        route: Path template, such as ``/api/shops/{shopId}/requests``.
+        operation: create_request, approve, upload_documents or complete; empty for any other path.
+        fiscal_code: The customer's; empty when there is none.
+        status: HTTP status that was answered; None when the fault left nothing to answer.
+        elapsed: Seconds that the sandbox took, its waits for faults included.
+        evaluated: Whether this very call decided the request.
+        fault: The fault with its phase, such as ``resetafter``; empty for none.
+        request: The JSON object that came; None when it was none.
+        answer: The JSON value that was answered, also when a fault spoiled it on its way; None for no body.
+        findings: Rules of the protocol that this call broke.
+        canned: Whether the answer is one that a rule wrote.
+
+    Example:
+        >>> call = sandbox.journal[0]
+        >>> call.operation, call.status, call.evaluated
+        ('create_request', 201, False)
+        >>> call.masked()["fiscal_code"]
+        '***'
+    """
+
+    number: int
+    at: float
+    method: str
+    route: str
+    operation: str
+    fiscal_code: str
+    status: int | None
+    elapsed: float
+    evaluated: bool
+    fault: str
+    request: Mapping[str, Any] | None
+    answer: Mapping[str, Any] | list[Any] | None
+    findings: tuple[str, ...] = field(default=())
+    canned: bool = False
+
+    def masked(self) -> dict[str, Any]:
+        """Everything of it that may be shown, as JSON."""
+        return {
+            "number": self.number,
+            "at": round(self.at, 3),
+            "method": self.method,
+            "route": self.route,
+            "operation": self.operation,
+            "fiscal_code": MASK if self.fiscal_code else "",
+            "customer": pseudonym(self.fiscal_code),
+            "status": self.status,
+            "elapsed": round(self.elapsed, 6),
+            "evaluated": self.evaluated,
+            "fault": self.fault,
+            "request": masked(self.request),
+            "answer": self._masked_answer(),
+            "findings": list(self.findings),
+        }
+
+    def _masked_answer(self) -> dict[str, Any] | list[Any] | None:
+        """Return the body of the response as it may be shown: messages that a rule wrote are masked, too."""
+        if self.canned and isinstance(self.answer, Mapping):
+            return masked(self.answer)
+        return masked_answer(self.answer, self.request, self.fiscal_code)
+
+    def __repr__(self) -> str:
+        told = self.status if self.status is not None else "no answer"
+        parts = [f"#{self.number} {self.operation or f'{self.method} {self.route}'} -> {told}"]
+        parts += ["evaluated"] if self.evaluated else []
+        parts += [self.fault] if self.fault else []
+        return f"<Entry {', '.join(parts)}>"
+
+    def __str__(self) -> str:
+        who = f" customer {pseudonym(self.fiscal_code)[:6]}" if self.fiscal_code else ""
+        broken = f" [{', '.join(self.findings)}]" if self.findings else ""
+        return f"{self!r}{broken}{who}, {self.elapsed * 1000:.1f} ms"
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "number": (int,),
+    "at": (int, float),
+    "method": (str,),
+    "route": (str,),
+    "operation": (str,),
+    "fiscal_code": (str,),
+    "status": (int, type(None)),
+    "elapsed": (int, float),
+    "evaluated": (bool,),
+    "fault": (str,),
+    "body": (Mapping,),
+    "answer": (Mapping, list, type(None)),
+    "findings": (tuple,),
+    "canned": (bool,),
+}
+_KNOWN: Mapping[str, Iterable[str]] = {"operation": OPERATIONS, "findings": RULES, "fault": FAULTS}
+_BY_RULE = re.compile("[2-5][0-9]{2}(before|after)")  # a status that a rule answers
+_PERSONAL = ("fiscal_code", "answer")
+_NEAREST = 3
+_ABSENT = object()
+
+
+class Criteria:
+    """Attributes of an entry that are wanted, and fields of its body.
+
+    Raises:
+        TypeError: There is no attribute of that name, or it is never of that type.
+        ValueError: There is no operation of that name.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._attributes = {name: _checked(name, value) for name, value in wanted.items()}
+        self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
+
+    def met_by(self, entry: Entry) -> bool:
+        """Whether a call is meant."""
+        return next(self._differences(entry), None) is None
+
+    def nearest(self, entries: Sequence[Entry]) -> str:
+        """The calls that miss the criteria by the least, with what they miss."""
+        if not entries:
+            return "There were no calls at all."
+        missed = [(list(self._differences(entry)), entry) for entry in entries]
+        # A call of another operation is farther away than any of this one.
+        missed.sort(key=lambda each: (any(said.startswith("operation ") for said in each[0]), len(each[0])))
+        told = [f"  {entry!r}: {'; '.join(said)}" for said, entry in missed if said][:_NEAREST]
+        if not told:
+            return "No other call came."
+        return "The nearest:\n" + "\n".join(told)
+
+    def __str__(self) -> str:
+        named = [
+            f"{name}={MASK if name in _PERSONAL else repr(value)}" for name, value in self._attributes.items()
+        ]
+        named += [f"body.{name}={_told(name, value)}" for name, value in self._body.items()]
+        return ", ".join(named) or "any criteria"
+
+    def _differences(self, entry: Entry) -> Iterator[str]:
+        for name, wanted in self._attributes.items():
+            found = getattr(entry, name)
+            if name == "fiscal_code":
+                found = found.strip().upper()
+            if found != wanted:
+                personal = name in _PERSONAL
+                yield f"{name} is another" if personal else f"{name} is {found!r}, wanted {wanted!r}"
+        sent = entry.request or {}
+        for name, wanted in self._body.items():
+            found = sent.get(name, _ABSENT)
+            if found is _ABSENT:
+                yield f"body.{name} is absent"
+            elif found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
+                told, wish = _told(name, found), _told(name, wanted)
+                yield f"body.{name} is " + ("another" if MASK in (told, wish) else f"{told}, wanted {wish}")
+
+
+def _checked(name: str, value: object) -> object:
+    if name not in _TYPES:
+        raise TypeError(f"calls have no {name!r}, did you mean {nearest(name, _TYPES)!r}?")
+    if name == "findings":
+        value = (value,) if isinstance(value, str) else tuple(cast("Iterable[str]", value))
+    types = _TYPES[name]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
+        raise TypeError(f"{name} of a call is {wanted}, never {type(value).__name__}")
+    if name in ("fiscal_code", "method"):
+        return str(value).strip().upper()  # as clients send them
+    if name in _KNOWN:
+        # With a name that no call has, `assert_never` would always pass. Empty: no fault, any other path.
+        for each in value if isinstance(value, tuple) else (value,):
+            if each not in ("", *_KNOWN[name]) and not (name == "fault" and _BY_RULE.fullmatch(str(each))):
+                raise ValueError(f"{name} {each!r} is unknown, did you mean {nearest(each, _KNOWN[name])!r}?")
+    return value
+
+
+def _told(name: str, value: object) -> str:
+    told = shown(name, value)
+    return MASK if told == MASK else repr(told)
+
 
 _OFF = "the journal is off and knows no calls: start the sandbox with journal=1000, its usual length"
 
