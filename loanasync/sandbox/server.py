@@ -13,7 +13,6 @@ from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
 from loanasync.sandbox.logs import quiet_logger
-from loanasync.sandbox.pages import Web
 from loanasync.sandbox.process import SandboxProcess
 from loanasync.sandbox.readings import NO_READINGS, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_texts
@@ -21,6 +20,7 @@ from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loo
 from loanasync.sandbox.sdk import client_of
 from loanasync.sandbox.service import LARGEST_BODY, Service
 from loanasync.sandbox.threads import running_in_thread
+from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
     from loanasync import LoanClient

@@ -8,12 +8,11 @@ from typing import Literal
 
 from aiohttp import web
 
+from loanasync.sandbox import pages
 from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.forms import read_filters, read_form
 from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.openapi import document
-from loanasync.sandbox.pages import views as pages
-from loanasync.sandbox.pages.filters import read_filters
-from loanasync.sandbox.pages.forms import read_form
 from loanasync.sandbox.service import address_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
