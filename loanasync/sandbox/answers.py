@@ -1,17 +1,17 @@
-"""What the service answers to each call (spec §3, §4, §7), as plain functions over JSON objects."""
+"""Responses of the service to each call (spec §2, §3, §4, §7), as plain functions over JSON objects."""
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import evolve
 
-from loanasync.sandbox import shapes
 from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.outcomes import Answer, Outcome
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import (
     BLANK_IN_ITALIAN,
+    Errors,
     asked_to_be_wrong,
     instalments_of,
     is_fiscal_code,
@@ -20,6 +20,120 @@ from loanasync.sandbox.validation import (
     wrong_in_creation,
     wrong_in_user_data,
 )
+
+DomainError = Literal["nouser", "already", "noshop", "code"]
+
+# spec §7, domain errors. The specification says nothing about another wording or language: both are assumed.
+DOMAIN: Mapping[str, Mapping[DomainError, str]] = {
+    "verbatim": {
+        "nouser": "User not found",
+        "already": "User already evaluated for approval",
+        "noshop": "This sales point cannot apply for a loan",
+        "code": "Invalid fiscalCode.",
+    },
+    "reworded": {
+        "nouser": "No user has this code.",
+        "already": "This user has been evaluated already.",
+        "noshop": "Loans are not available at this sales point.",
+        "code": "The fiscal code is not valid.",
+    },
+    "localized": {
+        "nouser": "Utente non trovato",
+        "already": "Utente già valutato per approvazione",
+        "noshop": "Questo punto vendita non può richiedere un finanziamento",
+        "code": "Codice fiscale non valido.",
+    },
+}
+
+# The seven places of an Italian fiscal code that have digits, and the letters that can replace them.
+_DIGIT_PLACES = (6, 7, 9, 10, 12, 13, 14)
+_OMOCODIA = "LMNPQRSTUV"
+_SHOWN = 4  # characters at each end of a masked code
+_DATES = ("documentIssueDate", "documentExpirationDate")  # spec §2.2
+_MIDNIGHT = "T00:00:00+00:00"
+
+
+def denied() -> Answer:
+    """Return the response to wrong credentials (spec §5, §7)."""
+    return Answer(403, {"error": "Access denied"})  # spec §7: `error`, singular, and a string
+
+
+def system_error() -> Answer:
+    """Return the response of a fault inside the service (spec §7)."""
+    return Answer(500, {"errors": {"system": ["System error"]}})
+
+
+def conflict() -> Answer:
+    """Return the 409: `errors` is a single string (spec §7); its wording is not shown, so assumed."""
+    return Answer(409, {"errors": "The request cannot be completed"})
+
+
+def unreadable() -> Answer:
+    """Return the response to a body that is no JSON object (spec §4); not shown, so assumed."""
+    return Answer(400, {"errors": {"body": ["This value should be a JSON object."]}})
+
+
+def rejected(errors: Errors, readings: Readings) -> Answer:
+    """Return the response to wrong fields (spec §7)."""
+    return Answer(int(readings.validation), {"errors": errors})
+
+
+def domain_error(name: DomainError, readings: Readings) -> Answer:
+    """Return the response with one of the domain errors of spec §7."""
+    text = DOMAIN[readings.domain][name]
+    if name == "already" and readings.already_evaluated == "409":
+        return Answer(409, {"errors": text})
+    return Answer(400, {"errors": {"domain": [text]}})
+
+
+def is_already_evaluated(answer: Answer) -> bool:
+    """Return whether a response says "already evaluated", in any reading."""
+    errors = answer.body.get("errors") if isinstance(answer.body, Mapping) else None
+    told = errors.get("domain") if isinstance(errors, Mapping) else [errors]
+    return told in [[texts["already"]] for texts in DOMAIN.values()]
+
+
+def shaped(answer: Answer, shape: str) -> Answer:
+    """Return the response with its body as an object, as an array, or without a body."""
+    return evolve(answer, body={"object": answer.body, "array": [answer.body], "empty": None}[shape])
+
+
+def completed(sent: Mapping[str, Any], readings: Readings) -> Mapping[str, Any] | None:
+    """Return the body of the 200 of a completion (spec §4.2: "returns these same fields")."""
+    if readings.completion == "empty":
+        return None
+    fields = dict(sent)
+    if readings.completion == "partial":
+        fields = dict(list(fields.items())[: len(fields) // 2])
+    if readings.dates == "time":
+        fields |= {name: f"{fields[name]}{_MIDNIGHT}" for name in _DATES if name in fields}
+    return fields
+
+
+def echoed_code(code: str, readings: Readings) -> dict[str, str]:
+    """Return the member `fiscalCode` of a decision (spec §2.1), or nothing."""
+    if readings.fiscal_code == "missing":
+        return {}
+    if readings.fiscal_code == "masked":
+        code = code[:_SHOWN] + "*" * (len(code) - 2 * _SHOWN) + code[-_SHOWN:]
+    elif readings.fiscal_code == "omocodia":
+        code = _with_omocodia(code)
+    return {"fiscalCode": code}
+
+
+def _with_omocodia(code: str) -> str:
+    for place in reversed(_DIGIT_PLACES):  # the last digit is the first that is replaced
+        if code[place : place + 1].isdecimal():
+            return code[:place] + _OMOCODIA[int(code[place])] + code[place + 1 :]
+    return code
+
+
+def redirect_url(url: str, readings: Readings) -> dict[str, str]:
+    """Return the member `redirectUrl` of an approval (spec §1.3, §2.1), or nothing."""
+    return {"present": {"redirectUrl": url}, "missing": {}, "empty": {"redirectUrl": ""}}[
+        readings.redirect_url
+    ]
+
 
 Body = Mapping[str, Any]
 
@@ -45,16 +159,16 @@ def order_of(body: Body | None) -> str:
 def create(customers: Customers, body: Body, readings: Readings) -> Answer:
     """Spec §4.3. Payload and answer are not shown: what is read and answered here is assumed."""
     if errors := wrong_in_creation(body):
-        return shapes.rejected(errors, readings)
+        return rejected(errors, readings)
     code = body["fiscalCode"]
     # Assumed: where each order is evaluated, a request can be created again for the next one.
     if readings.evaluates == "customer" and customers.of(code).approved is not None:
-        return shapes.domain_error("already", readings)
+        return domain_error("already", readings)
     customer = customers.admit(code)
     customer.documents = False
     customer.additional_data_needed = body.get("additionalDataNeeded") is True
     created = {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed}
-    return shapes.shaped(Answer(201, created), readings.creation)
+    return shaped(Answer(201, created), readings.creation)
 
 
 def approve(
@@ -71,9 +185,9 @@ def approve(
     if not customer.created or customer.approved is not None:
         return _barred(customer, code, dialect, readings)
     if errors := wrong_in_approval(body, dialect, additional=customer.additional_data_needed):
-        return shapes.rejected(errors, readings)
+        return rejected(errors, readings)
     if errors := asked_to_be_wrong(outcome.invalid, completing=False):
-        return shapes.rejected(errors, readings)
+        return rejected(errors, readings)
     conflict_after = outcome.error == "conflict" and readings.conflict == "after"
     if outcome.error is not None and not conflict_after:
         return asked_for(outcome.error, readings)
@@ -83,7 +197,7 @@ def approve(
     customer.request = {**body, "instalments": instalments_of(body, dialect)}
     customers.give_page(code, customer)
     if conflict_after:
-        return evolve(shapes.conflict(), evaluated=True)
+        return evolve(conflict(), evaluated=True)
     decision = _decision(customer, code, outcome, dialect, base_url, readings)
     return Answer(201 if customer.approved else int(readings.refusal), decision, evaluated=True)
 
@@ -98,30 +212,30 @@ def chosen_by_rule(operation: str, chosen: Outcome, readings: Readings) -> Answe
         return None if decides else asked_for(chosen.error, readings)
     if operation in ("approve", "complete"):
         errors = asked_to_be_wrong(chosen.invalid, completing=operation == "complete")
-        return shapes.rejected(errors, readings) if errors else None
+        return rejected(errors, readings) if errors else None
     return None
 
 
 def _barred(customer: Customer, code: str, dialect: str | None, readings: Readings) -> Answer:
     if customer.created:
         # spec §3 says "a request" and "user": that a customer, or an order, is evaluated once is assumed.
-        return shapes.domain_error("already", readings)
+        return domain_error("already", readings)
     if is_fiscal_code(code):
-        return shapes.domain_error("nouser", readings)
+        return domain_error("nouser", readings)
     if dialect == "civic_number":  # spec §7: a domain error in one approval description; which is assumed
-        return shapes.domain_error("code", readings)
-    return shapes.rejected({"fiscalCode": ["Invalid fiscal code"]}, readings)
+        return domain_error("code", readings)
+    return rejected({"fiscalCode": ["Invalid fiscal code"]}, readings)
 
 
 def asked_for(error: str, readings: Readings) -> Answer:
     """Return the error that a word asks for: nouser, already, noshop, forbidden or conflict."""
     match error:
         case "nouser" | "already" | "noshop":
-            return shapes.domain_error(error, readings)
+            return domain_error(error, readings)
         case "forbidden":
-            return shapes.denied()
+            return denied()
         case _:
-            return shapes.conflict()
+            return conflict()
 
 
 def _decision(
@@ -140,7 +254,7 @@ def _decision(
         "approved": customer.approved,
         "approvalMessageApiFull": f"The request was {said}.",
         "approvalMessageApiSemiFull": said,
-        **shapes.echoed_code(code, readings),
+        **echoed_code(code, readings),
         **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
         outcome.street_number or street_number: number,
         "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
@@ -150,7 +264,7 @@ def _decision(
         decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: comes back as an integer
     if customer.approved and outcome.redirect:
         url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
-        decision |= shapes.redirect_url(url, readings)
+        decision |= redirect_url(url, readings)
     return decision
 
 
@@ -158,24 +272,24 @@ def upload_documents(customers: Customers, code: str, readings: Readings) -> Ans
     """Spec §4.3. Payload and answer are not shown: any object is accepted, and the answer is assumed."""
     customer = customers.of(code)
     if not customer.created:
-        return shapes.domain_error("nouser", readings)
+        return domain_error("nouser", readings)
     customer.documents = True
-    return shapes.shaped(Answer(201, {"fiscalCode": code, "documents": "received"}), readings.documents)
+    return shaped(Answer(201, {"fiscalCode": code, "documents": "received"}), readings.documents)
 
 
 def complete(customers: Customers, code: str, body: Body, outcome: Outcome, readings: Readings) -> Answer:
     """Spec §4.2."""
     if not is_fiscal_code(code):
-        return shapes.domain_error("code", readings)
+        return domain_error("code", readings)
     customer = customers.of(code)
     if not customer.created:
-        return shapes.domain_error("nouser", readings)
+        return domain_error("nouser", readings)
     if outcome.error in _ERRORS_OF_COMPLETION:
         return asked_for(outcome.error, readings)
     if not customer.documents:
         # spec §4.2: the documents come first; what is answered without them is not shown, so assumed.
-        return shapes.rejected({"documents": [BLANK_IN_ITALIAN]}, readings)
+        return rejected({"documents": [BLANK_IN_ITALIAN]}, readings)
     if errors := wrong_in_user_data(body) or asked_to_be_wrong(outcome.invalid, completing=True):
-        return shapes.rejected(errors, readings)
+        return rejected(errors, readings)
     customer.user_data = dict(body)
-    return Answer(200, shapes.completed(body, readings), saved=True)
+    return Answer(200, completed(body, readings), saved=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox import answers, shapes
+from loanasync.sandbox import answers
 from loanasync.sandbox.customers import Customer, Customers, Told
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Linter
@@ -127,7 +127,7 @@ class Engine:
             try:
                 call.outcome = self._tagged(call, customer)
             except UnknownTagError as unknown:
-                return shapes.rejected({"email": [str(unknown)]}, self.readings)
+                return answers.rejected({"email": [str(unknown)]}, self.readings)
             if call.rule is not None and call.rule.outcome is not None:
                 call.outcome = call.rule.outcome.over(call.outcome)
             return None
@@ -151,7 +151,7 @@ class Engine:
         """Do the call's work, or what its outcome wants instead, and remember it."""
         with self.lock:
             if call.is_forgotten:
-                return Treated(shapes.system_error())
+                return Treated(answers.system_error())
             customer = self.customers.of(call.code)
             self._select_order(call, customer)  # another call may have come while this one waited
             call.findings += tuple(self.linter.of_call(call.operation, customer))
@@ -176,7 +176,7 @@ class Engine:
         if fault is not None:
             if not outcome.endless:
                 customer.faults[counted] = turn + 1
-            return Treated(shapes.system_error(), fault, "before")
+            return Treated(answers.system_error(), fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
             return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
@@ -190,7 +190,7 @@ class Engine:
             canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
             return Treated(canned, str(canned.status), "after", canned=True)
         if outcome.after == "500":
-            answer = evolve(shapes.system_error(), evaluated=answer.evaluated, saved=answer.saved)
+            answer = evolve(answers.system_error(), evaluated=answer.evaluated, saved=answer.saved)
         return Treated(answer, outcome.after or "", "after" if outcome.after else "")
 
     def _work(self, call: Call) -> Answer:
@@ -277,4 +277,4 @@ def _told(treated: Treated) -> Told:
     approved = body.get("approved") if isinstance(body, Mapping) else None
     if isinstance(approved, bool):  # the one value that states the decision (spec §3), whatever the status
         return "approved" if approved else "refused"
-    return "already" if shapes.is_already_evaluated(treated.answer) else "other"
+    return "already" if answers.is_already_evaluated(treated.answer) else "other"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from loanasync.sandbox.shapes import DOMAIN
+from loanasync.sandbox.answers import DOMAIN
 from loanasync.sandbox.validation import (
     ADDITIONAL,
     APPROVAL,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from attrs import evolve
 
-from loanasync.sandbox import shapes
+from loanasync.sandbox import answers
 from loanasync.sandbox.delivery import deliver, has_gone, json_response, pause
 from loanasync.sandbox.engine import Call, Engine, Treated
 from loanasync.sandbox.outcomes import Answer
@@ -91,7 +91,7 @@ class Service:
         if hint := self._unknown(request):
             if hint == HINT:
                 call.findings += ("production-token",)
-            return evolve(shapes.denied(), headers={"X-Sandbox-Hint": hint})
+            return evolve(answers.denied(), headers={"X-Sandbox-Hint": hint})
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -108,7 +108,7 @@ class Service:
             body = None  # what was read could not be written again
         if not isinstance(body, dict):
             # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
-            return shapes.unreadable()
+            return answers.unreadable()
         call.body = body
         code = body.get("fiscalCode")
         if call.operation == "create_request" and isinstance(code, str) and code.isprintable():

@@ -11,8 +11,8 @@ import pytest
 from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Readings, Sandbox
+from loanasync.sandbox.answers import DOMAIN
 from loanasync.sandbox.engine import Call, Engine, Treated
-from loanasync.sandbox.shapes import DOMAIN
 
 ALREADY = "User already evaluated for approval"
 # A customer as a sandbox without readings wrote it
