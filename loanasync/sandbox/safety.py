@@ -1,6 +1,8 @@
-"""What keeps the sandbox harmless: this machine only, and no token that might open a real shop."""
+"""Safeguards: this machine only, no token that may open a real shop, logs without what was sent."""
 
+import logging
 import re
+import traceback
 from ipaddress import ip_address
 
 HINT = "this token looks like a production one: take it out of the sandbox's reach and use a made-up one"
@@ -64,3 +66,24 @@ def check_shop(shop_id: str, shop_url: str | None) -> None:
         raise ValueError(f"shop_id {shop_id!r} must be a part of a path: ASCII without spaces and slashes")
     if shop_url is not None and not re.match("https?://|/", shop_url):
         raise ValueError(f"shop_url {shop_url!r} must begin with http://, https:// or /")
+
+
+class _WithoutTexts(logging.Filter):
+    """An exception's text may quote a header or an address; its type and place cannot."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            frames = traceback.extract_tb(error.__traceback__)
+            place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+            record.msg, record.args = f"a request could not be handled: {type(error).__name__}{place}", ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
+def quiet_logger() -> logging.Logger:
+    """The logger ``loanasync.sandbox``, for aiohttp's server to use."""
+    logger = logging.getLogger("loanasync.sandbox")
+    if not any(isinstance(each, _WithoutTexts) for each in logger.filters):
+        logger.addFilter(_WithoutTexts())
+    return logger
