@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
+from loanasync.sandbox.background import SandboxProcess, client_of, running_in_thread
 from loanasync.sandbox.customers import Customers, Snapshot, Store, code_of
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
-from loanasync.sandbox.process import SandboxProcess
 from loanasync.sandbox.readings import NO_READINGS, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_texts
 from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, quiet_logger
-from loanasync.sandbox.sdk import client_of
 from loanasync.sandbox.service import LARGEST_BODY, Service
-from loanasync.sandbox.threads import running_in_thread
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
