@@ -4,13 +4,12 @@ It shares no code with the SDK, only the wire, so that an error in one does not 
 """
 
 from loanasync.sandbox.background import SandboxProcess
-from loanasync.sandbox.command import serve
 from loanasync.sandbox.customers import Snapshot, StateFileError
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Finding
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.rules import Rule
-from loanasync.sandbox.server import Sandbox
+from loanasync.sandbox.server import Sandbox, serve
 
 __all__ = [
     "Entry",

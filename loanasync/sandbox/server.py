@@ -1,6 +1,8 @@
 """The sandbox as a value: started and stopped, ruled, asked what came, and reset."""
 
 import asyncio
+import signal
+import webbrowser
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -362,3 +364,33 @@ def _store(state: str | Path | None) -> Store | None:
     from loanasync.sandbox.sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
 
     return SqliteStore(state)
+
+
+async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
+    """Run a sandbox until Ctrl-C or SIGTERM, and say where it is.
+
+    Args:
+        sandbox: Not started yet.
+        open_page: Show the inspector in the browser.
+
+    Raises:
+        OSError: The port is taken.
+        ValueError: The state file cannot be used.
+    """
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
+            loop.add_signal_handler(number, ended.set)
+    async with sandbox:
+        print(  # noqa: T201  (what a command is for)
+            f"sandbox ready at {sandbox.base_url}\n"
+            f"  shop id      {sandbox.shop_id}\n"
+            f"  X-Auth-Token {sandbox.auth_token}\n"
+            f"  inspector    {sandbox.base_url}/_sandbox/\n"
+            "stop it with Ctrl-C",
+            flush=True,
+        )
+        if open_page:
+            await asyncio.to_thread(webbrowser.open, f"{sandbox.base_url}/_sandbox/")
+        await ended.wait()
