@@ -22,6 +22,7 @@ from loanasync import (
     UserData,
 )
 from loanasync._display.masking import Body, Items, mask, masked_unless
+from loanasync._models.dialect import wire_names
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
 MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]
@@ -192,3 +193,21 @@ def test_what_is_of_another_type_than_a_field_may_show_is_masked() -> None:
     show = masked_unless(bool)
     assert (show(True), show("zzq"), show(None)) == ("True", mask("zzq"), mask(None))  # noqa: FBT003  (a value)
     assert mask("zzq") != mask(None), "whether there is one may be seen"
+
+
+def test_wire_names_field_without_metadata_raises_type_error() -> None:
+    """Without this error a new field would be accepted, and not be sent."""
+
+    @attrs.frozen
+    class Model:
+        city: str = attrs.field(metadata={"wire": "city"})
+        inner: str = attrs.field(metadata={"wire": None})
+
+    assert wire_names(Model) == {"city": "city"}
+
+    @attrs.frozen
+    class Extended(Model):
+        seller_code: str = ""
+
+    with pytest.raises(TypeError, match=r"Extended\.seller_code"):
+        wire_names(Extended)

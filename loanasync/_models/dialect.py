@@ -5,60 +5,40 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
+import attrs
 from attrs import frozen
 
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync.errors import ConfigurationError
 
-# spec §2.1: our names and the wire's; where the descriptions differ, the name of Dialect.street_number().
+
+def wire_names(model: type) -> dict[str, str]:
+    """Return the wire names of a model's fields; a field without the entry "wire" could be lost in silence.
+
+    Raises:
+        TypeError: The metadata of a field does not say its wire name.
+    """
+    names = {}
+    for each in attrs.fields(model):
+        if "wire" not in each.metadata:
+            raise TypeError(f'{model.__name__}.{each.name}: add metadata={{"wire": ...}}, None if never sent')
+        names[each.name] = each.metadata["wire"]
+    return {name: wire for name, wire in names.items() if wire is not None}
+
+
+# spec §2.1: where the descriptions differ, the name of Dialect.street_number().
 APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "amount": "amount",
-        "instalments": "instalments",
-        "loan_finality": "loanFinality",
-        "email": "email",
-        "last_name": "lastname",
-        "first_name": "firstname",
-        "mobile_phone": "mobilePhone",
-        "country_calling_code": "countryCallingCode",
-        "city": "city",
-        "address": "address",
-        "province": "province",
-        "postal_code": "postalCode",
-        "street_number": "streetNumber",
-        "citizenship": "citizenship",
-        "iban": "iban",
-        "zero_interest_rate": "zeroInterestRate",
-        "order_token": "orderToken",
-        "payment_day_of_month": "paymentDayOfMonth",
-        "residence": "residence",
-        "residence_start_date": "residenceStartDate",
-        "educational_qualification": "educationalQualification",
-        "children": "children",
-        "salary_type": "salaryType",
-        "salary": "salary",
+        **wire_names(ApprovalRequest),
+        **wire_names(AdditionalData),
         # of the response only
         "fiscal_code": "fiscalCode",
         "net_amount": "netAmount",
         "redirect_url": "redirectUrl",
     }
 )
-
 # spec §2.2
-USER_DATA_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "document_type": "documentOfType",
-        "document_code": "documentCode",
-        "document_city": "documentCity",
-        "document_issue_date": "documentIssueDate",
-        "document_expiration_date": "documentExpirationDate",
-        "iban": "iban",
-        "politically_exposed": "politicallyExposed",
-        "us_person": "usPerson",
-        "marketing": "marketing",
-        "payment_day_of_month": "paymentDayOfMonth",
-        "profession": "profession",
-    }
-)
+USER_DATA_NAMES: Mapping[str, str] = MappingProxyType(wire_names(UserData))
 
 # Read as the name on the right, whichever dialect is spoken.
 READ_ALIASES: Mapping[str, str] = MappingProxyType(

@@ -16,6 +16,9 @@ from loanasync.errors import InvalidRequestError
 
 Model = TypeVar("Model", bound=type)
 
+# The metadata of each field has its name in the body, "wire"; None for a field that is not sent under a
+# name of its own. Where the two descriptions differ, it is the name of Dialect.street_number().
+
 
 def names_its_fields(model: Model) -> Model:
     """Make a missing or unknown field an `InvalidRequestError` that names it, not a TypeError."""
@@ -75,17 +78,19 @@ class AdditionalData:
         AdditionalData(***)
     """
 
-    residence: Residence | str | None = None
+    residence: Residence | str | None = field(default=None, metadata={"wire": "residence"})
     """How the customer lives (spec §2.1)."""
-    residence_start_date: date | None = None
+    residence_start_date: date | None = field(default=None, metadata={"wire": "residenceStartDate"})
     """Since when; the day is not sent (spec §2.1, MM/YYYY)."""
-    educational_qualification: EducationalQualification | str | None = None
+    educational_qualification: EducationalQualification | str | None = field(
+        default=None, metadata={"wire": "educationalQualification"}
+    )
     """The customer's degree (spec §2.1)."""
-    children: str | None = None
+    children: str | None = field(default=None, metadata={"wire": "children"})
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
-    salary_type: SalaryType | str | None = None
+    salary_type: SalaryType | str | None = field(default=None, metadata={"wire": "salaryType"})
     """What `salary` counts (spec §2.1)."""
-    salary: int | None = None
+    salary: int | None = field(default=None, metadata={"wire": "salary"})
     """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
@@ -136,46 +141,48 @@ class ApprovalRequest:
         (45000, 'ecommerce_shop')
     """
 
-    amount: int
+    amount: int = field(metadata={"wire": "amount"})
     """Loan amount, euro cents, 5000 to 1500000 (spec §2.1, §8)."""
-    instalments: int
+    instalments: int = field(metadata={"wire": "instalments"})
     """Number of instalments, 3 to 60 (spec §2.1, §8)."""
-    loan_finality: str = "ecommerce_shop"
+    loan_finality: str = field(default="ecommerce_shop", metadata={"wire": "loanFinality"})
     """Purpose of the loan (spec §2.1)."""
-    email: str = field(repr=mask)
+    email: str = field(repr=mask, metadata={"wire": "email"})
     """E-mail address (spec §2.1)."""
-    last_name: str = field(repr=mask)
+    last_name: str = field(repr=mask, metadata={"wire": "lastname"})
     """Family name (spec §2.1, ``lastname``)."""
-    first_name: str = field(repr=mask)
+    first_name: str = field(repr=mask, metadata={"wire": "firstname"})
     """Given name (spec §2.1, ``firstname``)."""
-    mobile_phone: str = field(repr=mask)
+    mobile_phone: str = field(repr=mask, metadata={"wire": "mobilePhone"})
     """Mobile number without the international prefix (spec §2.1)."""
-    country_calling_code: str | None = field(default=None, repr=mask)
+    country_calling_code: str | None = field(default=None, repr=mask, metadata={"wire": "countryCallingCode"})
     """International prefix; the service assumes ``+39`` for None (spec §2.1)."""
-    city: str = field(repr=mask)
+    city: str = field(repr=mask, metadata={"wire": "city"})
     """City of residence (spec §2.1)."""
-    address: str = field(repr=mask)
+    address: str = field(repr=mask, metadata={"wire": "address"})
     """Street name without commas and without the street number (spec §2.1)."""
-    province: str = field(repr=mask)
+    province: str = field(repr=mask, metadata={"wire": "province"})
     """Two upper-case letters, such as ``RM`` (spec §2.1, §8)."""
-    postal_code: str = field(repr=mask)
+    postal_code: str = field(repr=mask, metadata={"wire": "postalCode"})
     """Five digits as a string (spec §2.1, §8)."""
-    street_number: str = field(repr=mask)
+    street_number: str = field(repr=mask, metadata={"wire": "streetNumber"})
     """Such as ``12`` or ``12/A`` (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
-    citizenship: Citizenship | str = field(repr=mask)
+    citizenship: Citizenship | str = field(repr=mask, metadata={"wire": "citizenship"})
     """A `Citizenship` or its wire value (spec §2.1)."""
-    iban: str | None = field(default=None, repr=mask)
+    iban: str | None = field(default=None, repr=mask, metadata={"wire": "iban"})
     """Bank account identifier (spec §2.1)."""
-    zero_interest_rate: bool | None = None
+    zero_interest_rate: bool | None = field(default=None, metadata={"wire": "zeroInterestRate"})
     """None leaves it to the shop's own setting and is not sent (spec §2.1)."""
-    order_token: str | None = field(default=None, repr=mask)
+    order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
-    payment_day_of_month: int | None = None
+    payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
     """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
-    additional: AdditionalData | None = field(default=None, repr=masked_unless(AdditionalData))
+    additional: AdditionalData | None = field(
+        default=None, repr=masked_unless(AdditionalData), metadata={"wire": None}
+    )
     """The conditional block, when the service wants it (spec §2.1)."""
     extra: Mapping[str, JSON] = field(
-        default=NO_MEMBERS, converter=read_only, hash=False, repr=masked_unless(Body)
+        default=NO_MEMBERS, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
     )
     """Members to send as they are, for fields that this version does not know (spec §2.1)."""
 
@@ -212,31 +219,33 @@ class UserData:
         UserData(***)
     """
 
-    document_type: DocumentType | str | None = None
+    document_type: DocumentType | str | None = field(default=None, metadata={"wire": "documentOfType"})
     """A `DocumentType` or its wire value (spec §2.2, ``documentOfType``)."""
-    document_code: str | None = None
+    document_code: str | None = field(default=None, metadata={"wire": "documentCode"})
     """The document's code (spec §2.2)."""
-    document_city: str | None = None
+    document_city: str | None = field(default=None, metadata={"wire": "documentCity"})
     """City that issued the document (spec §2.2)."""
-    document_issue_date: date | None = None
+    document_issue_date: date | None = field(default=None, metadata={"wire": "documentIssueDate"})
     """Day of issue (spec §2.2)."""
-    document_expiration_date: date | None = None
+    document_expiration_date: date | None = field(default=None, metadata={"wire": "documentExpirationDate"})
     """Last day of validity (spec §2.2)."""
-    iban: str | None = None
+    iban: str | None = field(default=None, metadata={"wire": "iban"})
     """Bank account identifier (spec §2.2)."""
-    politically_exposed: bool | None = None
+    politically_exposed: bool | None = field(default=None, metadata={"wire": "politicallyExposed"})
     """True for a politically exposed person (spec §2.2)."""
-    us_person: bool | None = None
+    us_person: bool | None = field(default=None, metadata={"wire": "usPerson"})
     """True for a US citizen (spec §2.2)."""
-    marketing: bool | None = None
+    marketing: bool | None = field(default=None, metadata={"wire": "marketing"})
     """True if the data may be used for marketing (spec §2.2)."""
-    payment_day_of_month: int | None = None
+    payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
-    profession: str | None = None
+    profession: str | None = field(default=None, metadata={"wire": "profession"})
     """A profession (spec §2.2)."""
-    extra: Mapping[str, JSON] = field(default=NO_MEMBERS, converter=read_only, hash=False)
+    extra: Mapping[str, JSON] = field(
+        default=NO_MEMBERS, converter=read_only, hash=False, metadata={"wire": None}
+    )
     """Members to send as they are; in an answer, those that this version does not know (spec §2.2)."""
-    unread: tuple[str, ...] = field(default=(), eq=False)
+    unread: tuple[str, ...] = field(default=(), eq=False, metadata={"wire": None})
     """In a response, wire names of members that could not be read; never sent, not compared (spec §4.2)."""
 
     def __repr__(self) -> str:

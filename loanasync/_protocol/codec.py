@@ -134,9 +134,8 @@ _DOCUMENT_TYPES = {each.value: each for each in DocumentType}
 def _echo_of(kind: type) -> tuple[dict[str, str], dict[str, type]]:
     """The members that a decision echoes (spec §2.1): our names for them, and their types."""
     hints = get_type_hints(kind)
-    names = {
-        APPROVAL_NAMES[each.name]: each.name for each in attrs.fields(kind) if each.name in APPROVAL_NAMES
-    }
+    own = ("approved", "raw", "meta")
+    names = {APPROVAL_NAMES[each.name]: each.name for each in attrs.fields(kind) if each.name not in own}
     types = {wire: get_args(hints[name])[0] for wire, name in names.items()}
     return names, types | {"citizenship": str}
 

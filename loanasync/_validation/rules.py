@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import SupportsIndex
 
+import attrs
 from attrs import evolve
 
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
@@ -207,53 +209,55 @@ class _Rules(dict[str, Rule]):
         return self._own if values.are_texts(self._texts(model)) else self
 
 
-def _make_approval_rules(limits: Limits) -> _Rules:
-    cents = "euro cents"
+def _each(model: type, names: Mapping[str, str], limits: Limits, own: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Return the rule of each field that is sent: its own, or else the rule for values of its type."""
     text = Text(single_line=limits.single_line)
-    optional_text = _optional(evolve(text, may_be_blank=True))
+    by_type: Mapping[object, Rule] = {
+        str: text,
+        str | None: _optional(evolve(text, may_be_blank=True)),
+        bool | None: _optional(values.boolean),
+        date | None: _optional(values.day),
+    }
+    fields = [each for each in attrs.fields(model) if each.name in names]
+    return {each.name: own[each.name] if each.name in own else by_type[each.type] for each in fields}
+
+
+def _make_approval_rules(limits: Limits) -> _Rules:
+    text = Text(single_line=limits.single_line)
     matching = partial(values.matching, single_line=limits.single_line)
-    return _Rules(
-        {
-            "amount": values.number(
-                limits.amount_min, limits.amount_max, cents, "; 125.50 euro are 12550 cents"
-            ),
-            "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
-            "loan_finality": text,
-            # spec §2.1: a valid e-mail address; whether it exists is the service's business
-            "email": matching(
-                r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with something on both sides, and no spaces"
-            ),
-            "last_name": text,
-            "first_name": text,
-            "mobile_phone": evolve(text, own=_mobile_phone(limits.mobile_phone)),
-            "country_calling_code": optional_text
-            if limits.country_calling_code is None
-            else _optional(matching(limits.country_calling_code, f"a calling code {_OF_YOUR_LIMITS}")),
-            "city": text,
-            "address": evolve(text, own=_address),
-            "province": matching(limits.province, "two upper-case letters, such as RM", _misread_province),
-            "postal_code": matching(
-                limits.postal_code,
-                "five digits; a shorter one may have lost leading zeros",
-                _misread_postal_code,
-            ),
-            "street_number": text
-            if limits.street_number is None
-            else matching(limits.street_number, f"a street number {_OF_YOUR_LIMITS}"),
-            "citizenship": values.choice((*Citizenship, "Italian")),
-            "iban": optional_text,
-            "zero_interest_rate": _optional(values.boolean),
-            "order_token": optional_text,
-            "payment_day_of_month": _optional(values.day_of_month),
-        }
-    )
+    own: dict[str, Rule] = {
+        "amount": values.number(
+            limits.amount_min, limits.amount_max, "euro cents", "; 125.50 euro are 12550 cents"
+        ),
+        "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
+        # spec §2.1: a valid e-mail address; whether it exists is the service's business
+        "email": matching(
+            r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with something on both sides, and no spaces"
+        ),
+        "mobile_phone": evolve(text, own=_mobile_phone(limits.mobile_phone)),
+        "address": evolve(text, own=_address),
+        "province": matching(limits.province, "two upper-case letters, such as RM", _misread_province),
+        "postal_code": matching(
+            limits.postal_code,
+            "five digits; a shorter one may have lost leading zeros",
+            _misread_postal_code,
+        ),
+        "citizenship": values.choice((*Citizenship, "Italian")),
+        "payment_day_of_month": _optional(values.day_of_month),
+    }
+    if limits.country_calling_code is not None:
+        own["country_calling_code"] = _optional(
+            matching(limits.country_calling_code, f"a calling code {_OF_YOUR_LIMITS}")
+        )
+    if limits.street_number is not None:
+        own["street_number"] = matching(limits.street_number, f"a street number {_OF_YOUR_LIMITS}")
+    return _Rules(_each(ApprovalRequest, APPROVAL_NAMES, limits, own))
 
 
 def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
     euros = "whole euros"
-    rules: dict[str, Rule] = {
+    own: dict[str, Rule] = {
         "residence": values.choice(Residence),
-        "residence_start_date": values.day,
         "educational_qualification": values.choice(EducationalQualification),
         # "0" is not among the specification's examples, and customers without children are real.
         "children": values.choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
@@ -262,26 +266,20 @@ def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
         if limits.salary_max is None
         else values.number(0, limits.salary_max, euros, "; cents are not sent"),
     }
-    return {field: _optional(rule) for field, rule in rules.items()}
+    own = {field: _optional(rule) for field, rule in own.items()}
+    return _each(AdditionalData, APPROVAL_NAMES, limits, own)
 
 
 def _make_user_data_rules(limits: Limits) -> Mapping[str, Rule]:
     text = Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
-    optional_text = evolve(text, may_be_blank=True)
-    rules: dict[str, Rule] = {
+    own: dict[str, Rule] = {
         "document_type": values.choice(DocumentType),
         "document_code": text,
         "document_city": text,
-        "document_issue_date": values.day,
-        "document_expiration_date": values.day,
-        "iban": optional_text,
-        "politically_exposed": values.boolean,
-        "us_person": values.boolean,
-        "marketing": values.boolean,
         "payment_day_of_month": values.day_of_month,
-        "profession": optional_text,
     }
-    return {field: _optional(rule) for field, rule in rules.items()}
+    own = {field: _optional(rule) for field, rule in own.items()}
+    return _each(UserData, USER_DATA_NAMES, limits, own)
 
 
 # No decorator: mutation testing leaves decorated functions out, and these are the rules.
