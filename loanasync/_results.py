@@ -34,11 +34,6 @@ class Problem:
         # spec §7: the one message of a 403 and of a 409 belongs to no field
         return f"{self.field}: {self.message}" if self.field else self.message
 
-    def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
-
-        return html.card("Problem", "bad", pairs=html.rows(self))
-
 
 @frozen(slots=False)  # made with each call, and so in half the time
 class Meta:
@@ -157,14 +152,6 @@ class _Echo:
             "a decision is neither true nor false: read decision.approved, "
             "or use match with case Approved() and case Refused()"
         )
-
-    def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
-
-        pairs = html.rows(self, amount=html.euro, net_amount=html.euro)
-        order = [(name, value) for name, value in pairs if name not in ("approved", "raw", "meta")]
-        tone: html.Tone = "good" if isinstance(self, Approved) else "bad"
-        return html.card(type(self).__name__, tone, pairs=order, notes=[html.line(self.meta)])
 
 
 @frozen(kw_only=True, slots=False)

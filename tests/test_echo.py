@@ -253,5 +253,5 @@ async def test_approve_error_of_another_customer_carries_the_response() -> None:
 
 async def test_approve_error_of_another_customer_shows_no_person() -> None:
     error = await failure({"approved": True, "fiscalCode": OTHER, "redirectUrl": "https://x.example/#t"})
-    for shown in (repr(error), str(error), repr(error.args), error._repr_html_()):
+    for shown in (repr(error), str(error), repr(error.args), str(error._repr_html_())):
         assert not [each for each in (OTHER, FISCAL_CODE, "x.example") if each in shown]

@@ -38,10 +38,10 @@ def first(cells: list[Any]) -> None:
     assert "InvalidRequestError" in problems
     assert "loses its leading zeros" in problems
     assert below(cells, "client.check(") == "()"
-    assert "<strong>Approved</strong>" in below(cells, "decision = await", "text/html")
+    assert below(cells, "decision = await").startswith("Approved(")
     assert below(cells, "match decision").startswith("send the customer to a page of 127.0.0.1:")
     assert below(cells, "same = await client.approve(") == "(True, 1)"
-    assert "<strong>Refused</strong>" in below(cells, "+refused", "text/html")
+    assert below(cells, "+refused").startswith("Refused(")
 
 
 def day(cells: list[Any]) -> None:

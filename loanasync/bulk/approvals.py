@@ -181,12 +181,6 @@ class Approvals:
     def __repr__(self) -> str:
         return f"<Approvals: {self._window.taken} rows taken, {len(self._window.unread)} results to be read>"
 
-    def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
-
-        taken, unread = f"{self._window.taken} rows taken", f"{len(self._window.unread)} results to be read"
-        return html.card(f"Approvals: {taken}, {unread}", "plain", inside=[self.summary])
-
 
 def _asking(approve: Callable[..., Coroutine[Any, Any, Decision]]) -> Callable[[RowLike], Any]:
     def ask(row: RowLike) -> Coroutine[Any, Any, Decision]:

@@ -1,6 +1,6 @@
 """Rows of a bulk, and what became of each: a decision, or why there is none."""
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
@@ -15,10 +15,6 @@ from loanasync.errors import (
     TransportError,
 )
 from loanasync.errors.root import Outcome
-
-if TYPE_CHECKING:
-    from loanasync._display.notebook import Tone
-
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
 
@@ -137,20 +133,14 @@ class RowResult:
         return self.decision is None and isinstance(self.error, LoanError) and self.error.repeatable
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
 
-        ours = [
-            each for each in (self.decision, self.error) if isinstance(each, Approved | Refused | LoanError)
-        ]
-        # What an error that is not ours says may be anybody's.
-        foreign = self.error is not None and not isinstance(self.error, LoanError)
-        said = type(self.error).__name__ if foreign else ""
-        return html.card(f"Row {self.index}: {self.status}", _TONES[self.status], said=said, inside=ours)
-
-
-_TONES: "dict[Status, Tone]" = {
-    "approved": "good", "refused": "bad", "rejected": "bad", "unknown": "doubt", "error": "bad"
-}  # fmt: skip
+        amounts = (getattr(self.decision, name, None) for name in ("amount", "net_amount"))
+        error = "" if self.error is None else type(self.error).__name__
+        if isinstance(self.error, LoanError):  # the text of another error may be personal
+            error += f": {self.error}"
+        row = (self.index, self.status, *map(notebook.euro, amounts), error)
+        return notebook.table("Result of a row", ("row", "status", "amount", "net amount", "error"), [row])
 
 
 _PAIR = 2

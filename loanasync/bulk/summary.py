@@ -65,22 +65,17 @@ class Summary:
         return f"<Summary of {self.rows} rows: {kinds}; {euro}; {told}>"
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
 
         lines = [(kind, getattr(self, kind), getattr(self, f"amount_{kind}", None)) for kind in _KINDS]
-        table = [(kind, number, "" if cents is None else html.euro(cents)) for kind, number, cents in lines]
+        rows = [(kind, number, notebook.euro(cents)) for kind, number, cents in lines if number]
         shares = {"half": self.latency_50, "95 %": self.latency_95, "99 %": self.latency_99}
         within = ", ".join(f"{share} within {seconds:.3g} s" for share, seconds in shares.items())
-        return html.card(
-            f"Summary of {self.rows} rows",
-            "doubt" if self.unknown else "bad" if self.rejected or self.error else "plain",
-            head=("status", "rows", "amount"),
-            table=[each for each in table if each[1]],
-            notes=[
-                f"net amount {html.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
-                f"of the decisions {within}, all within {self.latency_max:.3g} s",
-            ],
-        )
+        notes = [
+            f"net amount {notebook.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
+            f"of the decisions {within}, all within {self.latency_max:.3g} s",
+        ]
+        return notebook.table(f"Summary of {self.rows} rows", ("status", "rows", "amount"), rows, notes)
 
 
 class Tally:

@@ -8,8 +8,6 @@ from loanasync._results import Problem
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 
-_HEAD = ("field", "wire name", "message")
-
 
 class LoanError(Exception):
     """Base class of all exceptions of this package. Catch its subclasses for what to do about each.
@@ -42,14 +40,16 @@ class LoanError(Exception):
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args
 
-    def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
+    def _repr_html_(self) -> str | None:
+        """Return a table of the problems for a notebook, which shows an error without problems as text."""
+        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
 
-        problems, meta = getattr(self, "problems", ()), getattr(self, "meta", None)
-        said = str(self).replace(listed(problems), "see below", 1) if problems else str(self)
-        table = [(each.field, each.wire_name, each.message) for each in problems]
-        notes = [] if meta is None else [html.line(meta)]
-        return html.card(type(self).__name__, "bad", said=said, head=_HEAD, table=table, notes=notes)
+        problems = getattr(self, "problems", ())
+        if not problems:
+            return None
+        text = str(self).replace(listed(problems), "see below", 1)
+        rows = [(each.field, each.wire_name, each.message) for each in problems]
+        return notebook.table(f"{type(self).__name__}: {text}", ("field", "wire name", "message"), rows)
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))

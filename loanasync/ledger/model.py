@@ -194,14 +194,6 @@ class Entry:
         """Whether a claim with this token holds the entry, so that its holder may ask the service."""
         return self.state is State.INFLIGHT and self.token == token
 
-    def _repr_html_(self) -> str:
-        from loanasync._display import notebook as html  # noqa: PLC0415  (in a notebook only)
-
-        tones: dict[State, html.Tone] = {State.APPROVED: "good", State.REFUSED: "bad"}
-        tone = "doubt" if self.state in UNSETTLED else tones.get(self.state, "plain")
-        times = dict.fromkeys(("claimed", "changed", "expires"), html.instant)
-        return html.card(f"Entry: {self.state}", tone, pairs=html.rows(self, **times))
-
 
 def check_format(number: int) -> None:
     """Refuse an entry that a later version wrote.
