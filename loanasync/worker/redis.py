@@ -14,7 +14,6 @@ from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker import streams_lua as lua
 from loanasync.worker.cancellation import heed_cancellation
 from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
 from loanasync.worker.delivery import PutBack, PuttingBack, put_back
@@ -27,6 +26,76 @@ _BEGIN = b"0-0"
 _MOVED = 1000  # delayed messages that one script puts into the stream, at most
 _AWAY = (NotConnectedError, TooLateError)
 _PAUSE = 1.0  # seconds until a server that cannot answer is asked again
+
+# Scripts, each of which the server runs as one step.
+# A server without memory refuses the first command that writes, if the command can need memory: so such a
+# command comes first, and a script writes all or nothing.
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+"""
+# KEYS: stream, other. ARGV: group, id. Ends the script if another worker has finished the message.
+_IS_OURS = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then
+  return 0
+end
+"""
+_FINISHED = """
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+redis.call('XDEL', KEYS[1], ARGV[2])
+return 1
+"""
+
+# KEYS: stream, delayed messages. ARGV: group, id, message, seconds.
+_LATER = f"""{_NOW}{_IS_OURS}
+redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[3])
+{_FINISHED}"""
+
+# KEYS: stream, delayed messages. ARGV: number of messages. Puts the messages that are due into the stream.
+_DUE = f"""{_NOW}
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, message in ipairs(due) do
+  redis.call('XADD', KEYS[1], '*', 'data', message)
+  redis.call('ZREM', KEYS[2], message)
+end
+return #due
+"""
+
+# KEYS: stream, dead letters. ARGV: group, id, message, reason.
+_BURY = f"""{_IS_OURS}
+redis.call('XADD', KEYS[2], '*', 'data', ARGV[3], 'reason', ARGV[4])
+{_FINISHED}"""
+
+# KEYS: stream, dead letters. ARGV: id of the dead letter.
+_REPLAY = """
+local found = redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1])
+if #found == 0 then
+  return 0
+end
+local fields = found[1][2]
+for number = 1, #fields, 2 do
+  if fields[number] == 'data' then
+    redis.call('XADD', KEYS[1], '*', 'data', fields[number + 1])
+  end
+end
+redis.call('XDEL', KEYS[2], ARGV[1])
+return 1
+"""
+
+# KEYS: stream. ARGV: group, name of a consumer, milliseconds. Deletes that consumer, and each consumer that
+# has not called for so long; a consumer that has messages stays, since they would be lost with it.
+_LEAVE = """
+for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for number = 1, #fields, 2 do
+    consumer[fields[number]] = fields[number + 1]
+  end
+  local ended = consumer.name == ARGV[2] or consumer.idle > tonumber(ARGV[3])
+  if ended and consumer.pending == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer.name)
+  end
+end
+"""
 
 
 class RedisStreams(PuttingBack, RedisStreamBroker):
@@ -82,7 +151,7 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
             while not all_paused(self):
                 heed_cancellation()
                 if time.monotonic() >= due:
-                    await self._run(redis, lua.DUE, "later", _MOVED)
+                    await self._run(redis, _DUE, "later", _MOVED)
                     cursor, found = await self._left(redis, cursor)
                     if cursor == _BEGIN:  # seen all of them
                         due = time.monotonic() + pause
@@ -135,11 +204,11 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
         mine = (self.consumer_group_name, number)
         if tried >= asked.tries.most:
             LOGGER.error(DEAD_LETTER, asked.task_id, asked.reason)
-            await self._run(redis, lua.BURY, "dead", *mine, asked.with_tries(0), asked.reason)
+            await self._run(redis, _BURY, "dead", *mine, asked.with_tries(0), asked.reason)
             return
         delay = asked.delay(tried)
         LOGGER.info("%s: message %s is tried again in %.1f s", asked.reason, asked.task_id, delay)
-        await self._run(redis, lua.LATER, "later", *mine, asked.with_tries(tried), delay)
+        await self._run(redis, _LATER, "later", *mine, asked.with_tries(tried), delay)
 
     async def _run(self, redis: Any, script: str, beside: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_left`)
         names = [self.queue_name, f"{self.queue_name}:{beside}"]
@@ -150,7 +219,7 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
         """Delete a consumer of this name, and the consumers of workers that were killed."""
         ended = (self.consumer_group_name, own, 2 * self.idle_timeout)
         async with Redis(connection_pool=self.connection_pool) as redis:
-            await redis.register_script(lua.LEAVE)(keys=[self.queue_name], args=ended)
+            await redis.register_script(_LEAVE)(keys=[self.queue_name], args=ended)
 
     async def shutdown(self) -> None:
         """Close the connections; a worker deletes its consumer first."""
@@ -191,7 +260,7 @@ class DeadLetters(DeadLettersBase):
     async def replay(self, letter: DeadLetter) -> bool:
         """Put a dead letter into the queue again, as a message that was never tried."""
         await self._check()
-        script = self._redis.register_script(lua.REPLAY)
+        script = self._redis.register_script(_REPLAY)
         return bool(await script(keys=self._names, args=[letter.id]))
 
     async def _check(self) -> None:
