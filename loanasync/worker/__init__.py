@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loanasync._public import name_by_package
 from loanasync.worker.dead_letters import DeadLetter, NoQueueError
-from loanasync.worker.handler import Answer, answer
-from loanasync.worker.message import message
+from loanasync.worker.handler import Answer, answer, message
 
 if TYPE_CHECKING:
     from taskiq import AsyncBroker, AsyncTaskiqDecoratedTask

@@ -1,11 +1,20 @@
-"""Putting a message back in its queue: the request of a task, and the brokers that carry it out."""
+"""Delivery of messages by the brokers: tries, delays, pauses and the opening of a queue."""
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
 from attrs import field, frozen
+from taskiq import AsyncBroker
 
-from loanasync.errors import ConfigurationError
+from loanasync._log import LOGGER
+from loanasync.errors import ConfigurationError, LoanError, ServiceError
+
+_DENIALS = 5  # different customers in a row
+_NOT_NOW = 429  # the service is busy, and the settings are right
+_WITHIN = 30.0  # seconds in which a restarted server has loaded its data and answers
+_PAUSE = 0.5
 
 
 @frozen
@@ -64,3 +73,86 @@ class PuttingBack:
 
     def limit(self, most: int) -> None:
         """Set how many deliveries of a message a task allows."""
+
+
+class Pause:
+    """The state of a task in this worker: running, or paused for a reason.
+
+    Args:
+        name: The task's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._denied: set[int] = set()
+        self.reason = ""
+
+    def now(self, reason: str) -> None:
+        """Pause the task until the worker is started again."""
+        if not self.reason:
+            self.reason = reason
+            LOGGER.error(
+                "task %s is paused in this worker: %s; its messages stay in the queue", self._name, reason
+            )
+
+    def denied(self, customer: object, error: LoanError) -> None:
+        """Count a customer whose request the service did not accept from this shop."""
+        status = error.status if isinstance(error, ServiceError) else 0
+        if status == _NOT_NOW:
+            return
+        self._denied.add(hash(customer))
+        if len(self._denied) >= _DENIALS:
+            self.now(
+                f"{type(error).__name__} (status {status}) for {_DENIALS} customers in a row: "
+                "correct base_url, shop_id or auth_token and start the worker again"
+            )
+
+    def answered(self) -> None:
+        """Take note of any other response of the service: its denials were the customers' own."""
+        self._denied.clear()
+
+
+def pause_of(broker: AsyncBroker, name: str) -> Pause:
+    """Return the pause of a new task of this broker."""
+    pauses = _pauses(broker)
+    return pauses.setdefault(name, Pause(name))
+
+
+def all_paused(broker: AsyncBroker) -> bool:
+    """Return True if this broker has tasks, and each of them is paused."""
+    pauses, tasks = _pauses(broker), broker.get_all_tasks()
+    return bool(tasks) and all(name in pauses and pauses[name].reason for name in tasks)
+
+
+def _pauses(broker: AsyncBroker) -> dict[str, Pause]:
+    pauses: dict[str, Pause] = broker.state.setdefault("loanasync_pauses", {})
+    return pauses
+
+
+async def when_reached(step: Callable[[], Awaitable[None]], away: tuple[type[Exception], ...]) -> None:
+    """Run a step that may be repeated, until the server answers.
+
+    Args:
+        step: The step.
+        away: The errors of a server that is away; after 30 seconds the last of them is raised.
+    """
+    until = time.monotonic() + _WITHIN
+    while True:
+        try:
+            return await step()
+        except away as error:
+            if time.monotonic() >= until:
+                raise
+            LOGGER.warning("the queue cannot be opened (%s): tried again soon", type(error).__name__)
+        await asyncio.sleep(_PAUSE)
+
+
+def heed_cancellation() -> None:
+    """Raise a cancellation that was asked for, and lost on its way.
+
+    On Python 3.11 `asyncio.wait_for` loses one that comes as what it waits for ends; the clients of Redis
+    and NATS send with it. Listening would go on, and the worker wait for its end for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

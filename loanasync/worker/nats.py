@@ -19,11 +19,8 @@ from taskiq import AckableMessage, BrokerMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker.cancellation import heed_cancellation
 from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
-from loanasync.worker.delivery import PuttingBack, put_back
-from loanasync.worker.pauses import all_paused
-from loanasync.worker.start import when_reached
+from loanasync.worker.delivery import PuttingBack, all_paused, heed_cancellation, put_back, when_reached
 
 __all__ = ["DeadLetters", "JetStream"]
 

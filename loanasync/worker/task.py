@@ -32,9 +32,8 @@ from loanasync._client import LoanClient
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
-from loanasync.worker.delivery import PutBack, PuttingBack, Tries, put_back
+from loanasync.worker.delivery import Pause, PutBack, PuttingBack, Tries, all_paused, pause_of, put_back
 from loanasync.worker.handler import Answer, answer, is_denied, told_of
-from loanasync.worker.pauses import Pause, all_paused, pause_of
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again

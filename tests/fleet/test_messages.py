@@ -10,7 +10,7 @@ from hypothesis import given
 from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError
 from loanasync.testing import approved, scripted_client
 from loanasync.worker import answer, message
-from loanasync.worker.message import question_of
+from loanasync.worker.handler import question_of
 
 
 @given(APPROVAL_REQUESTS)

@@ -148,7 +148,7 @@ async def test_jetstream_start_waits_for_a_stream_that_cannot_be_made_yet(
 
 
 async def test_broker_whose_server_never_comes_raises_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.worker.start._WITHIN", 0.1)
+    monkeypatch.setattr("loanasync.worker.delivery._WITHIN", 0.1)
     broker = RedisStreams(f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(NotConnectedError):
         await broker.startup()
