@@ -6,7 +6,6 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
-from attrs import frozen
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
@@ -33,16 +32,6 @@ if TYPE_CHECKING:
 
 
 _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
-
-
-@frozen(repr=False)
-class Question:
-    """What a message asks: the arguments of `LoanClient.approve`."""
-
-    fiscal_code: str
-    request: ApprovalRequest
-    additional_data_needed: bool
-    scope: str
 
 
 def message(
@@ -89,8 +78,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def question_of(told: object) -> Question:
-    """What a message asks; whether it may be asked is for the rules to say.
+def arguments_of(told: object) -> dict[str, Any]:
+    """Return the arguments of `LoanClient.approve` that a message has; their values are not checked.
 
     Raises:
         InvalidRequestError: It is no such message.
@@ -107,12 +96,7 @@ def question_of(told: object) -> Question:
         problems.append(_wrong("additional_data_needed", "must be true or false"))
     if problems or not isinstance(asked, dict):
         raise InvalidRequestError(tuple(problems))
-    return Question(
-        told["fiscal_code"],
-        _request(asked),
-        needed,
-        told.get("scope", ""),
-    )
+    return {**told, "request": _request(asked)}
 
 
 def _request(members: dict[str, JSON]) -> ApprovalRequest:
@@ -185,13 +169,7 @@ async def answer(client: "LoanClient", message: object) -> Answer:
 
 async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
     try:
-        question = question_of(message)
-        return await client.approve(
-            question.fiscal_code,
-            question.request,
-            additional_data_needed=question.additional_data_needed,
-            scope=question.scope,
-        )
+        return await client.approve(**arguments_of(message))
     except Exception as error:  # noqa: BLE001  (each has its answer)
         error.__traceback__ = error.__context__ = None  # its frames know the customer
         return error
@@ -231,20 +209,17 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    # The text of an error that is not ours may quote a person.
-    told: dict[str, Any] = {"type": type(error).__name__, "message": _says(error)}
-    problems = getattr(error, "problems", ())
-    told["problems"] = [
-        {"field": each.field, "wire_name": each.wire_name, "message": each.message} for each in problems
-    ]
-    told["entry"] = error.entry if isinstance(error, LoanError) else None
+    ours = error if isinstance(error, LoanError) else None
+    told: dict[str, Any] = {
+        "type": type(error).__name__,
+        # The text of an error that is not ours may quote a person.
+        "message": str(ours) if ours else "no error of loanasync's: see its type",
+        "problems": [attrs.asdict(each) for each in getattr(error, "problems", ())],
+        "entry": ours.entry if ours else None,
+    }
     if isinstance(error, DecisionNotRecordedError):
         told["file"] = error.file
     return told
-
-
-def _says(error: Exception) -> str:
-    return str(error) if isinstance(error, LoanError) else "no error of loanasync's: see its type"
 
 
 def _meta(ended: Decision | Exception | None) -> dict[str, Any]:
