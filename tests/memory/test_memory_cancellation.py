@@ -91,7 +91,7 @@ async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None
         call = asyncio.create_task(request(client))
         await server.asked_times(1)
         lane: Any = client._pipeline._lanes.here()
-        [wire] = lane.transport._watch.wires
+        [wire] = lane.transport._scheduler.connections
         call.cancel()
         wire.data_received(APPROVAL)
         await asyncio.wait({call})

@@ -198,13 +198,13 @@ async def main():
         await asyncio.sleep(0)
     child = os.fork()
     if child:
-        print("parent", await call)
+        print(f"parent {await call}\\n", end="", flush=True)
         await client.aclose()
         os.waitpid(child, 0)
         return
     asyncio._set_running_loop(None)
     names = [asyncio.run(approve(f"TSTXYZ00A00A000{letter}")) for letter in "AB"]
-    print("child", *names, flush=True)
+    print(" ".join(["child", *names]) + "\\n", end="", flush=True)
     os._exit(0)
 asyncio.run(main())
 """
