@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from opentelemetry.context import Context
@@ -22,25 +23,26 @@ _NOT_THEIRS = {
 
 
 def injector(wanted: Propagate) -> Injector:
-    """How the headers of an attempt are made from its span's context.
+    """Return the function that makes the headers of an attempt from its span's context.
 
     Raises:
         ConfigurationError: There is no such way.
     """
-    if wanted not in get_args(Propagate):
-        raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
-    return _INJECTORS[wanted]()
+    if wanted == "off":
+        return lambda _: {}
+    if wanted == "traceparent":
+        return partial(
+            _injected, TraceContextTextMapPropagator().inject
+        )  # no baggage: it goes to a third party
+    if wanted == "global":
+        return _global()
+    raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
 
 
-def _traceparent() -> Injector:
-    trace_context = TraceContextTextMapPropagator()
-
-    def inject(context: Context) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        trace_context.inject(headers, context)  # no baggage: it goes to a third party
-        return headers
-
-    return inject
+def _injected(inject: Callable[[dict[str, str], Context], None], context: Context) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    inject(headers, context)
+    return headers
 
 
 def _global() -> Injector:
@@ -51,8 +53,7 @@ def _global() -> Injector:
         raise ConfigurationError("propagate", wrong) from None
 
     def inject(context: Context) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        propagate.inject(headers, context)  # the shop's propagators: anything may come
+        headers = _injected(propagate.inject, context)  # the shop's propagators: anything may come
         return {name: value for name, value in headers.items() if _can_be_sent(name, value)}
 
     return inject
@@ -62,14 +63,3 @@ def _can_be_sent(name: object, value: object) -> bool:
     if not isinstance(name, str) or not isinstance(value, str):
         return False
     return _NAME.fullmatch(name) is not None and name.lower() not in _NOT_THEIRS and value.isprintable()
-
-
-def _off() -> Injector:
-    return lambda _: {}
-
-
-_INJECTORS: dict[Propagate, Callable[[], Injector]] = {
-    "traceparent": _traceparent,
-    "global": _global,
-    "off": _off,
-}

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Self
 from opentelemetry import trace
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    NoOpTracer,
-    ProxyTracer,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    TracerProvider,
-    format_trace_id,
-    get_tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._config import release, require_provider
@@ -59,7 +47,7 @@ class Telemetry:
 
     def __init__(
         self,
-        tracer_provider: TracerProvider | None,
+        tracer_provider: trace.TracerProvider | None,
         meter_provider: MeterProvider | None,
         propagate: Propagate,
     ) -> None:
@@ -68,8 +56,8 @@ class Telemetry:
         self._inject = injector(propagate)
         self.sends_more_than_traces = propagate == "global"  # baggage, which needs no trace
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
-        self.tracer = get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
-        self._waits = isinstance(self.tracer, ProxyTracer)  # for a provider that may come
+        self.tracer = trace.get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
+        self._waits = isinstance(self.tracer, trace.ProxyTracer)  # for a provider that may come
         self.metrics = metrics_of(meter_provider)
 
     def call(self, call: Call) -> "CallRecord":
@@ -86,7 +74,7 @@ class Telemetry:
             return self.tracer.start_span(name, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (a sampler's)
             broken(error)
-            return NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
+            return trace.NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
 
     def headers(self) -> dict[str, str]:
         """What an attempt sends of its trace."""
@@ -106,18 +94,21 @@ class Telemetry:
         try:
             return self._attributes[key]
         except KeyError:
-            shop = call.shop
-            kept: Attributes = {
-                "http.request.method": endpoint.method,
-                "server.address": shop.host,
-                "server.port": shop.port,
-                "url.template": endpoint.template,
-            }
-            if status is not None:
-                kept["http.response.status_code"] = status
-            if error_type is not None:
-                kept["error.type"] = error_type
+            kept = _known(
+                {
+                    "http.request.method": endpoint.method,
+                    "server.address": call.shop.host,
+                    "server.port": call.shop.port,
+                    "url.template": endpoint.template,
+                    "http.response.status_code": status,
+                    "error.type": error_type,
+                }
+            )
             return self._attributes.setdefault(key, kept)
+
+
+def _known(attributes: Mapping[str, AttributeValue | None]) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _trace_id(span: Span) -> str | None:
@@ -126,7 +117,7 @@ def _trace_id(span: Span) -> str | None:
     except Exception as error:  # noqa: BLE001  (another tracer's)
         broken(error)
         return None
-    return format_trace_id(context.trace_id) if context.is_valid else None
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def _end(span: Span) -> None:
@@ -237,19 +228,18 @@ class CallRecord:
         )
 
     def _describe(self, failure: str | None) -> None:
-        attributes: Attributes = {"loanasync.attempts": self._attempts}
-        if self._outcome is not None:
-            attributes["loanasync.outcome"] = self._outcome
-            if self._outcome in ("approved", "refused"):
-                attributes["loanasync.approved"] = self._outcome == "approved"
-        if self._stopped_by is not None:
-            attributes["loanasync.stopped_by"] = self._stopped_by
-        if self._ledger is not None:
-            attributes["loanasync.ledger"] = self._ledger
+        is_decided = self._outcome in ("approved", "refused")
+        attributes = {
+            "loanasync.attempts": self._attempts,
+            "loanasync.outcome": self._outcome,
+            "loanasync.approved": self._outcome == "approved" if is_decided else None,
+            "loanasync.stopped_by": self._stopped_by,
+            "loanasync.ledger": self._ledger,
+            "error.type": failure,
+        }
         if failure is not None:
-            attributes["error.type"] = failure
-            self._span.set_status(Status(StatusCode.ERROR))
-        self._span.set_attributes(attributes)
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR))
+        self._span.set_attributes(_known(attributes))
 
 
 class AttemptRecord:
@@ -331,7 +321,7 @@ class AttemptRecord:
             self._span.set_attribute("http.response.status_code", self._status)
         if self._error_type is not None:
             self._span.set_attribute("error.type", self._error_type)
-            self._span.set_status(Status(StatusCode.ERROR))
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR))
 
     def _log(self, level: int, duration: float) -> None:
         tell(

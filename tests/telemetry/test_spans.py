@@ -323,7 +323,8 @@ async def test_without_an_sdk_a_trace_that_came_with_the_shops_request_goes_on(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "renamed":  # OpenTelemetry's name for the provider is its own affair
-        monkeypatch.setattr(telemetry, "trace", SimpleNamespace())
+        renamed = {name: value for name, value in vars(trace).items() if name != "_TRACER_PROVIDER"}
+        monkeypatch.setattr(telemetry, "trace", SimpleNamespace(**renamed))
     run = Run(approved())
     came = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(came)))
