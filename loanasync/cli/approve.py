@@ -33,7 +33,10 @@ _USER_DATA = {
 _OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
 
 
-_EXITS = {"approved": Exit.DECIDED, "refused": Exit.DECIDED, "unknown": Exit.UNKNOWN}
+_EXITS = {
+    **dict.fromkeys(("approved", "refused", "done"), Exit.DECIDED),
+    "unknown": Exit.UNKNOWN,
+}
 
 
 def check(
@@ -113,7 +116,7 @@ def complete(file: Annotated[str, _FILE]) -> None:
         except LoanError as error:
             _print({"outcome": error.outcome, "repeatable": error.repeatable, "error": type(error).__name__})
             say(str(error))
-            raise typer.Exit(Exit.UNKNOWN if error.outcome == "unknown" else Exit.FAILED) from None
+            raise typer.Exit(_EXITS.get(error.outcome, Exit.FAILED)) from None
         _print({"outcome": "done", "repeatable": False})
         say("the data are saved")
 
