@@ -63,11 +63,11 @@ def demo(
     Example: loanasync demo --otlp http://localhost:4318
     """
     # The demo records and exports, which takes long to be loaded: no other command waits for it.
-    from loanasync.cli.demo import Collector, ExportError  # noqa: PLC0415  (as above)
+    from loanasync.cli.demo import ExportError, collector_at, export  # noqa: PLC0415  (as above)
     from loanasync.cli.demo import demo as run_demo  # noqa: PLC0415  (as above)
 
     try:
-        collector = None if otlp is None else Collector.at(otlp)
+        collector = None if otlp is None else collector_at(otlp)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--otlp") from None
     terminal = Console()
@@ -75,7 +75,7 @@ def demo(
     recorded = asyncio.run(run_demo(console))
     if collector is not None:
         try:
-            collector.take(recorded, console)
+            export(recorded, collector, console)
         except ExportError as error:
             typer.echo(error, err=True)
             raise typer.Exit(1) from None

@@ -263,9 +263,9 @@ def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
     recorded = Recorded()
     recorded.tracer_provider.get_tracer("test").start_span("call").end()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        collector = otlp.Collector.at(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        collector = otlp.collector_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(otlp.ExportError, match=r"gave no answer over http in 0\.2 seconds; does a"):
-            collector.take(recorded, Console(quiet=True))
+            otlp.export(recorded, collector, Console(quiet=True))
 
 
 @pytest.mark.parametrize(
