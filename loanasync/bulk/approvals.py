@@ -1,7 +1,6 @@
-"""Approvals of many rows: a window of calls, a result for each, and nothing lost when the loop is left."""
+"""The results of `approve_many`, for one reader; nothing is lost when the loop is left."""
 
 import math
-import warnings
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sized
 from functools import partial
 from importlib import import_module
@@ -12,10 +11,10 @@ from loanasync._lifecycle import line_outside
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync.bulk.rate import Pace
-from loanasync.bulk.rows import Row, RowLike, RowResult, is_pair, no_row, result_of
+from loanasync.bulk.rate import Rate
+from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
-from loanasync.bulk.worker_pool import Window
+from loanasync.bulk.worker_pool import WorkerPool
 from loanasync.errors import ConfigurationError
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
@@ -71,13 +70,14 @@ class Approvals:
         self._made_at = line_outside()
         self._tally = Tally()
         self._bar = _bar(rows) if progress is True else None
-        self._window: Window[RowLike, Decision, RowResult] = Window(
+        # A callback of this object would keep it from being dropped, which `__del__` waits for.
+        self._pool = WorkerPool(
             rows,
-            _asking(partial(approve, timeout=timeout, retry=retry)),
-            result_of,
-            _telling(self._tally, progress if self._bar is None else self._bar),
-            places=concurrency,
-            pace=None if rate is None else Pace(rate),
+            partial(approve, timeout=timeout, retry=retry),
+            self._tally,
+            self._bar if self._bar is not None else progress if callable(progress) else None,
+            concurrency=concurrency,
+            rate=None if rate is None else Rate(rate),
             ordered=ordered,
         )
 
@@ -108,7 +108,7 @@ class Approvals:
             >>> run(asked([(fiscal_code, request)]))
             ()
         """
-        return self._window.show()
+        return self._pool.show()
 
     def stop(self) -> None:
         """Take no more rows; the iteration goes on with what is under way, and ends with it.
@@ -121,7 +121,7 @@ class Approvals:
             >>> run(asked([(fiscal_code, request)]))
             []
         """
-        self._window.stop()
+        self._pool.stop()
 
     def abort(self) -> None:
         """Take no more rows and give up what is under way: its outcome is ``unknown``, and it may be read.
@@ -135,7 +135,7 @@ class Approvals:
             >>> run(asked([(fiscal_code, request)]))
             'approved'
         """
-        self._window.abort()
+        self._pool.abort()
 
     async def aclose(self) -> None:
         """Take no more rows and wait for what is under way; what has come may still be read.
@@ -149,8 +149,8 @@ class Approvals:
             >>> run(asked([(fiscal_code, request)]))
             'approved'
         """
-        self._window.stop()
-        await self._window.drained()
+        self._pool.stop()
+        await self._pool.drained()
         self._close_bar()
 
     def _close_bar(self) -> None:
@@ -163,7 +163,7 @@ class Approvals:
     async def __anext__(self) -> RowResult:
         self._tally.begin()
         try:
-            return await self._window.read()
+            return await self._pool.read()
         except Exception:  # there is no more to come
             self._close_bar()
             raise
@@ -175,35 +175,11 @@ class Approvals:
         await self.aclose()
 
     def __del__(self) -> None:
-        if hasattr(self, "_window"):  # its arguments were right
-            self._window.leave(partial(_warn, *self._made_at))
+        if hasattr(self, "_pool"):  # its arguments were right
+            self._pool.leave(self._made_at)
 
     def __repr__(self) -> str:
-        return f"<Approvals: {self._window.taken} rows taken, {len(self._window.unread)} results to be read>"
-
-
-def _asking(approve: Callable[..., Coroutine[Any, Any, Decision]]) -> Callable[[RowLike], Any]:
-    def ask(row: RowLike) -> Coroutine[Any, Any, Decision]:
-        if isinstance(row, Row):
-            needed = row.additional_data_needed
-            return approve(row.fiscal_code, row.request, additional_data_needed=needed)
-        if is_pair(row):
-            return approve(*row)
-        raise no_row(row)
-
-    return ask
-
-
-def _telling(tally: Tally, progress: "_Bar | Progress") -> Callable[[RowResult], object]:
-    """Count first: whoever is told of a result finds it in the summary."""
-    if not callable(progress):
-        return tally.add
-
-    def tell(result: RowResult) -> None:
-        tally.add(result)
-        progress(result)
-
-    return tell
+        return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} results to be read>"
 
 
 class _Bar:
@@ -223,11 +199,6 @@ def _bar(rows: object) -> _Bar:
     if find_spec("tqdm") is None:
         raise ConfigurationError("progress", "True needs tqdm: pip install 'loanasync[notebook]'")
     return _Bar(len(rows) if isinstance(rows, Sized) else None)
-
-
-def _warn(file: str, line: int, unread: int) -> None:
-    told = f"{unread} answers came that nobody read: use `async with` on approve_many, and read its unread"
-    warnings.warn_explicit(told, RuntimeWarning, file, line)
 
 
 def _require(rows: object, concurrency: object, rate: object, progress: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 _LATE = 0.01  # seconds by which timers may wake us late; what is later than that is a pause of the caller
 
 
-class Pace:
+class Rate:
     """Hands out turns, one each so many seconds; a pause is not made up for by a burst."""
 
     def __init__(

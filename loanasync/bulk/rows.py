@@ -110,7 +110,7 @@ class RowResult:
     def _members(self) -> tuple[Any, Any]:
         if isinstance(self.row, Row):
             return self.row.fiscal_code, self.row.request
-        return self.row if is_pair(self.row) else ("", None)
+        return self.row if _is_pair(self.row) else ("", None)
 
     @property
     def is_decided(self) -> bool:
@@ -146,15 +146,22 @@ class RowResult:
 _PAIR = 2
 
 
-def is_pair(value: object) -> bool:
-    """Return whether a value can be a row that is not a `Row`."""
+def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == _PAIR
 
 
-def no_row(value: object) -> InvalidRequestError:
-    """What is wrong with something that is no row."""
-    wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(value).__name__}"
-    return InvalidRequestError((Problem("row", "", wrong),))
+def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool]:
+    """Return the fiscal code, the request, and whether the conditional block is needed.
+
+    Raises:
+        InvalidRequestError: It is neither a `Row` nor a pair.
+    """
+    if isinstance(row, Row):
+        return row.fiscal_code, row.request, row.additional_data_needed
+    if _is_pair(row):
+        return (*row, False)
+    wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"
+    raise InvalidRequestError((Problem("row", "", wrong),))
 
 
 def result_of(index: int, row: RowLike, answer: Decision | BaseException) -> RowResult:

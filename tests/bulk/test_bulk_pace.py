@@ -7,13 +7,13 @@ import pytest
 from bulking import DECISION, bulk, rows
 
 from loanasync.bulk import approvals as module
-from loanasync.bulk.rate import Pace
+from loanasync.bulk.rate import Rate
 from loanasync.testing import Clock
 
 
 async def begun(rate: float, number: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When each call began."""
-    monkeypatch.setattr(module, "Pace", lambda rate: Pace(rate, now=clock.now, sleep=clock.sleep))
+    monkeypatch.setattr(module, "Rate", lambda rate: Rate(rate, now=clock.now, sleep=clock.sleep))
     times: list[float] = []
 
     async def approve(*_: object, **__: object) -> object:
@@ -47,11 +47,11 @@ async def test_timers_that_are_late_cost_no_turn_at_a_high_rate(monkeypatch: pyt
 
 async def test_a_pause_is_not_made_up_for() -> None:
     clock = Clock()
-    pace = Pace(10, now=clock.now, sleep=clock.sleep)
-    await pace.turn()
+    rate = Rate(10, now=clock.now, sleep=clock.sleep)
+    await rate.turn()
     clock.time += 60
     times = []
     for _ in range(3):
-        await pace.turn()
+        await rate.turn()
         times.append(clock.time)
     assert times[2] - times[0] == pytest.approx(0.2, abs=1e-9)

@@ -146,9 +146,8 @@ async def _ask(
     client = prepared.client
     async with AsyncExitStack() as stack:
         if prepared.ledger is not None:
-            stack.push_async_callback(
-                prepared.ledger.aclose
-            )  # after the client, which writes to it until then
+            # After the client, which writes to it until then.
+            stack.push_async_callback(prepared.ledger.aclose)
         if client is None:
             from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
 
