@@ -17,52 +17,18 @@ from loanasync import (
     Timeout,
 )
 from loanasync.sandbox import Sandbox
+from loanasync.sandbox.outcomes import KNOWN, TAGS
 from loanasync.testing import approval_request, fiscal_code
 
-__all__ = ["ASKED", "PAGE", "tables", "with_tables"]
+__all__ = ["PAGE", "example", "tables", "with_tables"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "sandbox-tags.md"
 BEGIN, END = "<!-- what each tag comes to begins -->", "<!-- what each tag comes to ends -->"
 
-# Title, and each tag with what it asks for.
-GROUPS = {
-    "Decisions": {
-        "approved": "201, whatever the amount; without a tag it is a 422 above 1,000,000 cents",
-        "refused": "422, final",
-        "noredirect": "201 without `redirectUrl`, as one description has it",
-        "civic": "the street number comes back as `civicNumber`",
-        "street": "the street number comes back as `streetNumber`",
-    },
-    "Errors that decide nothing": {
-        "invalid.city": "400 for this field, or any other; a field of the completion is wrong there",
-        "already": '400 "User already evaluated for approval"',
-        "nouser": '400 "User not found"',
-        "noshop": '400 "This sales point cannot apply for a loan"',
-        "forbidden": "403",
-        "conflict": "409",
-    },
-    "Faults before the decision": {
-        "500x2": "500, as often as it says",
-        "resetbefore": "a connection that is reset",
-        "hangbefore": "nothing, for as long as the client waits",
-        "html502": "502 with HTML, as from a proxy",
-    },
-    "Faults after the decision": {
-        "500after": "500",
-        "resetafter": "a connection that is reset",
-        "hangafter": "nothing, for as long as the client waits",
-        "html502after": "502 with HTML, as from a proxy",
-        "emptyafter": "the status with no body",
-        "truncafter": "half of the body",
-        "garbage": "the status with bytes that are no JSON",
-    },
-    "Answers that take their time": {
-        "slow300": "the answer, 300 milliseconds late; every time",
-        "slow300after": "the answer, 300 milliseconds after the decision; every time",
-        "drip": "the answer in twenty pieces, 50 milliseconds apart; every time",
-    },
-}
-ASKED = [tag for tags in GROUPS.values() for tag in tags]
+
+def example(word: str) -> str:
+    """A word with numbers and a field in it, as a shop sends it."""
+    return word.replace("xN", "x2").replace("<ms>", "300").replace("<field>", "city")
 
 
 def told(outcome: Decision | LoanError) -> str:
@@ -94,13 +60,14 @@ async def comes_to(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
 async def tables() -> str:
     """All of them, each tag asked for at the same time as the others."""
     async with Sandbox() as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
-        cells = dict(
-            zip(ASKED, await asyncio.gather(*(comes_to(client, sandbox, tag) for tag in ASKED)), strict=True)
-        )
+        asked = [example(word) for word in KNOWN]
+        cells = await asyncio.gather(*(comes_to(client, sandbox, tag) for tag in asked))
+    by_word = dict(zip(KNOWN, cells, strict=True))
     lines = []
-    for title, tags in GROUPS.items():
+    for title, tags in TAGS.items():
         lines += [f"## {title}", "", "| tag | what is answered | `approve` | decided |", "|---|---|---|---|"]
-        lines += [*(f"| `+{tag}` | {asks} | {cells[tag]} |" for tag, asks in tags.items()), ""]
+        lines += [f"| `+{example(word)}` | {tag.text} | {by_word[word]} |" for word, tag in tags.items()]
+        lines.append("")
     return "\n".join(lines)
 
 

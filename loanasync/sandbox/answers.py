@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from attrs import evolve
 
 from loanasync.sandbox.customers import Customer, Customers
-from loanasync.sandbox.outcomes import Answer, Outcome
+from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Answer, Outcome
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import (
     BLANK_IN_ITALIAN,
@@ -51,21 +51,6 @@ _OMOCODIA = "LMNPQRSTUV"
 _SHOWN = 4  # characters at each end of a masked code
 _DATES = ("documentIssueDate", "documentExpirationDate")  # spec §2.2
 _MIDNIGHT = "T00:00:00+00:00"
-
-
-def denied() -> Answer:
-    """Return the response to wrong credentials (spec §5, §7)."""
-    return Answer(403, {"error": "Access denied"})  # spec §7: `error`, singular, and a string
-
-
-def system_error() -> Answer:
-    """Return the response of a fault inside the service (spec §7)."""
-    return Answer(500, {"errors": {"system": ["System error"]}})
-
-
-def conflict() -> Answer:
-    """Return the 409: `errors` is a single string (spec §7); its wording is not shown, so assumed."""
-    return Answer(409, {"errors": "The request cannot be completed"})
 
 
 def unreadable() -> Answer:
@@ -197,7 +182,7 @@ def approve(
     customer.request = {**body, "instalments": instalments_of(body, dialect)}
     customers.give_page(code, customer)
     if conflict_after:
-        return evolve(conflict(), evaluated=True)
+        return evolve(CONFLICT, evaluated=True)
     decision = _decision(customer, code, outcome, dialect, base_url, readings)
     return Answer(201 if customer.approved else int(readings.refusal), decision, evaluated=True)
 
@@ -229,13 +214,7 @@ def _barred(customer: Customer, code: str, dialect: str | None, readings: Readin
 
 def asked_for(error: str, readings: Readings) -> Answer:
     """Return the error that a word asks for: nouser, already, noshop, forbidden or conflict."""
-    match error:
-        case "nouser" | "already" | "noshop":
-            return domain_error(error, readings)
-        case "forbidden":
-            return denied()
-        case _:
-            return conflict()
+    return ERRORS[error] if error in ERRORS else domain_error(cast("DomainError", error), readings)
 
 
 def _decision(
@@ -262,10 +241,10 @@ def _decision(
     }
     if sent.get("paymentDayOfMonth") is not None:
         decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: comes back as an integer
-    if customer.approved and outcome.redirect:
+    if customer.approved:
         url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
         decision |= redirect_url(url, readings)
-    return decision
+    return {name: value for name, value in decision.items() if name not in outcome.without}
 
 
 def upload_documents(customers: Customers, code: str, readings: Readings) -> Answer:

@@ -11,7 +11,15 @@ from loanasync.sandbox import answers
 from loanasync.sandbox.customers import Customer, Customers, Told
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Linter
-from loanasync.sandbox.outcomes import PLAIN, Answer, Outcome, UnknownTagError, read_email
+from loanasync.sandbox.outcomes import (
+    FAULTS,
+    PLAIN,
+    SYSTEM_ERROR,
+    Answer,
+    Outcome,
+    UnknownTagError,
+    read_email,
+)
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.rules import Rule, Rules
 
@@ -19,9 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-# After these the shop has no answer of the service's.
-_LEAVES_NOTHING = frozenset({"reset", "hang", "html502", "empty", "trunc", "garbage"})
-_SILENT = frozenset({"reset", "hang"})
 _MANY = 10_000  # customers, as a sandbox remembers by default
 _TOO_LONG = "(too long to be kept)"
 
@@ -151,7 +156,7 @@ class Engine:
         """Do the call's work, or what its outcome wants instead, and remember it."""
         with self.lock:
             if call.is_forgotten:
-                return Treated(answers.system_error())
+                return Treated(SYSTEM_ERROR)
             customer = self.customers.of(call.code)
             self._select_order(call, customer)  # another call may have come while this one waited
             call.findings += tuple(self.linter.of_call(call.operation, customer))
@@ -176,7 +181,7 @@ class Engine:
         if fault is not None:
             if not outcome.endless:
                 customer.faults[counted] = turn + 1
-            return Treated(answers.system_error(), fault, "before")
+            return Treated(FAULTS[fault].answer or SYSTEM_ERROR, fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
             return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
@@ -189,8 +194,8 @@ class Engine:
         if outcome.canned is not None:
             canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
             return Treated(canned, str(canned.status), "after", canned=True)
-        if outcome.after == "500":
-            answer = evolve(answers.system_error(), evaluated=answer.evaluated, saved=answer.saved)
+        if outcome.after and (own := FAULTS[outcome.after].answer):
+            answer = evolve(own, evaluated=answer.evaluated, saved=answer.saved)
         return Treated(answer, outcome.after or "", "after" if outcome.after else "")
 
     def _work(self, call: Call) -> Answer:
@@ -250,7 +255,10 @@ def _is_due(call: Call, customer: Customer, answer: Answer) -> bool:
 
 
 def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
-    fault, answer = treated.fault, treated.answer
+    answer, fault = treated.answer, FAULTS.get(treated.fault)
+    status: int | None = answer.status
+    if fault is not None:
+        status = None if fault.silent else fault.status or answer.status
     return Entry(
         number=number,
         at=time.time(),
@@ -258,10 +266,10 @@ def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
         route=call.route,
         operation=call.operation,
         fiscal_code=call.code,
-        status=None if fault in _SILENT else 502 if fault == "html502" else answer.status,
+        status=status,
         elapsed=time.perf_counter() - started,
         evaluated=answer.evaluated,
-        fault=f"{fault}{treated.phase}",
+        fault=f"{treated.fault}{treated.phase}",
         request=dict.fromkeys(call.body or {}, _TOO_LONG) if call.is_large else call.body,
         answer=answer.body,
         findings=call.findings,
@@ -271,7 +279,8 @@ def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
 
 def _told(treated: Treated) -> Told:
     status = treated.answer.status
-    if treated.fault in _LEAVES_NOTHING or status > 500:  # noqa: PLR2004  (spec §7 knows one fault)
+    fault = FAULTS.get(treated.fault)
+    if (fault is not None and fault.answer is None) or status > 500:  # noqa: PLR2004  (spec §7 knows one fault)
         return "nothing"
     body = treated.answer.body
     approved = body.get("approved") if isinstance(body, Mapping) else None

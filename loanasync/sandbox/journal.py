@@ -17,7 +17,7 @@ from attrs import define, field
 
 from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.masking import MASK, masked, masked_answer, pseudonym, shown
-from loanasync.sandbox.outcomes import FAULTS, nearest
+from loanasync.sandbox.outcomes import FAULT_NAMES, nearest
 from loanasync.sandbox.rules import OPERATIONS
 
 
@@ -118,7 +118,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "findings": (tuple,),
     "canned": (bool,),
 }
-_KNOWN: Mapping[str, Iterable[str]] = {"operation": OPERATIONS, "findings": RULES, "fault": FAULTS}
+_KNOWN: Mapping[str, Iterable[str]] = {"operation": OPERATIONS, "findings": RULES, "fault": FAULT_NAMES}
 _BY_RULE = re.compile("[2-5][0-9]{2}(before|after)")  # a status that a rule answers
 _PERSONAL = ("fiscal_code", "answer")
 _NEAREST = 3

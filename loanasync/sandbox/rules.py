@@ -117,7 +117,7 @@ class Rule:
         """Refuse an outcome that calls of this operation would ignore."""
         if self.operation is None:  # each operation takes what it has
             return
-        decides = outcome.decision or not outcome.redirect or outcome.street_number
+        decides = outcome.decision or outcome.without or outcome.street_number
         if decides and self.operation != "approve":
             raise ValueError(
                 f"{self.operation} cannot be answered with {outcome.name!r}: it is a decision, which only"

@@ -15,9 +15,9 @@ from typing import Any
 from aiohttp import web
 from attrs import evolve
 
-from loanasync.sandbox import answers
+from loanasync.sandbox.answers import unreadable
 from loanasync.sandbox.engine import Call, Engine, Treated
-from loanasync.sandbox.outcomes import Answer
+from loanasync.sandbox.outcomes import DENIED, FAULTS, Answer
 from loanasync.sandbox.safety import HINT, looks_real
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,7 +94,7 @@ class Service:
         if hint := self._unknown(request):
             if hint == HINT:
                 call.findings += ("production-token",)
-            return evolve(answers.denied(), headers={"X-Sandbox-Hint": hint})
+            return evolve(DENIED, headers={"X-Sandbox-Hint": hint})
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -111,7 +111,7 @@ class Service:
             body = None  # what was read could not be written again
         if not isinstance(body, dict):
             # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
-            return answers.unreadable()
+            return unreadable()
         call.body = body
         code = body.get("fiscalCode")
         if call.operation == "create_request" and isinstance(code, str) and code.isprintable():
@@ -181,8 +181,6 @@ _PIECES = 20
 _BETWEEN_PIECES = 0.05  # seconds
 _WRITER = json.JSONEncoder(check_circular=False)  # what came as JSON holds no circles
 _LOOK_EVERY = 0.05  # seconds
-_GARBAGE = b'{"approved": \x00\xff tr'
-_HTML = "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
 def json_response(body: object, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -200,17 +198,14 @@ async def deliver(
     request: web.Request, treated: Treated, ending: asyncio.Event, *, drip: bool
 ) -> web.StreamResponse:
     """Answer as treated; `ending` lets go of whoever hangs."""
-    answer = treated.answer
-    match treated.fault:
-        case "hang" | "reset":
-            return await _silence(request, treated.fault, ending)
-        case "html502":
-            return web.Response(text=_HTML, status=502, content_type="text/html")
-        case "empty" | "garbage":
-            left = _GARBAGE if treated.fault == "garbage" else b""
-            return web.Response(body=left, status=answer.status, content_type="application/json")
-        case "trunc":
-            return await _truncated(request, answer)
+    answer, fault = treated.answer, FAULTS.get(treated.fault)
+    if fault is not None and fault.silent:
+        return await _silence(request, treated.fault, ending)
+    if fault is not None and fault.body is not None:
+        headers = {"Content-Type": fault.content_type}
+        return web.Response(body=fault.body, status=fault.status or answer.status, headers=headers)
+    if treated.fault == "trunc":
+        return await _truncated(request, answer)
     if drip:
         return await _dripping(request, answer, ending)
     return json_response(answer.body, answer.status, answer.headers)

@@ -8,7 +8,7 @@ from shop import CODE, Raw
 
 from loanasync import AlreadyEvaluatedError, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.outcomes import KNOWN
+from loanasync.sandbox.outcomes import KNOWN, TAGS
 from loanasync.sandbox.rules import OPERATIONS
 
 ERRORS = {
@@ -20,7 +20,7 @@ ERRORS = {
 }
 # Words that only some operations can answer with; all others work with each.
 ONLY = {
-    **dict.fromkeys(("approved", "refused", "noredirect", "civic", "street", "invalid.city"), ("approve",)),
+    **dict.fromkeys((*TAGS["Decisions"], "invalid.city"), ("approve",)),
     "invalid.documentcity": ("complete",),
 }
 WORDS = {word.replace("xN", "x1").replace("<ms>", "1") for word in KNOWN} - {"invalid.<field>"} | {*ONLY}
