@@ -52,7 +52,7 @@ def test_the_sandbox_and_the_core_share_no_code() -> None:
             assert {each for each in ours if not within(each, "loanasync.sandbox")} == {
                 "loanasync.LoanClient"
             }
-    assert doors == {"sandbox.background", "sandbox.server"}
+    assert doors == {"sandbox.process", "sandbox.server"}
     for file in CORE.values():
         assert not {each for each in imports(file) if within(each, "loanasync.sandbox")}
 

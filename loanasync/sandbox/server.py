@@ -2,19 +2,21 @@
 
 import asyncio
 import signal
+import threading
 import webbrowser
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox.background import SandboxProcess, client_of, running_in_thread
 from loanasync.sandbox.customers import Customers, Snapshot, Store, code_of
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
+from loanasync.sandbox.process import SandboxProcess, client_of
 from loanasync.sandbox.readings import NO_READINGS, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_texts
 from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, quiet_logger
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Description = Literal["street_number", "civic_number"]
 _ALL: Any = ...  # no argument was given
+_Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
 class Sandbox:
@@ -254,7 +257,8 @@ class Sandbox:
         return client_of(self.base_url, self.shop_id, self.auth_token, options)
 
     @classmethod
-    def in_thread(cls, **options: Any) -> AbstractContextManager[Self]:
+    @contextmanager
+    def in_thread(cls, **options: Any) -> Iterator[Self]:
         """A sandbox that runs in a thread of its own, for blocking clients and for loops that come and go.
 
         Args:
@@ -265,7 +269,34 @@ class Sandbox:
             ...     sandbox.base_url.startswith("http://127.0.0.1:")
             True
         """
-        return cast("AbstractContextManager[Self]", running_in_thread(cls(**options)))
+        sandbox, started = cls(**options), Future[_Running]()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(sandbox._serve(started)),
+            name="loanasync-sandbox",
+            daemon=True,
+        )
+        thread.start()
+        try:
+            loop, stop = started.result()
+        except BaseException:
+            thread.join()
+            raise
+        try:
+            yield sandbox
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
+
+    async def _serve(self, started: Future[_Running]) -> None:
+        try:
+            await self.start()
+        except BaseException as error:  # noqa: BLE001  (it is raised where the sandbox was asked for)
+            started.set_exception(error)
+            return
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+        await self.stop()
 
     @staticmethod
     def subprocess(**options: Any) -> AbstractContextManager[SandboxProcess]:

@@ -206,7 +206,7 @@ async def test_the_inspector_is_opened_when_that_is_asked_for(
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.sandbox.background._PATIENCE", 0.05)
+    monkeypatch.setattr("loanasync.sandbox.process._PATIENCE", 0.05)
     with Sandbox.subprocess() as process:
         pid = process.pid
         os.kill(pid, signal.SIGSTOP)  # it hears of nothing any more

@@ -1,17 +1,13 @@
-"""A sandbox in a thread or in a process of its own."""
+"""A sandbox as a process of its own, and what can be asked of it from outside."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any, Self
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
@@ -161,51 +157,6 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         elif value is not None and value is not False:
             arguments.append(f"{option}={value}")
     return arguments
-
-
-class _Startable(Protocol):
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-S = TypeVar("S", bound=_Startable)
-_Stop = tuple[asyncio.AbstractEventLoop, asyncio.Event]
-
-
-@contextmanager
-def running_in_thread(sandbox: S) -> Iterator[S]:
-    """Start it in a new thread, and stop it at the end.
-
-    Raises:
-        OSError: It cannot start.
-    """
-    started: Future[_Stop] = Future()
-    thread = threading.Thread(
-        target=lambda: asyncio.run(_serve(sandbox, started)), name="loanasync-sandbox", daemon=True
-    )
-    thread.start()
-    try:
-        loop, stop = started.result()
-    except BaseException:
-        thread.join()
-        raise
-    try:
-        yield sandbox
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-
-
-async def _serve(sandbox: _Startable, started: "Future[_Stop]") -> None:
-    try:
-        await sandbox.start()
-    except BaseException as error:  # noqa: BLE001  (it is raised where the sandbox was asked for)
-        started.set_exception(error)
-        return
-    stop = asyncio.Event()
-    started.set_result((asyncio.get_running_loop(), stop))
-    await stop.wait()
-    await sandbox.stop()
 
 
 def client_of(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "LoanClient":
