@@ -3,13 +3,14 @@
 It shares no code with the SDK, only the wire, so that an error in one does not hide in the other.
 """
 
-from loanasync.sandbox.customers import Snapshot, StateFileError
+from loanasync.sandbox.customers import Snapshot
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Finding
 from loanasync.sandbox.process import SandboxProcess
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.rules import Rule
 from loanasync.sandbox.server import Sandbox, serve
+from loanasync.sandbox.sqlite import StateFileError
 
 __all__ = [
     "Entry",

@@ -4,9 +4,11 @@ import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from attrs import asdict, define, field, fields
+
+from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 
 _STRANGERS = 1000
 
@@ -102,49 +104,6 @@ class NoCustomersError(ValueError):
         super().__init__("these are no customers of a sandbox: give what snapshot() returned")
 
 
-class StateFileError(ValueError):
-    """The file cannot be used as a sandbox's state; the text says why and what to do.
-
-    Example:
-        >>> from loanasync.sandbox import StateFileError
-        >>> from pathlib import Path
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     file = Path(folder, "orders.csv")
-        ...     _ = file.write_text("no customers, but a file all the same")
-        ...     try:
-        ...         run(Sandbox(state=file).start())
-        ...     except StateFileError:
-        ...         print("name another file")
-        name another file
-    """
-
-
-class Store(Protocol):
-    """Where customers outlive the process."""
-
-    def open(self) -> None:
-        """Open the store."""
-
-    def is_there(self) -> bool:
-        """Return False if the store was removed since it was opened."""
-
-    def load(self) -> dict[str, str]:
-        """Return all records by fiscal code."""
-
-    def put(self, code: str, record: str) -> None:
-        """Write one record."""
-
-    def delete(self, code: str) -> None:
-        """Delete one record."""
-
-    def replace(self, records: Mapping[str, str]) -> None:
-        """Replace all records."""
-
-    def close(self) -> None:
-        """Close the store."""
-
-
 class Customers:
     """The customers by fiscal code; beyond `most`, the oldest are forgotten.
 
@@ -153,7 +112,7 @@ class Customers:
         store: Where they are written through to; None: in memory only.
     """
 
-    def __init__(self, most: int, store: Store | None = None) -> None:
+    def __init__(self, most: int, store: SqliteStore | None = None) -> None:
         self.forgotten: int = 0
         self._most = most
         self._store = store

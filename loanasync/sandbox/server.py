@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox.customers import Customers, Snapshot, Store, code_of
+from loanasync.sandbox.customers import Customers, Snapshot, code_of
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
@@ -21,6 +21,7 @@ from loanasync.sandbox.readings import NO_READINGS, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_texts
 from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, quiet_logger
 from loanasync.sandbox.service import LARGEST_BODY, Service
+from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
@@ -102,8 +103,11 @@ class Sandbox:
         rules = Rules(seed)
         for text in fault_texts(faults):
             rules.add_text(text)
+        if state is not None and str(state) in ("", ":memory:"):
+            # A database that ends with its connection, to SQLite.
+            raise ValueError(f"state {str(state)!r} is no file: name one, or leave it out to keep nothing")
         self._engine = Engine(
-            Customers(customers, _store(state)),
+            Customers(customers, None if state is None else SqliteStore(state)),
             rules,
             Linter(auth_token),
             Journal(journal, on=journal > 0),
@@ -385,16 +389,6 @@ class Sandbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-
-def _store(state: str | Path | None) -> Store | None:
-    if state is None:
-        return None
-    if str(state) in ("", ":memory:"):  # a database that ends with its connection, to SQLite
-        raise ValueError(f"state {str(state)!r} is no file: name one, or leave it out to keep nothing")
-    from loanasync.sandbox.sqlite import SqliteStore  # noqa: PLC0415  (only who has a state file needs it)
-
-    return SqliteStore(state)
 
 
 async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:

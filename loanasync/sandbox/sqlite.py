@@ -4,10 +4,26 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from loanasync.sandbox.customers import StateFileError
-
 _APPLICATION = 0x4C4F414E  # "LOAN", SQLite's mark of whose file it is
 _VERSION = 1
+
+
+class StateFileError(ValueError):
+    """The file cannot be used as a sandbox's state; the text says why and what to do.
+
+    Example:
+        >>> from loanasync.sandbox import StateFileError
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "orders.csv")
+        ...     _ = file.write_text("no customers, but a file all the same")
+        ...     try:
+        ...         run(Sandbox(state=file).start())
+        ...     except StateFileError:
+        ...         print("name another file")
+        name another file
+    """
 
 
 class SqliteStore:

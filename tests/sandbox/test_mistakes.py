@@ -8,8 +8,7 @@ import pytest
 from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.customers import StateFileError
-from loanasync.sandbox.sqlite import SqliteStore
+from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 
 
 async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:

@@ -12,7 +12,7 @@ import pytest
 from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.customers import StateFileError
+from loanasync.sandbox.sqlite import StateFileError
 
 ALREADY = {"errors": {"domain": ["User already evaluated for approval"]}}
 
