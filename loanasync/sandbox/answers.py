@@ -1,4 +1,4 @@
-"""Responses of the service to each call (spec §2, §3, §4, §7), as plain functions over JSON objects."""
+"""Responses of the service to each call (spec §2, §3, §4, §7)."""
 
 import secrets
 from collections.abc import Mapping
@@ -10,17 +10,22 @@ from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Answer, Outcome
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import (
+    ADDITIONAL,
+    APPROVAL,
     BLANK_IN_ITALIAN,
+    CREATION,
+    INVALID_FISCAL_CODE,
+    USER_DATA,
     Errors,
     asked_to_be_wrong,
     instalments_of,
     is_fiscal_code,
     street_number_of,
+    wrong_in,
     wrong_in_approval,
-    wrong_in_creation,
-    wrong_in_user_data,
 )
 
+Body = Mapping[str, Any]
 DomainError = Literal["nouser", "already", "noshop", "code"]
 
 # spec §7, domain errors. The specification says nothing about another wording or language: both are assumed.
@@ -53,74 +58,8 @@ _DATES = ("documentIssueDate", "documentExpirationDate")  # spec §2.2
 _MIDNIGHT = "T00:00:00+00:00"
 
 
-def unreadable() -> Answer:
-    """Return the response to a body that is no JSON object (spec §4); not shown, so assumed."""
-    return Answer(400, {"errors": {"body": ["This value should be a JSON object."]}})
-
-
-def rejected(errors: Errors, readings: Readings) -> Answer:
-    """Return the response to wrong fields (spec §7)."""
-    return Answer(int(readings.validation), {"errors": errors})
-
-
-def domain_error(name: DomainError, readings: Readings) -> Answer:
-    """Return the response with one of the domain errors of spec §7."""
-    text = DOMAIN[readings.domain][name]
-    if name == "already" and readings.already_evaluated == "409":
-        return Answer(409, {"errors": text})
-    return Answer(400, {"errors": {"domain": [text]}})
-
-
-def is_already_evaluated(answer: Answer) -> bool:
-    """Return whether a response says "already evaluated", in any reading."""
-    errors = answer.body.get("errors") if isinstance(answer.body, Mapping) else None
-    told = errors.get("domain") if isinstance(errors, Mapping) else [errors]
-    return told in [[texts["already"]] for texts in DOMAIN.values()]
-
-
-def shaped(answer: Answer, shape: str) -> Answer:
-    """Return the response with its body as an object, as an array, or without a body."""
-    return evolve(answer, body={"object": answer.body, "array": [answer.body], "empty": None}[shape])
-
-
-def completed(sent: Mapping[str, Any], readings: Readings) -> Mapping[str, Any] | None:
-    """Return the body of the 200 of a completion (spec §4.2: "returns these same fields")."""
-    if readings.completion == "empty":
-        return None
-    fields = dict(sent)
-    if readings.completion == "partial":
-        fields = dict(list(fields.items())[: len(fields) // 2])
-    if readings.dates == "time":
-        fields |= {name: f"{fields[name]}{_MIDNIGHT}" for name in _DATES if name in fields}
-    return fields
-
-
-def echoed_code(code: str, readings: Readings) -> dict[str, str]:
-    """Return the member `fiscalCode` of a decision (spec §2.1), or nothing."""
-    if readings.fiscal_code == "missing":
-        return {}
-    if readings.fiscal_code == "masked":
-        code = code[:_SHOWN] + "*" * (len(code) - 2 * _SHOWN) + code[-_SHOWN:]
-    elif readings.fiscal_code == "omocodia":
-        code = _with_omocodia(code)
-    return {"fiscalCode": code}
-
-
-def _with_omocodia(code: str) -> str:
-    for place in reversed(_DIGIT_PLACES):  # the last digit is the first that is replaced
-        if code[place : place + 1].isdecimal():
-            return code[:place] + _OMOCODIA[int(code[place])] + code[place + 1 :]
-    return code
-
-
-def redirect_url(url: str, readings: Readings) -> dict[str, str]:
-    """Return the member `redirectUrl` of an approval (spec §1.3, §2.1), or nothing."""
-    return {"present": {"redirectUrl": url}, "missing": {}, "empty": {"redirectUrl": ""}}[
-        readings.redirect_url
-    ]
-
-
-Body = Mapping[str, Any]
+# Assumed: spec §4 says that all bodies are JSON objects, and does not show the response to others.
+UNREADABLE = Answer(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
 _REFUSED_ABOVE = 1_000_000  # euro cents: the sandbox's own line, so that a refusal is easy to get
 _FEE = 0.03  # assumed, so that netAmount is not the amount
@@ -135,140 +74,179 @@ _ECHOED = (
 )
 
 
+class Answers:
+    """The responses to the four calls, by the state of the customers and by one reading.
+
+    Args:
+        customers: The customers, which the calls change.
+        dialect: The one description to speak; None accepts both.
+        readings: The reading of the specification to play.
+    """
+
+    def __init__(self, customers: Customers, dialect: str | None, readings: Readings) -> None:
+        self._customers = customers
+        self._dialect = dialect
+        self._readings = readings
+
+    def create(self, body: Body) -> Answer:
+        """Spec §4.3. Payload and answer are not shown: what is read and answered here is assumed."""
+        if errors := wrong_in(CREATION, body):
+            return self.rejected(errors)
+        code = body["fiscalCode"]
+        # Assumed: where each order is evaluated, a request can be created again for the next one.
+        if self._readings.evaluates == "customer" and self._customers.of(code).approved is not None:
+            return self._domain_error("already")
+        customer = self._customers.admit(code)
+        customer.documents = False
+        customer.additional_data_needed = body.get("additionalDataNeeded") is True
+        created = {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed}
+        return _shaped(created, self._readings.creation)
+
+    def approve(self, code: str, body: Body, outcome: Outcome, base_url: str) -> Answer:
+        """Spec §4.1."""
+        customer = self._customers.of(code)
+        if not customer.created or customer.approved is not None:
+            return self._barred(customer, code)
+        errors = wrong_in_approval(body, self._dialect, additional=customer.additional_data_needed)
+        if errors := errors or asked_to_be_wrong(outcome.invalid, {**APPROVAL, **ADDITIONAL}):
+            return self.rejected(errors)
+        conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"
+        if outcome.error is not None and not conflict_after:
+            return self._asked_for(outcome.error)
+        wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
+        customer.approved = wanted == "approved"
+        customer.order = order_of(body)
+        customer.request = {**body, "instalments": instalments_of(body, self._dialect)}
+        self._customers.give_page(code, customer)
+        if conflict_after:
+            return evolve(CONFLICT, evaluated=True)
+        decision = self._decision(customer, code, outcome, base_url)
+        return Answer(201 if customer.approved else int(self._readings.refusal), decision, evaluated=True)
+
+    def upload_documents(self, code: str) -> Answer:
+        """Spec §4.3. Payload and answer are not shown: any object is accepted, and the answer is assumed."""
+        customer = self._customers.of(code)
+        if not customer.created:
+            return self._domain_error("nouser")
+        customer.documents = True
+        return _shaped({"fiscalCode": code, "documents": "received"}, self._readings.documents)
+
+    def complete(self, code: str, body: Body, outcome: Outcome) -> Answer:
+        """Spec §4.2."""
+        if not is_fiscal_code(code):
+            return self._domain_error("code")
+        customer = self._customers.of(code)
+        if not customer.created:
+            return self._domain_error("nouser")
+        if outcome.error in _ERRORS_OF_COMPLETION:
+            return self._asked_for(outcome.error)
+        if not customer.documents:
+            # spec §4.2: the documents come first; what is answered without them is not shown, so assumed.
+            return self.rejected({"documents": [BLANK_IN_ITALIAN]})
+        if errors := wrong_in(USER_DATA, body) or asked_to_be_wrong(outcome.invalid, USER_DATA):
+            return self.rejected(errors)
+        customer.user_data = dict(body)
+        return Answer(200, self._completed(body), saved=True)
+
+    def chosen_by_rule(self, operation: str, chosen: Outcome) -> Answer | None:
+        """Return the error that a rule chose for this call, whatever the customer's state; None for no error.
+
+        A tag's error comes from `approve` and `complete` instead, after their own checks.
+        """
+        if chosen.error is not None:
+            conflict_after = chosen.error == "conflict" and self._readings.conflict == "after"
+            return None if operation == "approve" and conflict_after else self._asked_for(chosen.error)
+        known = {"approve": {**APPROVAL, **ADDITIONAL}, "complete": USER_DATA}.get(operation, {})
+        errors = asked_to_be_wrong(chosen.invalid, known)
+        return self.rejected(errors) if errors else None
+
+    def rejected(self, errors: Errors) -> Answer:
+        """Return the response to wrong fields (spec §7)."""
+        return Answer(int(self._readings.validation), {"errors": errors})
+
+    def _domain_error(self, name: DomainError) -> Answer:
+        text = DOMAIN[self._readings.domain][name]
+        if name == "already" and self._readings.already_evaluated == "409":
+            return Answer(409, {"errors": text})
+        return Answer(400, {"errors": {"domain": [text]}})
+
+    def _asked_for(self, error: str) -> Answer:
+        """Return the error that a word asks for."""
+        return ERRORS[error] if error in ERRORS else self._domain_error(cast("DomainError", error))
+
+    def _barred(self, customer: Customer, code: str) -> Answer:
+        if customer.created:
+            # spec §3 says "a request" and "user": that a customer, or an order, is evaluated once is assumed.
+            return self._domain_error("already")
+        if is_fiscal_code(code):
+            return self._domain_error("nouser")
+        if self._dialect == "civic_number":  # spec §7: in one approval description; which is assumed
+            return self._domain_error("code")
+        return self.rejected({"fiscalCode": [INVALID_FISCAL_CODE]})
+
+    def _decision(self, customer: Customer, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
+        """The response fields of spec §2.1; what was not sent is not echoed."""
+        sent = customer.request
+        street_number, number = street_number_of(sent, self._dialect)
+        said = "approved" if customer.approved else "refused"
+        decision: dict[str, Any] = {
+            "approved": customer.approved,
+            "approvalMessageApiFull": f"The request was {said}.",
+            "approvalMessageApiSemiFull": said,
+            "fiscalCode": self._echoed_code(code),
+            **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
+            outcome.street_number or street_number: number,
+            "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
+            "zeroInterestRate": sent.get("zeroInterestRate") is True,
+        }
+        if sent.get("paymentDayOfMonth") is not None:
+            decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: an integer here
+        if customer.approved:
+            url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
+            decision["redirectUrl"] = "" if self._readings.redirect_url == "empty" else url
+        without = {*outcome.without}
+        without |= {"fiscalCode"} if self._readings.fiscal_code == "missing" else set()
+        without |= {"redirectUrl"} if self._readings.redirect_url == "missing" else set()
+        return {name: value for name, value in decision.items() if name not in without}
+
+    def _echoed_code(self, code: str) -> str:
+        if self._readings.fiscal_code == "masked":
+            return code[:_SHOWN] + "*" * (len(code) - 2 * _SHOWN) + code[-_SHOWN:]
+        return _with_omocodia(code) if self._readings.fiscal_code == "omocodia" else code
+
+    def _completed(self, sent: Body) -> Body | None:
+        """Return the body of the 200 of a completion (spec §4.2: "returns these same fields")."""
+        if self._readings.completion == "empty":
+            return None
+        fields = dict(sent)
+        if self._readings.completion == "partial":
+            fields = dict(list(fields.items())[: len(fields) // 2])
+        if self._readings.dates == "time":
+            fields |= {name: f"{fields[name]}{_MIDNIGHT}" for name in _DATES if name in fields}
+        return fields
+
+
 def order_of(body: Body | None) -> str:
     """Return the token of the order that an approval is for (spec §2.1); a missing one is one value, too."""
     token = (body or {}).get("orderToken")
     return token if isinstance(token, str) else ""
 
 
-def create(customers: Customers, body: Body, readings: Readings) -> Answer:
-    """Spec §4.3. Payload and answer are not shown: what is read and answered here is assumed."""
-    if errors := wrong_in_creation(body):
-        return rejected(errors, readings)
-    code = body["fiscalCode"]
-    # Assumed: where each order is evaluated, a request can be created again for the next one.
-    if readings.evaluates == "customer" and customers.of(code).approved is not None:
-        return domain_error("already", readings)
-    customer = customers.admit(code)
-    customer.documents = False
-    customer.additional_data_needed = body.get("additionalDataNeeded") is True
-    created = {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed}
-    return shaped(Answer(201, created), readings.creation)
+def is_already_evaluated(answer: Answer) -> bool:
+    """Return whether a response says "already evaluated", in any reading."""
+    errors = answer.body.get("errors") if isinstance(answer.body, Mapping) else None
+    told = errors.get("domain") if isinstance(errors, Mapping) else [errors]
+    return told in [[texts["already"]] for texts in DOMAIN.values()]
 
 
-def approve(
-    customers: Customers,
-    code: str,
-    body: Body,
-    outcome: Outcome,
-    dialect: str | None,
-    base_url: str,
-    readings: Readings,
-) -> Answer:
-    """Spec §4.1."""
-    customer = customers.of(code)
-    if not customer.created or customer.approved is not None:
-        return _barred(customer, code, dialect, readings)
-    if errors := wrong_in_approval(body, dialect, additional=customer.additional_data_needed):
-        return rejected(errors, readings)
-    if errors := asked_to_be_wrong(outcome.invalid, completing=False):
-        return rejected(errors, readings)
-    conflict_after = outcome.error == "conflict" and readings.conflict == "after"
-    if outcome.error is not None and not conflict_after:
-        return asked_for(outcome.error, readings)
-    wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
-    customer.approved = wanted == "approved"
-    customer.order = order_of(body)
-    customer.request = {**body, "instalments": instalments_of(body, dialect)}
-    customers.give_page(code, customer)
-    if conflict_after:
-        return evolve(CONFLICT, evaluated=True)
-    decision = _decision(customer, code, outcome, dialect, base_url, readings)
-    return Answer(201 if customer.approved else int(readings.refusal), decision, evaluated=True)
+def _shaped(body: Body, shape: str) -> Answer:
+    """Return a 201 with the body as an object, as an array, or without a body."""
+    bodies: dict[str, Body | list[Any] | None] = {"object": body, "array": [body], "empty": None}
+    return Answer(201, bodies[shape])
 
 
-def chosen_by_rule(operation: str, chosen: Outcome, readings: Readings) -> Answer | None:
-    """Return the error that a rule chose for this call, whatever the customer's state; None for no error.
-
-    A tag's error comes from `approve` and `complete` instead, after their own checks.
-    """
-    if chosen.error is not None:
-        decides = operation == "approve" and chosen.error == "conflict" and readings.conflict == "after"
-        return None if decides else asked_for(chosen.error, readings)
-    if operation in ("approve", "complete"):
-        errors = asked_to_be_wrong(chosen.invalid, completing=operation == "complete")
-        return rejected(errors, readings) if errors else None
-    return None
-
-
-def _barred(customer: Customer, code: str, dialect: str | None, readings: Readings) -> Answer:
-    if customer.created:
-        # spec §3 says "a request" and "user": that a customer, or an order, is evaluated once is assumed.
-        return domain_error("already", readings)
-    if is_fiscal_code(code):
-        return domain_error("nouser", readings)
-    if dialect == "civic_number":  # spec §7: a domain error in one approval description; which is assumed
-        return domain_error("code", readings)
-    return rejected({"fiscalCode": ["Invalid fiscal code"]}, readings)
-
-
-def asked_for(error: str, readings: Readings) -> Answer:
-    """Return the error that a word asks for: nouser, already, noshop, forbidden or conflict."""
-    return ERRORS[error] if error in ERRORS else domain_error(cast("DomainError", error), readings)
-
-
-def _decision(
-    customer: Customer,
-    code: str,
-    outcome: Outcome,
-    dialect: str | None,
-    base_url: str,
-    readings: Readings,
-) -> dict[str, Any]:
-    """The response fields of spec §2.1; what was not sent is not echoed."""
-    sent = customer.request
-    street_number, number = street_number_of(sent, dialect)
-    said = "approved" if customer.approved else "refused"
-    decision: dict[str, Any] = {
-        "approved": customer.approved,
-        "approvalMessageApiFull": f"The request was {said}.",
-        "approvalMessageApiSemiFull": said,
-        **echoed_code(code, readings),
-        **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
-        outcome.street_number or street_number: number,
-        "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
-        "zeroInterestRate": sent.get("zeroInterestRate") is True,
-    }
-    if sent.get("paymentDayOfMonth") is not None:
-        decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: comes back as an integer
-    if customer.approved:
-        url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
-        decision |= redirect_url(url, readings)
-    return {name: value for name, value in decision.items() if name not in outcome.without}
-
-
-def upload_documents(customers: Customers, code: str, readings: Readings) -> Answer:
-    """Spec §4.3. Payload and answer are not shown: any object is accepted, and the answer is assumed."""
-    customer = customers.of(code)
-    if not customer.created:
-        return domain_error("nouser", readings)
-    customer.documents = True
-    return shaped(Answer(201, {"fiscalCode": code, "documents": "received"}), readings.documents)
-
-
-def complete(customers: Customers, code: str, body: Body, outcome: Outcome, readings: Readings) -> Answer:
-    """Spec §4.2."""
-    if not is_fiscal_code(code):
-        return domain_error("code", readings)
-    customer = customers.of(code)
-    if not customer.created:
-        return domain_error("nouser", readings)
-    if outcome.error in _ERRORS_OF_COMPLETION:
-        return asked_for(outcome.error, readings)
-    if not customer.documents:
-        # spec §4.2: the documents come first; what is answered without them is not shown, so assumed.
-        return rejected({"documents": [BLANK_IN_ITALIAN]}, readings)
-    if errors := wrong_in_user_data(body) or asked_to_be_wrong(outcome.invalid, completing=True):
-        return rejected(errors, readings)
-    customer.user_data = dict(body)
-    return Answer(200, completed(body, readings), saved=True)
+def _with_omocodia(code: str) -> str:
+    for place in reversed(_DIGIT_PLACES):  # the last digit is the first that is replaced
+        if code[place : place + 1].isdecimal():
+            return code[:place] + _OMOCODIA[int(code[place])] + code[place + 1 :]
+    return code

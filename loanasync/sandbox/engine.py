@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox import answers
+from loanasync.sandbox.answers import Answers, is_already_evaluated, order_of
 from loanasync.sandbox.customers import Customer, Customers, Told
 from loanasync.sandbox.journal import Entry, Journal
 from loanasync.sandbox.linter import Linter
@@ -114,7 +114,7 @@ class Engine:
             threading.RLock()
         )  # a test may reset what another thread serves
         self.readings = readings
-        self._dialect = dialect
+        self._answers = Answers(customers, dialect, readings)
         rules.changed = self.changed
 
     @classmethod
@@ -132,14 +132,14 @@ class Engine:
             try:
                 call.outcome = self._tagged(call, customer)
             except UnknownTagError as unknown:
-                return answers.rejected({"email": [str(unknown)]}, self.readings)
+                return self._answers.rejected({"email": [str(unknown)]})
             if call.rule is not None and call.rule.outcome is not None:
                 call.outcome = call.rule.outcome.over(call.outcome)
             return None
 
     def _select_order(self, call: Call, customer: Customer) -> None:
         if self.readings.evaluates == "order" and call.operation == "approve":
-            customer.select(answers.order_of(call.body))
+            customer.select(order_of(call.body))
 
     def _tagged(self, call: Call, customer: Customer) -> Outcome:
         if call.operation == "complete":
@@ -199,22 +199,20 @@ class Engine:
         return Treated(answer, outcome.after or "", "after" if outcome.after else "")
 
     def _work(self, call: Call) -> Answer:
-        outcome, body, readings = call.outcome, call.body or {}, self.readings
+        body = call.body or {}
         if call.rule is not None and call.rule.outcome is not None:
-            chosen = answers.chosen_by_rule(call.operation, call.rule.outcome, readings)
+            chosen = self._answers.chosen_by_rule(call.operation, call.rule.outcome)
             if chosen is not None:
                 return chosen
         match call.operation:
             case "create_request":
-                return answers.create(self.customers, body, readings)
+                return self._answers.create(body)
             case "approve":
-                return answers.approve(
-                    self.customers, call.code, body, outcome, self._dialect, call.base_url, readings
-                )
+                return self._answers.approve(call.code, body, call.outcome, call.base_url)
             case "upload_documents":
-                return answers.upload_documents(self.customers, call.code, readings)
+                return self._answers.upload_documents(call.code)
             case _:
-                return answers.complete(self.customers, call.code, body, outcome, readings)
+                return self._answers.complete(call.code, body, call.outcome)
 
     def reset(self) -> None:
         """Forget all that came and all rules."""
@@ -286,4 +284,4 @@ def _told(treated: Treated) -> Told:
     approved = body.get("approved") if isinstance(body, Mapping) else None
     if isinstance(approved, bool):  # the one value that states the decision (spec §3), whatever the status
         return "approved" if approved else "refused"
-    return "already" if answers.is_already_evaluated(treated.answer) else "other"
+    return "already" if is_already_evaluated(treated.answer) else "other"

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from attrs import evolve
 
-from loanasync.sandbox.answers import unreadable
+from loanasync.sandbox.answers import UNREADABLE
 from loanasync.sandbox.engine import Call, Engine, Treated
 from loanasync.sandbox.outcomes import DENIED, FAULTS, Answer
 from loanasync.sandbox.safety import HINT, looks_real
@@ -110,8 +110,7 @@ class Service:
         if raw.count(b"[") + raw.count(b"{") > _DEEPEST and _is_deeper(body, _DEEPEST):
             body = None  # what was read could not be written again
         if not isinstance(body, dict):
-            # spec §4: all bodies are JSON objects; what is answered to others is not shown, so assumed.
-            return unreadable()
+            return UNREADABLE
         call.body = body
         code = body.get("fiscalCode")
         if call.operation == "create_request" and isinstance(code, str) and code.isprintable():

@@ -215,13 +215,13 @@ def is_fiscal_code(value: object) -> bool:
     return FISCAL_CODE.check(value) is None
 
 
-def asked_to_be_wrong(fields: Iterable[str], *, completing: bool) -> Errors:
-    """Fields that a tag wants wrong, with what the service says of them when they are blank."""
-    known = USER_DATA if completing else {**APPROVAL, **ADDITIONAL}
-    return {name: [known[name].check(None) or FORMAT] for name in fields if name in known}
+def asked_to_be_wrong(names: Iterable[str], fields: Mapping[str, Field]) -> Errors:
+    """Return the errors that a tag asks for: those of blank values of these fields."""
+    return {name: [fields[name].check(None) or FORMAT] for name in names if name in fields}
 
 
-def _found(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
+def wrong_in(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
+    """Return the errors of a body, by field."""
     return {
         name: [message]
         for name, field in fields.items()
@@ -253,20 +253,10 @@ def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additiona
         "streetNumber": street_number_of(body, dialect)[1],
         "instalments": instalments_of(body, dialect),
     }
-    wrong = _found(APPROVAL, known)
+    wrong = wrong_in(APPROVAL, known)
     if dialect == "civic_number" and body.get("orderToken") is None:
         wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description; in which one is assumed
     conditional = ADDITIONAL
     if not additional:  # sent without need: the formats count, the blanks do not
         conditional = {name: field for name, field in ADDITIONAL.items() if body.get(name) is not None}
-    return wrong | _found(conditional, body)
-
-
-def wrong_in_creation(body: Mapping[str, Any]) -> Errors:
-    """Return the errors of a creation's body, by field."""
-    return _found(CREATION, body)
-
-
-def wrong_in_user_data(body: Mapping[str, Any]) -> Errors:
-    """What is wrong with a completion's body, field by field."""
-    return _found(USER_DATA, body)
+    return wrong | wrong_in(conditional, body)
