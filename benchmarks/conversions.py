@@ -18,8 +18,8 @@ from rounds import interleaved, spread
 from service import DECISION
 
 from loanasync import ApprovalRequest, Approved, Dialect, Limits, LoanClient
-from loanasync._protocol import codec, prepare
-from loanasync._protocol.endpoints import Call
+from loanasync._protocol import codec
+from loanasync._protocol.endpoints import APPROVE, Call
 from loanasync._protocol.json import decode, encode
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
@@ -39,7 +39,7 @@ def ours() -> Steps:
     reply = Response(status=201, headers={}, body=BODY)
 
     def written() -> Call:
-        call = prepare.approve(options, CODE, ApprovalRequest(**FIELDS), additional_data_needed=False)
+        call = APPROVE.prepare(options, CODE, ApprovalRequest(**FIELDS))
         assert isinstance(call, Call)
         return call
 

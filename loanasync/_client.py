@@ -14,8 +14,14 @@ from loanasync._display.masking import JSON, AnyJSON
 from loanasync._lifecycle import Closing, made_here
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._protocol import prepare
-from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.endpoints import (
+    APPROVE,
+    COMPLETE,
+    CREATE_REQUEST,
+    UPLOAD_DOCUMENTS,
+    Call,
+    Outcome,
+)
 from loanasync._results import Decision, Problem
 from loanasync._runtime.memory import Memory
 from loanasync._runtime.pipeline import Pipeline
@@ -207,7 +213,8 @@ class LoanClient(Closing):
             amount: must be between 5000 and 1500000 euro cents
             province: must be two upper-case letters, such as RM
         """
-        return prepare.check(
+        endpoint = COMPLETE if isinstance(request, UserData) else APPROVE
+        return endpoint.problems(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed
         )
 
@@ -240,7 +247,7 @@ class LoanClient(Closing):
             >>> created["fiscalCode"]
             'TSTXYZ00A00A000B'
         """
-        call = prepare.create_request(self._options, payload)
+        call = CREATE_REQUEST.prepare(self._options, "", payload)
         del payload  # personal: must not stand in a traceback
         return cast("AnyJSON", await self._run(call, timeout, retry))
 
@@ -286,7 +293,7 @@ class LoanClient(Closing):
             >>> decision.approved, decision.amount, decision.meta.status
             (True, 45000, 201)
         """
-        call = prepare.approve(
+        call = APPROVE.prepare(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not stand in a traceback
@@ -376,7 +383,7 @@ class LoanClient(Closing):
             >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
             <Body of 2 members>
         """
-        call = prepare.upload_documents(self._options, fiscal_code, payload)
+        call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not stand in a traceback
         return cast("AnyJSON", await self._run(call, timeout, retry))
 
@@ -412,7 +419,7 @@ class LoanClient(Closing):
             >>> run(client.complete(fiscal_code, UserData(profession="baker"))).profession
             'baker'
         """
-        call = prepare.complete(self._options, fiscal_code, data)
+        call = COMPLETE.prepare(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not stand in a traceback
         return cast("UserData", await self._run(call, timeout, retry))
 

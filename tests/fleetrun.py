@@ -20,8 +20,7 @@ from attrs import evolve, field, frozen
 from fleetplay import Fleet, kill, posts
 from servers import Nats, Postgres, Server, Valkey
 
-from loanasync._protocol import prepare
-from loanasync._protocol.endpoints import Call
+from loanasync._protocol.endpoints import APPROVE, Call
 from loanasync.ledger import LedgerPolicy, State
 from loanasync.ledger.keys import digests_of
 from loanasync.sandbox import Sandbox
@@ -212,7 +211,7 @@ class Play:
         policy = LedgerPolicy(key=fleetworker.KEY)
         found = {}
         for code, request in self.requests.items():
-            call = prepare.approve(client._options, code, request, additional_data_needed=False)
+            call = APPROVE.prepare(client._options, code, request)
             assert isinstance(call, Call)
             found[code] = digests_of(call, policy, "").key
         return found

@@ -13,10 +13,10 @@ from loanasync._protocol.messages import Response
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
 STREET = Dialect.street_number()
-APPROVE = calls.approve(SHOP, STREET, FISCAL_CODE, approval_request())
-COMPLETE = calls.complete(SHOP, STREET, FISCAL_CODE, user_data())
-CREATE = calls.create_request(SHOP, {"fiscalCode": FISCAL_CODE})
-DOCUMENTS = calls.upload_documents(SHOP, FISCAL_CODE, {})
+APPROVE = calls.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request())
+COMPLETE = calls.COMPLETE.call(SHOP, STREET, FISCAL_CODE, user_data())
+CREATE = calls.CREATE_REQUEST.call(SHOP, STREET, None, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = calls.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {})
 
 
 def read(

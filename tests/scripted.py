@@ -54,4 +54,4 @@ class Run:
 
 def approval() -> calls.Call:
     shop = configure("https://loans.example.com", "shop", "token")
-    return calls.approve(shop, Dialect.street_number(), FISCAL_CODE, approval_request())
+    return calls.APPROVE.call(shop, Dialect.street_number(), FISCAL_CODE, approval_request())

@@ -1,12 +1,12 @@
-"""The calls of the specification (§4) as values: what is sent, and how each status is read."""
+"""The endpoints of the specification (§4): how a call is checked, written and read, without any I/O."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from loanasync._config import Shop
+from loanasync._config import Options, Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, shown_as
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
@@ -25,10 +25,12 @@ from loanasync._protocol.json import (
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
 from loanasync._protocol.redaction import is_made_of
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
+from loanasync._validation import rules
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
+    InvalidRequestError,
     LoanError,
     SystemFaultError,
     UnexpectedReplyError,
@@ -42,19 +44,68 @@ REFUSED = 422  # spec §3
 Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 
-# A call is not frozen, for the same reason as its messages.
-
-
 @frozen(kw_only=True)
 class Endpoint:
-    """One row of spec §4: how a call is named and addressed, and a reader for each of its statuses."""
+    """One row of spec §4.
+
+    Args:
+        operation: Name of the call.
+        method: HTTP method.
+        template: Path with the variables of the specification.
+        has_customer: Whether the fiscal code is part of the path.
+        check: Yields the broken rules of a content; takes the options and ``additional_data_needed``, too.
+        write: Returns the bytes of a checked content in a dialect.
+        statuses: A reader for each status; any other one is unexpected.
+    """
 
     operation: str
     method: str
     template: str
+    has_customer: bool = True
+    check: Callable[[Any, Options, bool], Iterator[Problem]] = field(repr=False)
+    write: Callable[[Any, Dialect], bytes] = field(repr=False)
     statuses: Mapping[int, "Reader"] = field(repr=False)
 
+    def problems(
+        self, options: Options, fiscal_code: str, content: object, *, additional_data_needed: bool
+    ) -> tuple[Problem, ...]:
+        """Return all broken rules of a call."""
+        code = rules.check_fiscal_code(fiscal_code, strict=options.strict) if self.has_customer else ()
+        return (*code, *self.check(content, options, additional_data_needed))
 
+    def prepare(
+        self,
+        options: Options,
+        fiscal_code: str,
+        content: object,
+        *,
+        additional_data_needed: bool = False,
+        scope: str = "",
+    ) -> "Call | InvalidRequestError":
+        """Return a call that may be sent, or all broken rules.
+
+        The error is returned and not raised: the frames here hold personal values, and a traceback keeps
+        frames.
+        """
+        found = self.problems(options, fiscal_code, content, additional_data_needed=additional_data_needed)
+        problems = (*found, *rules.check_scope(scope))
+        if problems:
+            return InvalidRequestError(problems)
+        code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
+        return self.call(options.shop, options.dialect, code, content)
+
+    def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, content: object) -> "Call":
+        """Return the call with a checked content."""
+        return Call(
+            endpoint=self,
+            shop=shop,
+            fiscal_code=fiscal_code,
+            body=self.write(content, dialect),
+            order_token=content.order_token if isinstance(content, ApprovalRequest) else None,
+        )
+
+
+# A call is not frozen, for the same reason as its messages.
 @define(kw_only=True)
 class Call:
     """One call, ready to be sent as often as its retries need it, and its progress.
@@ -305,6 +356,32 @@ _ERRORS: Mapping[int, Reader] = {
 # spec §4.3 names no status of the prerequisite calls: any success is one, and §7 tells of the errors.
 _OPEN: Mapping[int, Reader] = {**dict.fromkeys(range(200, 300), _open_shape), **_ERRORS}
 
+
+def _check_approval(
+    request: object,
+    options: Options,
+    additional_data_needed: bool,  # noqa: FBT001  (see Endpoint)
+) -> Iterator[Problem]:
+    return rules.check_approval(
+        request,
+        additional_data_needed=additional_data_needed,
+        dialect=options.dialect,
+        limits=options.limits,
+    )
+
+
+def _check_user_data(data: object, options: Options, *_: object) -> Iterator[Problem]:
+    return rules.check_user_data(data, options.limits)
+
+
+def _check_payload(payload: object, *_: object) -> Iterator[Problem]:
+    return rules.check_payload(payload)
+
+
+def _write_payload(payload: Mapping[str, JSON], *_: object) -> bytes:
+    return encode(payload)
+
+
 REQUESTS = "/api/shops/{shopId}/requests"
 REQUEST = REQUESTS + "/{fiscalCode}"
 
@@ -312,6 +389,8 @@ APPROVE = Endpoint(  # spec §4.1
     operation="approve",
     method="POST",
     template=REQUEST,
+    check=_check_approval,
+    write=codec.write,
     statuses={
         201: _decided,
         **_ERRORS,
@@ -320,37 +399,28 @@ APPROVE = Endpoint(  # spec §4.1
     },
 )
 COMPLETE = Endpoint(  # spec §4.2
-    operation="complete", method="PATCH", template=REQUEST, statuses={200: _saved, **_ERRORS}
+    operation="complete",
+    method="PATCH",
+    template=REQUEST,
+    check=_check_user_data,
+    write=codec.write,
+    statuses={200: _saved, **_ERRORS},
 )
 CREATE_REQUEST = Endpoint(  # spec §4.3
-    operation="create_request", method="POST", template=REQUESTS, statuses=_OPEN
+    operation="create_request",
+    method="POST",
+    template=REQUESTS,
+    has_customer=False,
+    check=_check_payload,
+    write=_write_payload,
+    statuses=_OPEN,
 )
 UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
-    operation="upload_documents", method="POST", template=REQUEST + "/documents", statuses=_OPEN
+    operation="upload_documents",
+    method="POST",
+    template=REQUEST + "/documents",
+    check=_check_payload,
+    write=_write_payload,
+    statuses=_OPEN,
 )
 OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
-
-
-def approve(shop: Shop, dialect: Dialect, fiscal_code: str, request: ApprovalRequest) -> Call:
-    """Spec §4.1."""
-    body = codec.write(request, dialect)
-    return Call(
-        endpoint=APPROVE, shop=shop, fiscal_code=fiscal_code, body=body, order_token=request.order_token
-    )
-
-
-def complete(shop: Shop, dialect: Dialect, fiscal_code: str, data: UserData) -> Call:
-    """Spec §4.2."""
-    body = codec.write(data, dialect)
-    return Call(endpoint=COMPLETE, shop=shop, fiscal_code=fiscal_code, body=body)
-
-
-def create_request(shop: Shop, payload: Mapping[str, JSON]) -> Call:
-    """Spec §4.3: the shape is open, a JSON object."""
-    return Call(endpoint=CREATE_REQUEST, shop=shop, fiscal_code=None, body=encode(payload))
-
-
-def upload_documents(shop: Shop, fiscal_code: str, payload: Mapping[str, JSON]) -> Call:
-    """Spec §4.3: the shape is open, a JSON object."""
-    body = encode(payload)
-    return Call(endpoint=UPLOAD_DOCUMENTS, shop=shop, fiscal_code=fiscal_code, body=body)

@@ -47,7 +47,7 @@ async def test_a_session_of_the_users_is() -> None:
 
 
 def request_of(client: LoanClient, **headers: str) -> Request:
-    call = calls.approve(client._options.shop, client._options.dialect, FISCAL_CODE, approval_request())
+    call = calls.APPROVE.call(client._options.shop, client._options.dialect, FISCAL_CODE, approval_request())
     return call.request(headers)
 
 

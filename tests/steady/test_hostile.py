@@ -39,12 +39,12 @@ from loanasync._runtime.retry import retry_after
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()
-APPROVE = calls.approve(SHOP, DIALECT, FISCAL_CODE, approval_request())
+APPROVE = calls.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request())
 CALLS = [
     APPROVE,
-    calls.complete(SHOP, DIALECT, FISCAL_CODE, user_data()),
-    calls.create_request(SHOP, {"fiscalCode": FISCAL_CODE}),
-    calls.upload_documents(SHOP, FISCAL_CODE, {}),
+    calls.COMPLETE.call(SHOP, DIALECT, FISCAL_CODE, user_data()),
+    calls.CREATE_REQUEST.call(SHOP, DIALECT, None, {"fiscalCode": FISCAL_CODE}),
+    calls.UPLOAD_DOCUMENTS.call(SHOP, DIALECT, FISCAL_CODE, {}),
 ]
 LARGEST = 1 << 20  # bytes: what the transport lets through
 
@@ -217,7 +217,7 @@ def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status
 
 def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
-    call = calls.approve(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
+    call = calls.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
         text = (
             " " * (pad - 4900) + f"{last_name} " * 300
