@@ -3,6 +3,7 @@
 from datetime import date
 from typing import Any
 
+import attrs
 from hypothesis import strategies as st
 
 from loanasync import ApprovalRequest, UserData, testing
@@ -38,6 +39,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_
     lambda text: text.strip() != ""
 )
 DAYS = st.dates(min_value=date(1900, 1, 1))
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {str | None: TEXTS, bool | None: st.booleans()}
 
 USER_DATA = st.fixed_dictionaries(
     {"us_person": st.booleans()},
@@ -72,10 +74,8 @@ APPROVAL_REQUESTS = st.fixed_dictionaries(
         "citizenship": st.sampled_from(["italian", "eu", "outside_eu"]),
     },
     optional={
+        **{each.name: BY_TYPE[each.type] for each in attrs.fields(ApprovalRequest) if each.type in BY_TYPE},
         "country_calling_code": st.sampled_from(["+39", "+1", "+353"]),
-        "iban": TEXTS,
-        "zero_interest_rate": st.booleans(),
-        "order_token": TEXTS,
         "payment_day_of_month": st.integers(1, 31),
         "additional": st.builds(
             additional_data, residence_start_date=DAYS, salary=st.integers(0, 10**7), children=st.just("5+")

@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 from builders import FISCAL_CODE, approval_request
 from collector import Collector, collecting
+from specification import SPECIFICATION
 
 import loanasync
 from loanasync import LoanClient
@@ -141,101 +142,6 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
 
 
-# What spec §2 to §8 name, row by row, as its tables have them.
-SPECIFICATION = {
-    "2.1 request": [
-        "amount",
-        "instalments",
-        "loanFinality",
-        "email",
-        "lastname",
-        "firstname",
-        "iban",
-        "mobilePhone",
-        "countryCallingCode",
-        "city",
-        "address",
-        "province",
-        "postalCode",
-        "civicNumber/streetNumber",
-        "citizenship",
-        "zeroInterestRate",
-        "orderToken",
-        "residence",
-        "residenceStartDate",
-        "educationalQualification",
-        "children",
-        "salaryType",
-        "salary",
-        "paymentDayOfMonth",
-    ],
-    "2.1 response": [
-        "approved",
-        "redirectUrl",
-        "approvalMessageApiFull",
-        "approvalMessageApiSemiFull",
-        "email",
-        "lastname",
-        "firstname",
-        "fiscalCode",
-        "mobilePhone",
-        "city",
-        "address",
-        "province",
-        "postalCode",
-        "civicNumber/streetNumber",
-        "citizenship",
-        "iban",
-        "amount",
-        "netAmount",
-        "instalments",
-        "zeroInterestRate",
-        "orderToken",
-        "paymentDayOfMonth",
-    ],
-    "2.2": [
-        "documentOfType",
-        "documentCode",
-        "documentCity",
-        "documentIssueDate",
-        "documentExpirationDate",
-        "iban",
-        "politicallyExposed",
-        "usPerson",
-        "marketing",
-        "paymentDayOfMonth",
-        "profession",
-    ],
-    "3": ["created → approved", "created → refused", "already evaluated"],
-    "4.1": ["POST", "prerequisite", "201", "400", "403", "409", "422", "500"],
-    "4.2": ["PATCH", "prerequisite", "200", "400", "403", "500"],
-    "4.3": ["POST requests", "POST documents"],
-    "5": ["shopId", "X-Auth-Token"],
-    "7 status": ["400", "403", "409", "422", "500"],
-    "7 validation": [
-        "actualJobEndingDate",
-        "address",
-        "amount",
-        "citizenship",
-        "streetNumber",
-        "email",
-        "firstname",
-        "fiscalCode",
-        "instalments",
-        "lastname",
-        "mobilePhone",
-        "postalCode",
-        "privacy",
-    ],
-    "7 domain": [
-        "User not found",
-        "User already evaluated for approval",
-        "This sales point cannot apply for a loan",
-        "Invalid fiscalCode.",
-    ],
-    "7 localized": ["documentCity", "documentExpirationDate"],
-    "8": ["amount", "instalments", "province", "postalCode"],
-}
 TABLE = ROOT / "docs" / "reference" / "spec-coverage.md"
 
 

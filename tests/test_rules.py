@@ -29,7 +29,7 @@ TEXT_FIELDS = [
     *("loan_finality", "email", "last_name", "first_name", "mobile_phone", "city", "address", "province"),
     *("postal_code", "street_number", "citizenship"),
 ]
-OPTIONAL_TEXTS = ("country_calling_code", "iban", "order_token")
+OPTIONAL_TEXTS = [each.name for each in attrs.fields(ApprovalRequest) if each.type == str | None]
 CONTROL = ["a\nb", "a\x00b", "\x7f", "a\u2028b"]
 SURROGATE = "a\ud800"  # half of a pair, which UTF-8 cannot encode
 

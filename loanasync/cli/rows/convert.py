@@ -5,6 +5,10 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 
+import attrs
+
+from loanasync import AdditionalData, ApprovalRequest, UserData
+
 Reader = Callable[[object], object]
 
 _WHOLE = re.compile("[0-9]{1,18}")
@@ -77,16 +81,15 @@ def euro(value: object) -> object:
     raise BadCell("must be an amount in euro, with two decimals at most, such as 450,50")
 
 
+
+_BY_TYPE: Mapping[object, Reader] = {int: whole, int | None: whole, bool | None: boolean, date | None: day}
+# A text stays as it is.
 READERS: Mapping[str, Reader] = {
-    "instalments": whole,
-    "payment_day_of_month": whole,
-    "salary": whole,
-    "zero_interest_rate": boolean,
-    "residence_start_date": day,
+    **{
+        each.name: _BY_TYPE[each.type]
+        for model in (ApprovalRequest, AdditionalData, UserData)
+        for each in attrs.fields(model)
+        if each.type in _BY_TYPE
+    },
     "additional_data_needed": boolean,
-    "document_issue_date": day,
-    "document_expiration_date": day,
-    "politically_exposed": boolean,
-    "us_person": boolean,
-    "marketing": boolean,
 }
