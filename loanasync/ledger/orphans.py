@@ -80,7 +80,10 @@ def _write(folder: Path, orphan: Orphan) -> Path:
             file.flush()
             os.fsync(file.fileno())
         whole = folder / f"{orphan.key[:_NAMED]}-{token_hex(8)}.json"
-        Path(name).replace(whole)  # from here on an import sees it, whole
+        try:
+            Path(name).replace(whole)
+        except FileNotFoundError:  # an import has read the whole file, and deleted it
+            return _write(folder, orphan)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -1,12 +1,24 @@
 """Orphan files: both formats are read, and a file is deleted only when the ledger has its response."""
 
 import asyncio
+import errno
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from loanasync.ledger import MemoryLedger, Settlement, State, Subject, import_orphans, resolve
+from loanasync.ledger import (
+    MemoryLedger,
+    Settlement,
+    SqliteLedger,
+    State,
+    Subject,
+    import_orphans,
+    resolve,
+)
 from loanasync.ledger.orphans import Orphan, spool
 
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
@@ -71,3 +83,140 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     assert found is not None
     assert (found.body, found.source) == (APPROVED.body, "service")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_spool_to_a_full_disk_takes_the_next_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, free = tmp_path / "full", tmp_path / "free"
+    synced = os.fsync
+
+    def fsync(handle: int) -> None:
+        if any(full.iterdir()) and not free.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(handle)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    file = spool([full, free], ORPHAN)
+    assert file is not None
+    assert (file.parent, list(full.iterdir())) == (free, [])
+    assert Orphan.from_json(file.read_bytes()) == ORPHAN
+
+
+def test_spool_without_a_writable_folder_returns_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("tempfile.mkstemp", forbidden)  # the rights of a folder do not stop root
+    assert spool([tmp_path / "file", tmp_path / "folder", Path("\0")], ORPHAN) is None
+    assert spool([], ORPHAN) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+def test_spool_writes_for_its_owner_alone(tmp_path: Path) -> None:
+    file = spool([tmp_path / "new"], ORPHAN)
+    assert file is not None
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+async def test_import_leaves_and_names_a_corrupt_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut, whole = (tmp_path / name for name in ("1-cut.json", "2-whole.json"))
+    cut.write_bytes(ORPHAN.as_json()[:-20])
+    whole.write_bytes(ORPHAN.as_json())
+    assert await import_orphans(MemoryLedger(), tmp_path) == 1
+    assert list(tmp_path.iterdir()) == [cut]
+    assert "1-cut.json was not imported: it is not whole, or holds something else" in caplog.text
+
+
+async def test_import_after_a_writer_was_killed_reads_whole_files(tmp_path: Path) -> None:
+    (tmp_path / "1.part").write_bytes(ORPHAN.as_json())  # killed before it renamed the file
+    (tmp_path / "2.part").write_bytes(ORPHAN.as_json()[:100])
+    ledger = MemoryLedger()
+    assert await import_orphans(ledger, tmp_path) == 1
+    assert [entry.key async for entry in ledger.scan(State.APPROVED)] == ["k"]
+    assert [file.name for file in tmp_path.iterdir()] == ["2.part"]
+
+
+async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a script in another process, and wait for its first line."""
+    command = (sys.executable, "-c", script, *arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    return process
+
+
+def test_spool_whose_unfinished_file_was_imported_writes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = Path.replace
+    taken: list[Path] = []
+
+    def replace(part: Path, whole: Path) -> Path:
+        if not taken:
+            taken.append(part)
+            part.unlink()
+        return renamed(part, whole)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    file = spool([tmp_path], ORPHAN)
+    assert file is not None
+    assert list(tmp_path.iterdir()) == [file]
+    assert Orphan.from_json(file.read_bytes()) == ORPHAN
+
+
+LOCKING = """
+import fcntl, sys
+with open(sys.argv[1]) as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
+async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
+    file = await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    other = await started(LOCKING, str(file))
+    assert await asyncio.to_thread(spool, [tmp_path], ORPHAN) not in (None, file)
+    assert await import_orphans(MemoryLedger(), tmp_path) == 2
+    await other.communicate(b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+SPOOLING = """
+import sys
+from pathlib import Path
+from loanasync.ledger import Settlement, State
+from loanasync.ledger.orphans import Orphan, spool
+
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(50):
+    key = f"{sys.argv[2]}-{number}"
+    settlement = Settlement(state=State.APPROVED, status=201, body=key.encode())
+    assert spool([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
+"""
+
+
+async def test_orphans_of_two_processes_land_while_two_imports_run(tmp_path: Path) -> None:
+    folder = tmp_path / "orphans"
+    processes = [await started(SPOOLING, str(folder), name) for name in "ab"]
+    ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
+
+    async def importing() -> None:
+        async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+            while not all(end.done() for end in ends):
+                await import_orphans(ledger, folder)
+            await import_orphans(ledger, folder)
+
+    await asyncio.gather(importing(), importing())
+    assert [process.returncode for process in processes] == [0, 0]
+    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+        bodies = {entry.key: entry.body async for entry in ledger.scan(State.APPROVED)}
+    assert bodies == {key: key.encode() for key in (f"{name}-{n}" for name in "ab" for n in range(50))}
+    assert list(folder.iterdir()) == []
