@@ -1,14 +1,14 @@
 """Closing: the base class of objects with `aclose()`, waits, locks after a fork, and unclosed clients."""
 
 import asyncio
+import inspect
 import os
-import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
-from weakref import WeakValueDictionary
+from typing import Self
+from weakref import WeakMethod
 
 
 class Waits:
@@ -70,7 +70,8 @@ def line_outside() -> tuple[str, int]:
 
     These are kept, and no frame, which would keep all of its variables.
     """
-    frame = sys._getframe(1)  # noqa: SLF001  (as warnings and logging do; a traceback costs a hundred times more)
+    frame = inspect.currentframe()
+    assert frame is not None  # noqa: S101  (CPython has frames)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("loanasync."):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
@@ -93,29 +94,22 @@ def made_here() -> Callable[[], None]:
     return warn
 
 
-class _Owner(Protocol):
-    """An object with a lock."""
-
-    def _renew_lock(self) -> None:
-        """Replace the lock by a free one."""
+_renewals: set["WeakMethod[Callable[[], None]]"] = set()
 
 
-_owners: WeakValueDictionary[int, _Owner] = WeakValueDictionary()
-
-
-def free_after_fork(owner: _Owner) -> None:
-    """Have an object replace its lock in each forked child.
+def free_after_fork(renew_lock: Callable[[], None]) -> None:
+    """Call a method in each forked child, as long as its object exists; it replaces a lock by a free one.
 
     A thread that holds the lock does not exist in the child, so it would never be released there. The data
     that the lock guards must be consistent after each step of the thread that holds it.
     """
-    _owners[id(owner)] = owner
+    _renewals.add(WeakMethod(renew_lock, _renewals.discard))
 
 
 def _renew() -> None:
-    for reference in _owners.valuerefs():
-        if (owner := reference()) is not None:
-            owner._renew_lock()  # noqa: SLF001  (not for users of the object)
+    for reference in tuple(_renewals):
+        if (renew_lock := reference()) is not None:
+            renew_lock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork
