@@ -1,8 +1,5 @@
 """A service in memory, and clients that ask it, where nothing but the client is measured."""
 
-import asyncio
-import time
-
 from loanasync import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 
@@ -28,8 +25,10 @@ class Memory:
 
 def client_over(sender: Memory, *, remember: bool = True) -> LoanClient:
     """A client whose pipeline asks the sender."""
-    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret", remember=remember)  # noqa: S106  (made up)
-    client._pipeline = client._pipeline.over(lambda: sender, now=time.monotonic, sleep=asyncio.sleep)  # noqa: SLF001  (the seam)
-    if client._memory is not None:  # noqa: SLF001  (as above)
-        client._memory._pipeline = client._pipeline  # noqa: SLF001  (as above)
-    return client
+    return LoanClient(
+        "https://loans.example.com",
+        shop_id="shop",
+        auth_token="secret",  # noqa: S106  (made up)
+        remember=remember,
+        transport=lambda: sender,
+    )

@@ -8,8 +8,10 @@ from loanasync._enums import Citizenship, DocumentType, EducationalQualification
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._public import name_by_package
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._settings import Limits, RetryPolicy, Timeout
+from loanasync._transport.base import Transport
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -70,6 +72,7 @@ __all__ = [
     "LoanClient",
     "LoanError",
     "Meta",
+    "NoResponse",
     "OutcomeUnknownError",
     "PayloadMismatchError",
     "PoolTimeoutError",
@@ -78,13 +81,16 @@ __all__ = [
     "ReadTimeoutError",
     "Refused",
     "RejectedError",
+    "Request",
     "Residence",
+    "Response",
     "RetryPolicy",
     "SalaryType",
     "ServiceError",
     "ShopNotAllowedError",
     "SystemFaultError",
     "Timeout",
+    "Transport",
     "TransportError",
     "UnexpectedReplyError",
     "UnexpectedStatusError",

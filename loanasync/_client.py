@@ -1,7 +1,9 @@
 """The client: the four calls of the service, checked before they are sent and read exactly."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Self, cast
@@ -29,14 +31,17 @@ from loanasync._runtime.retry import Quota
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
+from loanasync._transport.base import opener_of
 from loanasync._transport.sessions import opener
-from loanasync.errors import InvalidRequestError
+from loanasync._validation import rules
+from loanasync.errors import ConfigurationError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
 
     import aiohttp
 
+    from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
     from loanasync.ledger import DecisionLedger, LedgerPolicy
@@ -59,6 +64,8 @@ class LoanClient(Closing):
         timeout: How long a call may take, seconds.
         session: Your aiohttp session, such as one with a proxy: used in its event loop, never
             closed or changed, without its middlewares. Its connector must check certificates.
+        transport: Called in each event loop for the `Transport` that sends the requests there, in place of
+            aiohttp. Not with `session` or `ssl`.
         direct_connections: With False, each request goes through aiohttp's ``ClientSession.request``.
         max_concurrency: Calls at once per event loop. None: 100, or the limit of your session's connector.
         remember: Share one request between overlapping approvals, return a known decision again, and send
@@ -71,6 +78,7 @@ class LoanClient(Closing):
         propagate: What is sent of the trace: ``traceparent``, the ``global`` propagators', or ``off``.
         ssl: Path of a CA file (PEM) to trust in place of this machine's, or an ``ssl.SSLContext`` that checks
             certificates and host names. Not with `session`.
+        clock: Time of deadlines, and of waits between attempts; for tests, as `loanasync.testing.Clock`.
 
     Raises:
         ConfigurationError: A setting cannot work; it is named.
@@ -91,6 +99,7 @@ class LoanClient(Closing):
         retry: RetryPolicy = RetryPolicy(),
         timeout: Timeout = Timeout(),
         session: "aiohttp.ClientSession | None" = None,
+        transport: "Callable[[], Transport] | None" = None,
         direct_connections: bool = True,
         remember: bool = True,
         max_concurrency: int | None = None,
@@ -101,6 +110,7 @@ class LoanClient(Closing):
         meter_provider: MeterProvider | None = None,
         propagate: Propagate = "traceparent",
         ssl: "Trust | None" = None,
+        clock: "Clock | None" = None,
     ) -> None:
         try:
             shop = configure(base_url, shop_id, auth_token)
@@ -115,11 +125,15 @@ class LoanClient(Closing):
             strict=strict,
         )
         self._pipeline = Pipeline(
-            opener(session, ssl, direct_connections=direct_connections),
+            opener(session, ssl, direct_connections=direct_connections)
+            if transport is None
+            else opener_of(transport, session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             places(session, max_concurrency),
-            forgotten=made_here() if session is None else None,
+            forgotten=made_here() if session is None and transport is None else None,
+            now=time.monotonic if clock is None else clock.now,
+            sleep=asyncio.sleep if clock is None else clock.sleep,
         )
         require(bool, "remember", remember)
         self._recorder = _recorder(ledger, ledger_policy)
@@ -171,12 +185,12 @@ class LoanClient(Closing):
 
         Example:
             >>> patient = client.with_options(timeout=Timeout(total=120, attempt=90))
-            >>> run(patient.approve(fiscal_code, request)).approved
-            True
+            >>> run(patient.approve(fiscal_code, request)).approved, patient.timeout.total
+            (True, 120)
         """
         twin = copy(self)
         try:
-            twin._options = self._options.changed(  # noqa: SLF001  (of this very class)
+            vars(twin)["_options"] = self._options.changed(
                 shop_id=shop_id,
                 auth_token=auth_token,
                 dialect=dialect,
@@ -188,6 +202,62 @@ class LoanClient(Closing):
         finally:
             del auth_token  # secret: must not stand in a traceback
         return twin
+
+    @property
+    def timeout(self) -> Timeout:
+        """Limits of time for each call."""
+        return self._options.timeout
+
+    @property
+    def ledger(self) -> "DecisionLedger | None":
+        """The ledger, or None."""
+        return None if self._recorder is None else self._recorder.ledger
+
+    @property
+    def ledger_policy(self) -> "LedgerPolicy | None":
+        """The policy of the ledger, or None without a ledger.
+
+        Example:
+            >>> from loanasync.ledger import MemoryLedger
+            >>> from loanasync.testing import scripted_client
+            >>> scripted_client(ledger=MemoryLedger()).ledger_policy.unknown
+            'hold'
+        """
+        return None if self._recorder is None else self._recorder.policy
+
+    def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
+        """Return the key of an approval's entry in the client's ledger.
+
+        Entries that were written with one of the policy's `old_keys` have another key.
+
+        Args:
+            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
+            scope: As given to `approve`.
+            order_token: That of the request; needed with ``LedgerPolicy(scope="order_token")``.
+
+        Raises:
+            ConfigurationError: The client has no ledger.
+            InvalidRequestError: The fiscal code breaks a rule, or the order token is missing.
+
+        Example:
+            >>> from loanasync.ledger import MemoryLedger
+            >>> from loanasync.testing import approved, scripted_client
+            >>> async def example() -> str:
+            ...     async with scripted_client(approved(), ledger=MemoryLedger()) as shop:
+            ...         await shop.approve(fiscal_code, request)
+            ...         entry = await shop.ledger.get(shop.entry_key(fiscal_code))
+            ...         return entry.state
+            >>> run(example())
+            <State.APPROVED: 'approved'>
+        """
+        if self._recorder is None:
+            raise ConfigurationError("ledger", "is missing: give LoanClient a ledger")
+        problems = tuple(rules.check_fiscal_code(fiscal_code, strict=self._options.strict))
+        code = "" if problems else rules.normalize_fiscal_code(fiscal_code)
+        del fiscal_code  # personal: must not stand in a traceback
+        if problems:
+            raise InvalidRequestError(problems)
+        return self._recorder.entry_key(self._options.shop, code, scope, order_token)
 
     def check(
         self,
@@ -480,6 +550,29 @@ class LoanClient(Closing):
             yield
 
     cleanup_ctx = lifespan  # aiohttp's name: app.cleanup_ctx.append(client.cleanup_ctx)
+
+    def close(self, within: float | None = None) -> None:
+        """Close the client from outside of any event loop, such as in a fixture of a test suite.
+
+        Connections of event loops that do not run are closed there. `aclose` also releases the claims of a
+        ledger whose request was never sent, and is to be preferred.
+
+        Args:
+            within: Seconds for calls in progress; None: ``timeout.total`` of the client.
+
+        Raises:
+            RuntimeError: An event loop is running: use ``await client.aclose()``.
+
+        Example:
+            >>> from loanasync.testing import scripted_client
+            >>> scripted_client().close()
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._pipeline.close_from_outside(self._options.timeout.total if within is None else within)
+        else:
+            raise RuntimeError("close() cannot wait within an event loop: use `await client.aclose()`")
 
     def __repr__(self) -> str:
         if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same

@@ -70,7 +70,7 @@ def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iter
     client = loan_sandbox.client(**options)
     yield client
     # Not in a loop: those of the test are gone, stand still, or run in other threads.
-    client._pipeline.close_from_outside(_PATIENCE)  # noqa: SLF001  (only who ends a test may need it)
+    client.close(_PATIENCE)
 
 
 def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:

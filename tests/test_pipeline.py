@@ -3,7 +3,7 @@ import contextlib
 import traceback
 
 import pytest
-from builders import FISCAL_CODE
+from builders import FISCAL_CODE, approval_request
 from hypothesis import given
 from hypothesis import strategies as st
 from rawserver import PATIENCE
@@ -335,14 +335,13 @@ async def test_what_is_closed_from_outside_takes_no_more_calls_and_waits_as_long
     assert isinstance(await failure(run), ClientClosedError)
 
 
-async def test_a_pipeline_over_another_way_goes_by_that_ways_clock_alone() -> None:
-    run, other = Run(), ScriptedTransport(system_error(retry_after=2), approved())
-    run.pipeline = run.pipeline.over(lambda: other, now=other.clock.now, sleep=other.clock.sleep)
-    began = other.clock.now()
-    decision = await run.approve()
-    assert isinstance(decision, Approved)
-    assert decision.meta.elapsed == other.clock.now() - began == 2
-    assert len(other.sent) == 2
+async def test_client_with_a_clock_takes_no_other_time() -> None:
+    script = ScriptedTransport(system_error(retry_after=2), approved())
+    began = script.clock.now()
+    async with script.client() as client:
+        decision = await client.approve(FISCAL_CODE, approval_request())
+    assert decision.meta.elapsed == script.clock.now() - began == 2
+    assert len(script.sent) == 2
 
 
 @pytest.mark.parametrize(

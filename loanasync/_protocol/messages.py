@@ -19,12 +19,22 @@ UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not kn
 
 @define(kw_only=True)
 class Request:
-    """One HTTP request for the transport; all of it but the method is personal or secret.
+    """One HTTP request for a `Transport`; all of it but the method is personal or secret.
 
-    A transport that knows when it writes the first byte sets `is_sent` to False before, and to True then.
-    If `outlives_caller` is set and the caller is cancelled after that, the transport goes on reading the
-    response, sets `late` to a future of it, and raises the cancellation. While `is_withdrawn` is set, nothing
-    of the request may be written any more.
+    Args:
+        method: HTTP method.
+        url: Address, percent-encoded; the fiscal code is part of it.
+        headers: Headers; the auth token is one of them.
+        body: JSON object, UTF-8.
+        outlives_caller: Read the response also if the caller is cancelled after the first byte was written.
+        is_sent: Set by the transport: whether the first byte was written. True unless the transport knows.
+        is_withdrawn: Nothing of the request may be written any more.
+        late: Set by the transport: the response that is read for a caller that was cancelled.
+
+    Example:
+        >>> from loanasync import Request
+        >>> Request(method="POST", url="https://loans.example.com/...", headers={}, body=b"{}")
+        Request(method='POST', url=***, headers=***, body=***, ...)
     """
 
     method: str
@@ -39,7 +49,19 @@ class Request:
 
 @define(kw_only=True)
 class Response:
-    """An HTTP response; `fault` says why its body is not whole, if it is not, and `body` has what arrived."""
+    """One HTTP response.
+
+    Args:
+        status: HTTP status.
+        headers: Headers; the client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, in this spelling.
+        body: Body, or the part of it that arrived, without Content-Encoding.
+        fault: Why the body is not whole: ``undecodable``, or one word such as ``truncated``; None if it is.
+
+    Example:
+        >>> from loanasync import Response
+        >>> Response(status=201, headers={}, body=b'{"approved": true}')
+        Response(status=201, body=***, fault=None)
+    """
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -49,7 +71,18 @@ class Response:
 
 @frozen(kw_only=True)
 class NoResponse:
-    """No response arrived: the class of the error, its cause, and whether the request may have been sent."""
+    """The fact that no response arrived.
+
+    Args:
+        error: Class of the error to raise: `ConnectError`, `ConnectionLostError` or `ReadTimeoutError`.
+        cause_type: Name of the class of the error that led to it; nothing personal.
+        is_sent: False only if no byte of the request was written.
+
+    Example:
+        >>> from loanasync import ConnectError, NoResponse
+        >>> NoResponse(error=ConnectError, cause_type="gaierror", is_sent=False).is_sent
+        False
+    """
 
     error: type[TransportError]
     cause_type: str

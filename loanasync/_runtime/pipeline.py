@@ -6,18 +6,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from attrs import evolve
 
 from loanasync._lifecycle import Waits
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CallRecord, Telemetry
+from loanasync._transport.base import Transport
 from loanasync.errors import (
     ClientClosedError,
     ConnectError,
@@ -34,23 +35,10 @@ if TYPE_CHECKING:
     from loanasync.errors.transport import Sent
 
 
-class Sender(Protocol):
-    """One event loop's way to the service: over aiohttp (`_transport`), or a script in a shop's tests."""
-
-    def check(self) -> None:
-        """Look whether a call can begin."""
-
-    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
-        """Send once; `connect` and `within` are seconds for the connection and for the whole."""
-
-    async def aclose(self) -> None:
-        """Close what was opened."""
-
-
 class _Lane:
     """One event loop's transport, the slots for its calls, and the number of calls in progress."""
 
-    def __init__(self, transport: Sender, slots: int | None) -> None:
+    def __init__(self, transport: Transport, slots: int | None) -> None:
         self.transport = transport
         self.waits = Waits()
         self.slots = None if slots is None else asyncio.Semaphore(slots)
@@ -120,7 +108,7 @@ class Pipeline:
 
     def __init__(
         self,
-        open_transport: Callable[[], Sender],
+        open_transport: Callable[[], Transport],
         telemetry: Telemetry,
         quota: Quota,
         places: int | None,
@@ -135,19 +123,12 @@ class Pipeline:
         self.quota = quota
         self.now = now
         self.sleep = sleep
-        self._places = places
         self._closed = False
 
     def left(self, call: Call, timeout: Timeout) -> Timeout:
         """Return the time limits for the rest of a call that has begun."""
         spent = self.now() - call.started
         return evolve(timeout, total=max(timeout.total - spent, _LEAST))
-
-    def over(
-        self, open_transport: Callable[[], Sender], *, now: Callable[[], float], sleep: Sleep
-    ) -> "Pipeline":
-        """The same instruments, quota and places over another way to the service and another clock."""
-        return Pipeline(open_transport, self._telemetry, self.quota, self._places, now=now, sleep=sleep)
 
     def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
         """Start a call: use it in a ``with`` block, and end the block with `Run.end`.
@@ -211,7 +192,7 @@ class Pipeline:
         await self._lanes.aclose(drain)
 
     def close_from_outside(self, drain: float) -> None:
-        """`aclose` for who stands in no event loop, such as a fixture between two tests."""
+        """Close from outside of any event loop, such as in a fixture between two tests."""
         self._closed = True
         self._lanes.close_from_outside(drain)
 

@@ -8,6 +8,7 @@ from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
+from loanasync._config import Shop
 from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
@@ -25,7 +26,7 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.keys import Digests, digests_of, old_digests_of
+from loanasync.ledger.keys import Digests, digests_of, key_of, old_digests_of
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_more, spool
@@ -72,10 +73,22 @@ class Recorder:
         Raises:
             InvalidRequestError: It has no order token, and the policy's scope is the order token.
         """
-        if self.policy.scope == "order_token" and call.order_token is None:
+        self._require_order_token(call.order_token)
+        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
+
+    def entry_key(self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None) -> str:
+        """Return the key of an approval's entry.
+
+        Raises:
+            InvalidRequestError: As `approval`.
+        """
+        self._require_order_token(order_token)
+        return key_of(shop, fiscal_code, self.policy, scope, order_token)
+
+    def _require_order_token(self, order_token: str | None) -> None:
+        if self.policy.scope == "order_token" and order_token is None:
             message = "is required: LedgerPolicy(scope='order_token') distinguishes applications by it"
             raise InvalidRequestError((Problem("order_token", "orderToken", message),))
-        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
 
     async def aclose(self) -> None:
         """Release the claims whose request was never sent; the ledger stays open."""

@@ -7,7 +7,6 @@ from typing import Any
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.retry import is_system_fault
-from loanasync.errors import ConfigurationError
 from loanasync.testing.sent import Sent, record
 from loanasync.testing.steps import Step, play, require_step
 
@@ -107,22 +106,15 @@ class ScriptedTransport:
             >>> ScriptedTransport().client(shop_id="my-shop")
             LoanClient('https://loans.example.com', shop_id='my-shop', auth_token=***)
         """
-        if options.get("session") is not None:
-            raise ConfigurationError("session", "has no place here: the script answers instead of it")
         settings: dict[str, Any] = {
             "base_url": "https://loans.example.com",
             "shop_id": "test-shop",
             "auth_token": "test-token",
+            "transport": lambda: self,
+            "clock": self.clock,
             **options,
         }
-        client = LoanClient(**settings)
-        pipeline = client._pipeline  # noqa: SLF001  (the one seam, below everything that is worth a test)
-        client._pipeline = pipeline.over(  # noqa: SLF001  (as above)
-            lambda: self, now=self.clock.now, sleep=self.clock.sleep
-        )
-        if client._memory is not None:  # noqa: SLF001  (as above)
-            client._memory._pipeline = client._pipeline  # noqa: SLF001  (as above)
-        return client
+        return LoanClient(**settings)
 
     def check(self) -> None:
         """Let any call begin; the client asks this first."""

@@ -60,6 +60,7 @@ def register(
     Example:
         >>> from taskiq import InMemoryBroker
         >>> from loanasync.ledger import MemoryLedger
+        >>> from loanasync.testing import approved, scripted_client
         >>> from loanasync.worker import message, register
         >>> async def example(client):
         ...     broker = InMemoryBroker()
@@ -69,11 +70,7 @@ def register(
         ...     result = await sent.wait_result()
         ...     await broker.shutdown()
         ...     return result.return_value["status"]
-        >>> shop = client._options.shop
-        >>> run(example(LoanClient(
-        ...     shop.base_url, shop_id=shop.shop_id, auth_token=shop.headers["X-Auth-Token"],
-        ...     ledger=MemoryLedger(),
-        ... )))
+        >>> run(example(scripted_client(approved(), ledger=MemoryLedger())))
         'approved'
     """
     from loanasync.worker.delivery import Tries  # noqa: PLC0415  (for brokers alone)

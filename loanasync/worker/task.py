@@ -126,7 +126,8 @@ def registered(
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """`loanasync.worker.register`."""
     ledger, patience = _ledger_of(broker, client)
-    _require(broker, client, redelivery, tries)
+    # As long again if it waits for another call's first; and five calls of the ledger.
+    _require(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
     pause = pause_of(broker, name)
     task = _Task(broker, client, pause, tries)
     if isinstance(broker, PuttingBack):
@@ -255,21 +256,20 @@ async def _put_again(context: Context, tried: int) -> None:
 
 
 def _ledger_of(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger, float]:
-    recorder = client._recorder  # noqa: SLF001  (of this package)
-    if recorder is None:
+    ledger, policy = client.ledger, client.ledger_policy
+    if ledger is None or policy is None:
         raise ConfigurationError("client", "must have a ledger: a queue delivers more than once")
-    if isinstance(recorder.ledger, MemoryLedger) and not isinstance(broker, InMemoryBroker):
+    if isinstance(ledger, MemoryLedger) and not isinstance(broker, InMemoryBroker):
         raise ConfigurationError("client", "must have a ledger that outlives the worker, not a MemoryLedger")
-    return recorder.ledger, recorder.policy.patience
+    return ledger, policy.patience
 
 
-def _require(broker: AsyncBroker, client: LoanClient, redelivery: float | None, tries: Tries) -> None:
+def _require(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:
     within = redelivery if redelivery is not None else _redelivery_of(broker)
     if within is None:
         raise ConfigurationError(
             "redelivery", "say after how many seconds this broker delivers again what was not acknowledged"
         )
-    longest = _longest(client) + tries.cap
     if within < longest:
         setting = "redelivery" if redelivery is not None else _SETTINGS[_kind(broker)]
         raise ConfigurationError(
@@ -277,13 +277,6 @@ def _require(broker: AsyncBroker, client: LoanClient, redelivery: float | None, 
             f"must be at least {longest:g} seconds, not {within:g}: so long a delivery may take "
             "(timeout.total, ledger_policy.patience, cap), and only then may another worker have it",
         )
-
-
-def _longest(client: LoanClient) -> float:
-    """Seconds that a call may take: as long again if it waits for another's first; and the ledger's moves."""
-    options, recorder = client._options, client._recorder  # noqa: SLF001  (of this package)
-    assert recorder is not None  # noqa: S101  (for the type checkers)
-    return 2 * options.timeout.total + 5 * recorder.policy.patience
 
 
 _SETTINGS = {"redis": "idle_timeout", "nats": "consumer_config.ack_wait"}

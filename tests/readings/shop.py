@@ -1,7 +1,6 @@
 """A shop of one flow: its calls, their ends, and the ledger, if it has one."""
 
 import asyncio
-from copy import copy
 from functools import cache
 from typing import Any
 
@@ -10,10 +9,8 @@ from shop import BODY, CODE
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
 from loanasync._runtime.flights import Flight
-from loanasync._runtime.memory import Memory
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.ledger.keys import key_of
-from loanasync.ledger.recorder import Recorder
 from loanasync.sandbox import Readings
 from readings.service import CURRENT, Clock, Gate, Log, Service
 
@@ -68,11 +65,6 @@ def _policy(evaluates: str) -> LedgerPolicy:
 
 
 @cache
-def _template() -> LoanClient:
-    return LoanClient(_BASE_URL, shop_id=_SHOP, auth_token=_TOKEN, retry=_RETRY)
-
-
-@cache
 def approval(tag: str, order: str, amount: int) -> ApprovalRequest:
     email = f"anna+{tag}@example.com" if tag else "anna@example.com"
     return testing.approval_request(email=email, order_token=order, amount=amount)
@@ -102,13 +94,16 @@ class Shop:
     def start_process(self) -> None:
         """Start another process of the shop, whose memory is empty; it shares the ledger."""
         self._process += 1
-        client = copy(_template())  # a new client would take longer than its calls
-        if self.ledger is not None:
-            client._recorder = Recorder(self.ledger, self.policy)
-        client._pipeline = client._pipeline.over(
-            lambda: self.service, now=self.clock.now, sleep=self.clock.sleep
+        client = LoanClient(
+            _BASE_URL,
+            shop_id=_SHOP,
+            auth_token=_TOKEN,
+            retry=_RETRY,
+            ledger=self.ledger,
+            ledger_policy=None if self.ledger is None else self.policy,
+            transport=lambda: self.service,
+            clock=self.clock,
         )
-        client._memory = Memory(client._pipeline, has_ledger=self.ledger is not None)
         self._clients.append(client)
 
     @property

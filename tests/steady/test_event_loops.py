@@ -154,7 +154,7 @@ def test_who_stands_in_no_loop_closes_what_belongs_to_one_that_stands_still(serv
     client = served.client()
     with asyncio.Runner() as runner:
         transport = runner.run(opened_by(client))
-        client._pipeline.close_from_outside(1.0)
+        client.close(1.0)
         assert transport._session.closed
         with pytest.raises(ClientClosedError):
             runner.run(approval(client))
@@ -166,7 +166,7 @@ def test_and_what_belongs_to_one_that_runs_in_another_thread(served: Sandbox) ->
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     transport = asyncio.run_coroutine_threadsafe(opened_by(client), loop).result()
-    client._pipeline.close_from_outside(1.0)
+    client.close(1.0)
     assert transport._session.closed
     asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
     loop.call_soon_threadsafe(loop.stop)

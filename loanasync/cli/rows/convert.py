@@ -81,7 +81,6 @@ def euro(value: object) -> object:
     raise BadCell("must be an amount in euro, with two decimals at most, such as 450,50")
 
 
-
 _BY_TYPE: Mapping[object, Reader] = {int: whole, int | None: whole, bool | None: boolean, date | None: day}
 # A text stays as it is.
 READERS: Mapping[str, Reader] = {
