@@ -7,8 +7,8 @@ from loanasync._display.masking import JSON
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
-from loanasync._public import name_by_package
 from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._transport.base import Transport
