@@ -19,13 +19,14 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
-# Beside a Python audit hook, as tests/offline.py has one, 3.11 cannot always begin to trace a thread.
+# Beside an audit hook (tests/support/network_guard.py), Python 3.11 cannot always begin to trace a thread.
 MEASURED = "3.13"
 ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
 
 EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the package with all of its extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # of Python files
+SUPPORT = {"PYTHONPATH": "tests", "PYTHONSAFEPATH": "1"}  # for scripts that import tests/support
 LONGEST_FILE = 600  # lines without blanks and comments
 # Tests wait half of their time, for a socket, a process or a clock: two of them share a processor.
 # Who is through takes over what others have left; more than 16 would only wait for the longest test.
@@ -98,8 +99,8 @@ def instructions(session: nox.Session) -> None:
 def pages(session: nox.Session) -> None:
     """Write those tables of the documentation that are made from the tests' own rows."""
     install(session, "tests", ".")
-    for page in ("clipage", "errorspage", "faultpage", "privacypage", "tagpage"):
-        session.run("python", f"tests/{page}.py", "--write")
+    for page in ("cli_page", "errors_page", "faults_page", "privacy_page", "tags_page"):
+        session.run("python", f"docs/_generate/{page}.py", "--write", env=SUPPORT)
 
 
 @nox.session(python=PYTHONS)
@@ -179,14 +180,14 @@ def fleet(session: nox.Session) -> None:
     session.run("pytest", "tests/fleet", *AT_ONCE, env=env)
     many = {**env, "LEDGER_KEYS": "100000"}
     session.run("pytest", "tests/ledger", *AT_ONCE, "-k", "holds_many_keys", env=many)
-    session.run("python", "tests/fleetrun.py", *session.posargs)
+    session.run("python", "-m", "support.fleet.run", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)
 def readings(session: nox.Session) -> None:
     """Run the SDK against every reading of the specification, in memory; takes some minutes."""
     install(session, "tests", ".")
-    session.run("python", "tests/readingsrun.py", *session.posargs)
+    session.run("python", "-m", "support.readings", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -200,10 +201,10 @@ def mutants(session: nox.Session) -> None:
     shutil.copy("pyproject.toml", work)
     with session.chdir(work):
         session.run("mutmut", "run", "--max-children", "2", silent=True)
-        session.run("cosmic-ray", "init", "tests/cosmic-ray.toml", "tables.sqlite")
-        session.run("cr-filter-operators", "tables.sqlite", "tests/cosmic-ray.toml")
-        session.run("cosmic-ray", "exec", "tests/cosmic-ray.toml", "tables.sqlite")
-        session.run("python", "tests/mutants.py")
+        session.run("cosmic-ray", "init", "tests/mutation/cosmic-ray.toml", "tables.sqlite")
+        session.run("cr-filter-operators", "tables.sqlite", "tests/mutation/cosmic-ray.toml")
+        session.run("cosmic-ray", "exec", "tests/mutation/cosmic-ray.toml", "tables.sqlite")
+        session.run("python", "tests/mutation/mutants.py")
 
 
 @nox.session(python=ONE_PYTHON)

@@ -31,7 +31,7 @@ from loanasync.ledger import DecisionLedger, MemoryLedger, PostgresLedger, Redis
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from servers import MissingServerError, Postgres, Valkey
+from support.servers import MissingServerError, Postgres, Valkey
 
 WITHOUT = "no ledger"
 

@@ -16,14 +16,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from shop import Raw
 
 import loanasync
 from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
+from support.raw_shop import Raw
 
 # pytester is for runs of pytest within tests, of our own plugin.
-pytest_plugins = ["offline", "pytester", "servers.fixtures"]
+pytest_plugins = ["support.network_guard", "pytester", "support.servers.fixtures"]
 
 # No deadline: on a busy machine a slow example is not a wrong one.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarked import printed, run
+
+from support.benchmarks import printed, run
 
 
 def test_the_sandbox_is_measured_beside_a_bare_handler(tmp_path: Path) -> None:

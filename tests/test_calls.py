@@ -5,10 +5,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 
 from loanasync import (
     AccessDeniedError,
@@ -33,6 +31,8 @@ from loanasync import (
 from loanasync._protocol import endpoints as calls
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
+from support.builders import FISCAL_CODE, approval_request, user_data
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 
 
 @pytest.mark.parametrize(

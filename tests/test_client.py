@@ -5,7 +5,6 @@ import sys
 import threading
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -22,6 +21,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, approval_request, user_data
 
 
 def made(**options: object) -> LoanClient:

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from builders import APPROVAL_REQUESTS, additional_data, approval_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from loanasync import (
 )
 from loanasync._protocol.codec import read_decision, write
 from loanasync._protocol.json import Malformed, decode, decode_any, encode, repeated
+from support.builders import APPROVAL_REQUESTS, additional_data, approval_request
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()

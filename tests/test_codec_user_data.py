@@ -5,15 +5,15 @@ from datetime import date
 from typing import Any
 
 import pytest
-from builders import USER_DATA, user_data
 from hypothesis import given
 from hypothesis import strategies as st
-from test_codec import CIVIC, JSON_VALUES, STREET
 
 from loanasync import DocumentType, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
 from loanasync._protocol.codec import read_user_data, write
 from loanasync._protocol.json import decode
+from support.builders import USER_DATA, user_data
+from test_codec import CIVIC, JSON_VALUES, STREET
 
 
 def test_user_data_is_written_exactly() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
 
 from loanasync import Meta, ServiceError
 from loanasync.testing import reply, scripted_client
+from support.builders import FISCAL_CODE, approval_request
 
 TOKEN = "secret-token"
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"

@@ -3,9 +3,6 @@
 import json
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from linecount import lines_run
-from reading import APPROVE, errors, read
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -18,6 +15,9 @@ from loanasync import (
     UnexpectedStatusError,
 )
 from loanasync.testing import reply, scripted_client
+from support.builders import FISCAL_CODE, approval_request
+from support.line_count import lines_run
+from support.response_reader import APPROVE, errors, read
 
 LARGEST = 1 << 20
 

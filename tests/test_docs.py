@@ -16,13 +16,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from collector import Collector, collecting
-from specification import SPECIFICATION
 
 import loanasync
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, approval_request
+from support.otlp_collector import Collector, collecting
+from support.specification import SPECIFICATION
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

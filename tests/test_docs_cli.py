@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import shellpage
-from asking import PLAIN
-from clipage import PAGE, commands, example_of, section, with_commands
-from ledgerfile import put, using
 from typer.testing import CliRunner
 
+from cli_page import PAGE, commands, example_of, section, with_commands
 from loanasync.cli.app import app
 from loanasync.ledger import State
+from support import page_commands
+from support.cli import PLAIN
+from support.ledger_file import put, using
 
 SETTLING = PAGE.parent.parent / "howto" / "settle.md"
 COMMANDS = dict(commands())
@@ -21,7 +21,7 @@ COMMANDS = dict(commands())
 
 def test_the_page_has_every_command_as_it_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_commands(page) == page, "python tests/clipage.py --write"
+    assert with_commands(page) == page, "python docs/_generate/cli_page.py --write"
     assert len(COMMANDS) >= 13
 
 
@@ -62,7 +62,7 @@ def test_what_the_page_on_settling_types_can_be_typed(
     for name, value in {**shop, "LOANASYNC_AUTH_TOKEN": "token", "LOANASYNC_LEDGER": str(file)}.items():
         monkeypatch.setenv(name, value)
     came = {}
-    lines = "".join(commands for commands, _ in shellpage.steps(SETTLING)).splitlines()
+    lines = "".join(commands for commands, _ in page_commands.steps(SETTLING)).splitlines()
     for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
         given = "TSTXYZ00A00A000A\n" if "--customer" in words else None
         done = CliRunner(env=PLAIN).invoke(app, words, input=given)

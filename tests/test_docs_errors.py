@@ -1,8 +1,8 @@
 """Tests of docs/reference/errors.md: the classes have the values of its table, and it names every class."""
 
 import pytest
-from errorspage import ABSTRACT, GROUPS, PAGE, Row, with_table
 
+from errors_page import ABSTRACT, GROUPS, PAGE, Row, with_table
 from loanasync import Meta, errors
 
 ROWS = [row for rows in GROUPS.values() for row in rows]
@@ -11,7 +11,7 @@ UNREPEATABLE = {"not_evaluated", "unknown", "approved", "refused", "done"}
 
 def test_errors_page_has_the_table_of_the_classes() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page) == page, "python tests/errorspage.py --write"
+    assert with_table(page) == page, "python docs/_generate/errors_page.py --write"
 
 
 def test_errors_page_names_every_error_that_a_call_raises() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from visitor import CHROMIUM, program
+
+from support.browser import CHROMIUM, program
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "look.py"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"

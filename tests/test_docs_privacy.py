@@ -2,12 +2,12 @@
 
 import re
 
-from privacypage import PAGE, TABLES, with_tables
+from privacy_page import PAGE, TABLES, with_tables
 
 
 def test_the_page_has_the_fields_and_places_that_are_searched() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page) == page, "python tests/privacypage.py --write"
+    assert with_tables(page) == page, "python docs/_generate/privacy_page.py --write"
     for name in TABLES:
         assert len(re.findall(f"<!-- {name} (begin|end) -->", page)) == 2
 

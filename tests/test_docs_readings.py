@@ -1,8 +1,8 @@
 """Tests of docs/reference/spec-coverage.md, "Not shown": each open point of the specification has a line."""
 
 import pytest
-from errorspage import PAGE
 
+from errors_page import PAGE
 from loanasync.sandbox import Readings
 
 LINES = [

@@ -2,14 +2,13 @@
 
 import re
 
-from faultpage import PAGE, ROWS, with_tables
-
+from faults_page import PAGE, ROWS, with_tables
 from loanasync import DeadlineExceededError, LoanError, PoolTimeoutError, TransportError, errors
 
 
 def test_the_page_has_the_rows_that_are_played() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page) == page, "python tests/faultpage.py --write"
+    assert with_tables(page) == page, "python docs/_generate/faults_page.py --write"
 
 
 def test_a_row_is_found_by_its_name() -> None:

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tagpage
 from attrs import evolve
 
+import tags_page
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox.linter import RULES
@@ -22,13 +22,15 @@ def written(pattern: str) -> set[str]:
 
 
 def test_the_reference_has_every_tag_and_no_other() -> None:
-    page = tagpage.PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tagpage.example(word) for word in KNOWN]
+    page = tags_page.PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in KNOWN]
 
 
 async def test_the_reference_says_what_each_tag_comes_to() -> None:
-    page = tagpage.PAGE.read_text(encoding="utf-8")
-    assert tagpage.with_tables(page, await tagpage.tables()) == page, "python tests/tagpage.py --write"
+    page = tags_page.PAGE.read_text(encoding="utf-8")
+    assert tags_page.with_tables(page, await tags_page.tables()) == page, (
+        "python docs/_generate/tags_page.py --write"
+    )
 
 
 def test_each_tag_that_the_guide_names_works() -> None:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import shellpage
-from builders import FISCAL_CODE
 
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
+from support import page_commands
+from support.builders import FISCAL_CODE
 
 DOCS = Path(__file__).parent.parent / "docs"
 SHOWN = "http://127.0.0.1:8080"
@@ -46,7 +46,7 @@ async def given(folder: Path, sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("name", ["index.md", "howto/bulk.md"])
 def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path: Path) -> None:
-    assert shellpage.steps(DOCS / name)
+    assert page_commands.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
         asyncio.run(given(tmp_path, sandbox))
         environment = {
@@ -54,14 +54,14 @@ def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path:
             "LOANASYNC_SHOP_ID": sandbox.shop_id,
             "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
         }
-        shellpage.run(DOCS / name, tmp_path, environment, {})
+        page_commands.run(DOCS / name, tmp_path, environment, {})
 
 
 def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> None:
     page = DOCS / "howto" / "curl.md"
-    assert len(shellpage.steps(page)) > 10
+    assert len(page_commands.steps(page)) > 10
     with Sandbox.in_thread() as sandbox:
-        shellpage.run(page, tmp_path, {}, {SHOWN: sandbox.base_url})
+        page_commands.run(page, tmp_path, {}, {SHOWN: sandbox.base_url})
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> No
 def test_a_page_that_says_otherwise_is_noticed(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     with pytest.raises(AssertionError):
-        shellpage.run(tmp_path / "page.md", tmp_path, {}, {})
+        page_commands.run(tmp_path / "page.md", tmp_path, {}, {})

@@ -6,14 +6,14 @@ from time import process_time
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import APPROVE, read
 
 from loanasync import Approved, LoanError, RawResponse, Refused, UnexpectedReplyError
 from loanasync._protocol.echo import is_another_customers
 from loanasync.testing import reply, scripted_client
+from support.builders import FISCAL_CODE, approval_request
+from support.response_reader import APPROVE, read
 
 OTHER = "TSTXYZ00A00A000B"
 CODE_OF_11 = "00000000000"

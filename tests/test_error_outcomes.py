@@ -5,8 +5,6 @@ from typing import Any, get_args
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
-from reading import APPROVE, COMPLETE, read
 
 import loanasync
 from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
@@ -27,6 +25,8 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.response_reader import APPROVE, COMPLETE, read
 
 PROBLEMS = (Problem("email", "email", "is taken"),)
 ENTRY = ("approve", "0123456789abcdef" * 4)

@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import additional_data, approval_request, user_data
 
 from loanasync import (
     AdditionalData,
@@ -23,6 +22,7 @@ from loanasync import (
 )
 from loanasync._display.masking import Body, Items, mask, masked_unless
 from loanasync._models.dialect import wire_names
+from support.builders import additional_data, approval_request, user_data
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
 MODELS = [approval_request(extra={"a": [1]}, additional=additional_data()), additional_data(), user_data()]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from offline import OutsideError, asked
 
 from loanasync import LoanClient
+from support.builders import FISCAL_CODE, approval_request
+from support.network_guard import OutsideError, asked
 
 ELSEWHERE = ("192.0.2.1", 443)  # kept for documentation: nobody has it
 
@@ -20,7 +20,7 @@ ELSEWHERE = ("192.0.2.1", 443)  # kept for documentation: nobody has it
 WHOLE_PACKAGE = """
 import asyncio, pkgutil
 from importlib import import_module
-from offline import asked
+from support.network_guard import asked
 
 import loanasync
 
@@ -76,7 +76,9 @@ def test_importing_every_module_and_making_a_call_asks_nobody() -> None:
     ids=["loudly", "silently"],
 )
 def test_a_module_that_asked_would_be_noticed(asking: str, told: str) -> None:
-    ended = alone(f"import offline, socket\nfrom contextlib import suppress\n{asking}\n{WHOLE_PACKAGE}")
+    ended = alone(
+        f"import socket, support.network_guard\nfrom contextlib import suppress\n{asking}\n{WHOLE_PACKAGE}"
+    )
     assert ended.returncode == 1
     assert told in ended.stderr
 
@@ -139,6 +141,6 @@ def test_a_test_that_asks_fails_although_the_error_was_caught(
         def test_that_comes_after():
             pass
     """)
-    ended = pytester.runpytest_subprocess("-p", "offline", "-p", "no:cacheprovider")
+    ended = pytester.runpytest_subprocess("-p", "support.network_guard", "-p", "no:cacheprovider")
     ended.assert_outcomes(passed=2, errors=1)
     ended.stdout.fnmatch_lines(["*this one does not: socket.getaddrinfo of 'loans.example.com'"])

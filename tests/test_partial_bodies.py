@@ -6,13 +6,13 @@ from unittest import mock
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, approval_request
-from rawserver import Exchange, Play, RawServer, running, until
 
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures as replies
 from loanasync._transport.fast import compatibility
+from support.builders import FISCAL_CODE, approval_request
+from support.raw_server import Exchange, Play, RawServer, running, until
 
 PATHS = ("direct", "own session", "user's session")
 ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}  # a reset may overtake what was sent before it

@@ -3,11 +3,8 @@ import contextlib
 import traceback
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 from hypothesis import given
 from hypothesis import strategies as st
-from rawserver import PATIENCE
-from scripted import Run, Step, approval
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -39,6 +36,9 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.raw_server import PATIENCE
+from support.scripted_pipeline import Run, Step, approval
 
 
 async def failure(run: Run, **policy: object) -> LoanError:

@@ -4,12 +4,12 @@ from typing import Literal
 from unicodedata import normalize
 
 import pytest
-from linecount import lines_run
 
 from loanasync import AlreadyEvaluatedError, Problem, RejectedError
 from loanasync._protocol import echo
 from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection
+from support.line_count import lines_run
 
 SHOWN, NAMED, MANY = 300, 60, 100
 

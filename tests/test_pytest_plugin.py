@@ -4,10 +4,10 @@ import re
 from importlib.metadata import entry_points
 
 import pytest
-from builders import FISCAL_CODE
-from test_docs import ROOT, fences
 
 from loanasync.sandbox.linter import RULES
+from support.builders import FISCAL_CODE
+from test_docs import ROOT, fences
 
 SHOP = """
 import asyncio, gc, json, threading, urllib.error, urllib.request

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from builders import approval_request
-from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 
 from loanasync import (
     AccessDeniedError,
@@ -27,6 +25,8 @@ from loanasync import (
 from loanasync._protocol import endpoints as calls
 from loanasync.ledger import State
 from loanasync.ledger.replay import state_of
+from support.builders import approval_request
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 
 BLANK = "This value should not be blank."
 RELEASED, UNKNOWN, LOST = State.RELEASED, State.UNKNOWN, State.LOST

@@ -6,11 +6,11 @@ from email.utils import format_datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Run
 
 from loanasync import RetryPolicy
 from loanasync._runtime.retry import retry_after
 from loanasync.testing import approved, system_error
+from support.scripted_pipeline import Run
 
 
 @pytest.mark.parametrize(

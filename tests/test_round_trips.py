@@ -9,10 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
-from elsewhere import again, fail
 from hypothesis import given
-from test_errors import EXAMPLES
 
 from loanasync import (
     AdditionalData,
@@ -31,6 +28,9 @@ from loanasync import (
     errors,
 )
 from loanasync.testing import approved, domain_error, refused, reply, scripted_client, system_error
+from support.builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
+from support.process_functions import again, fail
+from test_errors import EXAMPLES
 
 META = Meta(status=201, attempts=2, elapsed=0.25, trace_id="0" * 32, unread=("netAmount",), request_id="r-1")
 VALUES: list[Any] = [

@@ -6,7 +6,14 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import (
+from hypothesis import given
+from hypothesis import strategies as st
+from stdnum.it import codicefiscale
+
+from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
+from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._validation import rules
+from support.builders import (
     APPROVAL_REQUESTS,
     FISCAL_CODE,
     TEXTS,
@@ -15,13 +22,6 @@ from builders import (
     approval_request,
     user_data,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from stdnum.it import codicefiscale
-
-from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
-from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
-from loanasync._validation import rules
 
 STREET, CIVIC = Dialect.street_number(), Dialect.civic_number()
 DEMANDING = Dialect(order_token_required=True, sends_iban=False, sends_payment_day_of_month=False)

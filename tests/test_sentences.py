@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import additional_data, approval_request, user_data
 
 from loanasync import Dialect, Limits, Problem
 from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._validation import rules
+from support.builders import additional_data, approval_request, user_data
 
 NOT_SENDABLE = "must not hold line breaks or other control characters"
 PHONE = "must come without the international prefix: that goes into country_calling_code"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from servers import MissingServerError, Nats, Postgres, Server, Valkey
-from servers.fixtures import missing_is_skipped
-from servers.process import packaged, script
+
+from support.servers import MissingServerError, Nats, Postgres, Server, Valkey
+from support.servers.fixtures import missing_is_skipped
+from support.servers.process import packaged, script
 
 KINDS = pytest.mark.parametrize("kind", [Valkey, Nats, Postgres])
 

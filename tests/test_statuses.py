@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from reading import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
 
 from loanasync import LoanError
 from loanasync._protocol.endpoints import Call
 from loanasync.ledger import State
 from loanasync.ledger.replay import state_of
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
 
 # HTTP says of these that the request was not processed; a 403 is spec §7.
 NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}

@@ -3,11 +3,11 @@
 from datetime import date
 
 import pytest
-from builders import additional_data, approval_request, user_data
-from test_rules import CONTROL, OPTIONAL_TEXTS, only, plainly, problems
 
 from loanasync import Limits, UserData
 from loanasync._validation import rules
+from support.builders import additional_data, approval_request, user_data
+from test_rules import CONTROL, OPTIONAL_TEXTS, only, plainly, problems
 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import AsyncIterator
 
 import pytest
-from bulking import DECISION, Desk, at_once, bulk, rows, settled
-from canned import APPROVAL, serving
 
 from loanasync.bulk import Approvals, Row, RowResult
+from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
+from support.canned_server import APPROVAL, serving
 
 
 async def read_two(approvals: Approvals) -> None:

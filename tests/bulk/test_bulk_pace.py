@@ -4,11 +4,11 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from bulking import DECISION, bulk, rows
 
 from loanasync.bulk import approvals as module
 from loanasync.bulk.rate import Rate
 from loanasync.testing import Clock
+from support.bulk import DECISION, bulk, rows
 
 
 async def begun(rate: float, number: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -8,8 +8,6 @@ from typing import Any, cast
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
-from bulking import bulk, tags
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -45,6 +43,8 @@ from loanasync.testing import (
     reply,
     scripted_client,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.bulk import bulk, tags
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from bulking import DECISION, Desk, at_once, bulk, rows, settled
 
 from loanasync.bulk import Approvals, Row, RowResult
+from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
 
 
 class Failing:

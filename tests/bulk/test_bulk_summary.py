@@ -5,12 +5,12 @@ import sys
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
-from bulking import DECISION, at_once, bulk, rows
 
 from loanasync import ConfigurationError, Meta
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.bulk.summary import Tally
+from support.builders import FISCAL_CODE, approval_request
+from support.bulk import DECISION, at_once, bulk, rows
 
 
 def test_latencies_are_known_to_three_per_cent_whatever_their_size() -> None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
 import pytest
-from bulking import DECISION, Desk, at_once, bulk, rows, settled
 
 from loanasync import ConfigurationError
 from loanasync.bulk import Approvals, Row, RowResult
+from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
 
 
 async def test_every_row_becomes_one_result() -> None:

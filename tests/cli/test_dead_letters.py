@@ -6,13 +6,13 @@ from secrets import token_hex
 
 import nats as nats_py
 import pytest
-from asking import PLAIN
 from redis.asyncio import Redis
-from servers import Nats, Valkey
 from typer.testing import CliRunner, Result
 
 from loanasync.cli.app import app
 from loanasync.worker.nats import JetStream
+from support.cli import PLAIN
+from support.servers import Nats, Valkey
 
 DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": ["TSTXYZ00A00A000A"]})
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from asking import environment, wait_for
-from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
 from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.model import Settlement
 from loanasync.ledger.orphans import Orphan, spool
+from support.cli import environment, wait_for
+from support.ledger_file import ask, entries, key, one_of_each, put, states, using
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
 

@@ -7,15 +7,15 @@ from secrets import token_hex
 
 import asyncpg
 import pytest
-from asking import create, member, run, write
-from ledgerfile import ask, listed, put
 from redis.asyncio import Redis
-from servers import Postgres, Server
 
 from loanasync import ConfigurationError
 from loanasync.cli.ledger.open import ledger_at, name_of
 from loanasync.ledger import PostgresLedger, State
 from loanasync.sandbox import Sandbox
+from support.cli import create, member, run, write
+from support.ledger_file import ask, listed, put
+from support.servers import Postgres, Server
 
 COMMANDS = {
     "ls": (),

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
 from loanasync.ledger import DecisionLedger, Settlement, SqliteLedger, State, Subject
+from support.ledger_file import ask, entries, key, one_of_each, put, states, using
 
 CORRECTED = "corrected; the earlier state is kept in the history"
 

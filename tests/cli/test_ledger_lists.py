@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgerfile import ask, key, put, using
 
 from loanasync.ledger import Entry, SqliteLedger, State
 from loanasync.ledger.sqlite import _entry
+from support.ledger_file import ask, key, put, using
 
 
 def test_commands_read_the_entries_of_a_list_and_no_others(

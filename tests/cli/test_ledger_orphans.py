@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgerfile import ask, entries, key, one_of_each, put, states, using
 
 from loanasync.ledger import DecisionLedger, Settlement, State
 from loanasync.ledger.orphans import Orphan, spool
+from support.ledger_file import ask, entries, key, one_of_each, put, states, using
 
 REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from asking import create, member, read, run, statuses, write
-from ledgerfile import ask, listed, put
-from servers import Postgres, Server, Valkey
 
 from loanasync.cli.ledger.open import ledger_at
 from loanasync.ledger import DecisionLedger, Entry, State
 from loanasync.sandbox import Sandbox
+from support.cli import create, member, read, run, statuses, write
+from support.ledger_file import ask, listed, put
+from support.servers import Postgres, Server, Valkey
 
 
 @pytest.fixture(params=["valkey", "postgres"])

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from asking import PLAIN, begin, create, member, read, run, run_process, statuses, wait_for, write
 from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
+from support.cli import PLAIN, begin, create, member, read, run, run_process, statuses, wait_for, write
 
 
 @pytest.mark.parametrize(

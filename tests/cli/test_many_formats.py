@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import create, member, run, write
 
 from loanasync.cli.approve_many.results import format_of
 from loanasync.cli.rows.append import Appending, cut_half_a_line, lines
 from loanasync.sandbox import Sandbox
+from support.cli import create, member, run, write
 
 NAMES = ["out.jsonl", "out.jsonl.gz", "out.csv", "out.csv.gz"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from asking import create, member, read, run, run_process, statuses, write
 
 from loanasync.sandbox import Sandbox
+from support.cli import create, member, read, run, run_process, statuses, write
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import PLAIN, create, member, read, run, write
 from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
+from support.cli import PLAIN, create, member, read, run, write
 
 HEAD = (
     "fiscal_code,amount,instalments,email,last_name,first_name,mobile_phone,city,address,province,postal_code"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import (
+
+from loanasync.sandbox import Sandbox
+from support.cli import (
     Started,
     begin,
     create,
@@ -21,9 +23,7 @@ from asking import (
     wait_for,
     write,
 )
-from ledgerfile import ask, change, listed
-
-from loanasync.sandbox import Sandbox
+from support.ledger_file import ask, change, listed
 
 
 def asked(sandbox: Sandbox) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from asking import begin, create, environment, member, read, run, service, statuses, wait_for, write
-from ledgerfile import ask, change, listed
 
 from loanasync.sandbox import Sandbox
+from support.cli import begin, create, environment, member, read, run, service, statuses, wait_for, write
+from support.ledger_file import ask, change, listed
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 

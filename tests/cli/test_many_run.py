@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from asking import create, member, read, run, run_process, statuses, write
 
 from loanasync.sandbox import Sandbox
+from support.cli import create, member, read, run, run_process, statuses, write
 
 
 def asked(sandbox: Sandbox) -> int:

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from asking import Started, begin, create, member, read, run, statuses, wait_for, write
 
 from loanasync.sandbox import Sandbox
+from support.cli import Started, begin, create, member, read, run, statuses, wait_for, write
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 

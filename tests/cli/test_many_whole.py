@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from asking import begin, create, member, read, run, statuses, wait_for, write
-from ledgerfile import ask, change, listed
 
 from loanasync.sandbox import Sandbox
+from support.cli import begin, create, member, read, run, statuses, wait_for, write
+from support.ledger_file import ask, change, listed
 
 ROWS = int(os.environ.get("LOANASYNC_TEST_ROWS", "400"))  # `nox -s bulk` takes 10,000
 PLACES = 16

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import PLAIN, Started, begin, create, member, run, wait_for
 from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
+from support.cli import PLAIN, Started, begin, create, member, run, wait_for
 
 DATA: dict[str, Any] = {
     "documentOfType": "identity_card",

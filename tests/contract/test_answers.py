@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 
 from loanasync import (
     AccessDeniedError,
@@ -26,6 +25,7 @@ from loanasync import (
 )
 from loanasync._validation import rules
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, approval_request, user_data
 
 BLANK = "This value should not be blank."
 

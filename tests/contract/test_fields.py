@@ -5,11 +5,11 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, additional_data, approval_request, user_data
-from specification import SPECIFICATION
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
 from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
+from support.specification import SPECIFICATION
 
 # A value for each field that is sent: of the usual request, or by the type of the field.
 BY_TYPE: dict[Any, Any] = {str | None: "made-up", bool | None: True, int | None: 5}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -18,6 +17,7 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 BOTH = pytest.mark.parametrize(
     "dialect", [Dialect.street_number(), Dialect.civic_number()], ids=["street_number", "civic_number"]

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -22,6 +21,7 @@ from loanasync import (
 from loanasync._validation import rules
 from loanasync.ledger import MemoryLedger, State
 from loanasync.sandbox import Readings, Sandbox
+from support.builders import FISCAL_CODE, approval_request, user_data
 
 
 @asynccontextmanager

@@ -12,8 +12,6 @@ import pytest
 from aiohttp import http
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
-from canned import APPROVAL, REFUSAL, answer, approve, serving
-from rawserver import PATIENCE
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
 from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, Splitter, is_tested
@@ -21,6 +19,8 @@ from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast import connection as wire
 from loanasync._transport.fast.pool import DirectTransport
+from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
+from support.raw_server import PATIENCE
 
 
 def transport_of(client: LoanClient) -> object:

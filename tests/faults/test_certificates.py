@@ -6,12 +6,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, approval_request
-from faultrow import http
-from rawserver import Certificate, Play, RawServer, authority, certificate, running
 
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
 from loanasync._transport.tls import flaw
+from support.builders import FISCAL_CODE, approval_request
+from support.faults.row import http
+from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
 ADDRESS = "https://loans.example.com"
 ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))

@@ -9,10 +9,6 @@ from unittest import mock
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE
-from canned import approve
-from faultrow import SESSIONS, http
-from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 from loanasync import (
     ConnectError,
@@ -24,6 +20,10 @@ from loanasync import (
 )
 from loanasync._transport.fast import compatibility
 from loanasync.ledger import MemoryLedger
+from support.builders import FISCAL_CODE
+from support.canned_server import approve
+from support.faults.row import SESSIONS, http
+from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 DRAIN = Timeout(total=0.2, attempt=0.2, connect=0.1)
 PATIENT = Timeout(total=600, attempt=500, connect=400)  # seconds: only aclose() can end such a call in time

@@ -6,8 +6,6 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from canned import APPROVAL, REFUSAL, answer, approve, serving
-from rawserver import PATIENCE, until
 
 from loanasync import (
     LoanClient,
@@ -19,6 +17,8 @@ from loanasync import (
 )
 from loanasync._transport.failures import LARGEST_BODY
 from loanasync._transport.fast import connection as wire
+from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
+from support.raw_server import PATIENCE, until
 
 
 def scheduler_of(client: LoanClient) -> Any:

@@ -8,10 +8,6 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, approval_request
-from canned import approve
-from faultrow import SESSIONS, http
-from rawserver import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 from loanasync import (
     ConnectError,
@@ -26,6 +22,10 @@ from loanasync import (
 )
 from loanasync._transport.aiohttp_internals import Body
 from loanasync.ledger import MemoryLedger
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import approve
+from support.faults.row import SESSIONS, http
+from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
 PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once
 REFUSAL = http("422 Unprocessable", b'{"approved": false}')

@@ -14,9 +14,6 @@ from aiohttp import http
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aioresponses import aioresponses
-from builders import FISCAL_CODE, approval_request
-from canned import APPROVAL, answer, approve, serving
-from rawserver import Play, RawServer, running
 
 from loanasync import Approved, ConnectionLostError, LoanClient
 from loanasync import _log as events
@@ -25,6 +22,9 @@ from loanasync._protocol.messages import Request
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import APPROVAL, answer, approve, serving
+from support.raw_server import Play, RawServer, running
 
 
 def transport_of(client: LoanClient) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from canned import APPROVAL, approve
-from faultrow import SESSIONS
-from rawserver import PATIENCE, Certificate, authority, certificate
 
 from loanasync import ConnectError, LoanClient
+from support.canned_server import APPROVAL, approve
+from support.faults.row import SESSIONS
+from support.raw_server import PATIENCE, Certificate, authority, certificate
 
 
 class Hasty:

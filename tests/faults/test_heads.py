@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from canned import APPROVAL, REFUSAL, Canned, answer, approve, serving
-from faultrow import SESSIONS
-from rawserver import PATIENCE
 
 from loanasync import Approved, LoanClient, Refused, UnexpectedReplyError
+from support.canned_server import APPROVAL, REFUSAL, Canned, answer, approve, serving
+from support.faults.row import SESSIONS
+from support.raw_server import PATIENCE
 
 pytestmark = pytest.mark.parametrize("session", SESSIONS)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from builders import FISCAL_CODE
-from faultplay import PATIENT, Customer, cases, ready, went_well
-from faultrow import NOT_SENT, Comes, Row
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from rawserver import Certificate, RawServer, certificate, until
 
 from loanasync import Refused, ServiceError, TransportError, UnexpectedReplyError, UserData
+from support.builders import FISCAL_CODE
+from support.faults.player import PATIENT, Customer, cases, ready, went_well
+from support.faults.row import NOT_SENT, Comes, Row
+from support.raw_server import Certificate, RawServer, certificate, until
 
 
 async def only_servers_are_busy(*servers: RawServer) -> None:

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, approval_request
-from faultrow import http
-from rawserver import Certificate, Play, RawServer, authority, certificate, running
 
 from loanasync import Approved, ConnectError, LoanClient
+from support.builders import FISCAL_CODE, approval_request
+from support.faults.row import http
+from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
 ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))
 TOKEN = "token-of-the-shop"

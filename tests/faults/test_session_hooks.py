@@ -5,9 +5,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from canned import APPROVAL, approve, serving
 
 from loanasync import Approved, Timeout
+from support.canned_server import APPROVAL, approve, serving
 
 
 async def fail(*_: object) -> None:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from canned import REFUSAL, approve
-from rawserver import PATIENCE, Certificate, authority, certificate, until
 
 from loanasync import LoanClient, Refused, Timeout, TransportError
 from loanasync._transport.fast import connection as wire
 from loanasync._transport.liveness import hear_out, listener
+from support.canned_server import REFUSAL, approve
+from support.raw_server import PATIENCE, Certificate, authority, certificate, until
 
 
 def loops() -> Iterator[Any]:

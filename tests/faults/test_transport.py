@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
-from builders import FISCAL_CODE, approval_request
 
 from loanasync import (
     Approved,
@@ -33,6 +32,7 @@ from loanasync import (
     UnexpectedStatusError,
 )
 from loanasync._transport.failures import no_response
+from support.builders import FISCAL_CODE, approval_request
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 

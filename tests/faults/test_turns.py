@@ -9,11 +9,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from canned import APPROVAL, REFUSAL, Canned, approve, serving
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
 from loanasync._transport.fast import connection as wiring
 from loanasync._transport.fast.connection import DirectConnection, Scheduler
+from support.canned_server import APPROVAL, REFUSAL, Canned, approve, serving
 
 Asked = tuple[asyncio.Task[Any], DirectConnection]
 

@@ -4,10 +4,10 @@ from unittest import mock
 
 import aiohttp
 import pytest
-from canned import REFUSAL, approve, serving
 
 from loanasync import Refused
 from loanasync._transport.aiohttp_internals import Splitter
+from support.canned_server import REFUSAL, approve, serving
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
 

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 from cryptography.fernet import Fernet
 from opentelemetry.sdk.trace import TracerProvider
-from remembering import FailingLedger, Shop
 
 from loanasync import (
     ClientClosedError,
@@ -37,6 +35,8 @@ from loanasync.testing import (
     timed_out,
 )
 from loanasync.worker import answer, message
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop
 
 
 def broken() -> None:

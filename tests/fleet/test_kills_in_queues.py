@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from fleetplay import Fleet, evaluated, kill, posts, until
-from fleetworker import SHORT
 
 from loanasync.sandbox import Sandbox
+from support.fleet.worker_process import SHORT
+from support.fleet.workers import Fleet, evaluated, kill, posts, until
 
 CASES = [
     # point, tag, what every later worker tells, how many requests the service got

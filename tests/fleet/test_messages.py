@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request
 from hypothesis import given
 
 from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError
 from loanasync.testing import approved, scripted_client
 from loanasync.worker import answer, message
 from loanasync.worker.handler import arguments_of
+from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request
 
 
 @given(APPROVAL_REQUESTS)

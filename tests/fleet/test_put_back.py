@@ -9,15 +9,10 @@ from typing import Any
 
 import nats as nats_py
 import pytest
-from builders import FISCAL_CODE, approval_request
-from fleetplay import Fleet, posts, until
-from fleetworker import Told, broker_of, results
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import format_trace_id
 from redis.asyncio import Redis
-from remembering import Shop, held
-from servers import Nats, Server, Valkey
 from taskiq import AsyncBroker, BrokerMessage
 from taskiq.kicker import AsyncKicker
 from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
@@ -30,6 +25,11 @@ from loanasync.testing import Step, approved, denied, not_connected, reply
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
+from support.builders import FISCAL_CODE, approval_request
+from support.fleet.worker_process import Told, broker_of, results
+from support.fleet.workers import Fleet, posts, until
+from support.ledger_clients import Shop, held
+from support.servers import Nats, Server, Valkey
 
 
 @pytest.fixture(params=["valkey", "nats"])

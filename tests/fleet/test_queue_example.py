@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ledgerfile import listed
-from servers import Valkey
-
 from loanasync.sandbox import Sandbox
+from support.ledger_file import listed
+from support.servers import Valkey
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "orders_queue.py"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import nats
 import pytest
-from fleetplay import Fleet, evaluated, posts, until
-from fleetworker import broker_of
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NotYetError
 from nats.js.client import JetStreamContext
@@ -21,9 +19,6 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import ServiceUnavailableError
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NotConnectedError
-from servers import Nats, Server, Valkey
-from servers.fixtures import missing_is_skipped
-from servers.process import free_port
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.message import BrokerMessage
 from taskiq_redis import RedisStreamBroker
@@ -31,6 +26,11 @@ from taskiq_redis import RedisStreamBroker
 from loanasync.sandbox import Sandbox
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
+from support.fleet.worker_process import broker_of
+from support.fleet.workers import Fleet, evaluated, posts, until
+from support.servers import Nats, Server, Valkey
+from support.servers.fixtures import missing_is_skipped
+from support.servers.process import free_port
 
 KINDS = {"redis": Valkey, "nats": Nats}
 

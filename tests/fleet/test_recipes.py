@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from asking import environment
-from builders import approval_request
-from fleetplay import posts
-from servers import Valkey
 
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 from loanasync.worker import message
+from support.builders import approval_request
+from support.cli import environment
+from support.fleet.workers import posts
+from support.servers import Valkey
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "workers.md"
 

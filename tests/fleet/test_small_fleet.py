@@ -1,7 +1,7 @@
 """A small fleet of what `nox -s fleet` is at length, and a table that is written from what it did."""
 
-from fleetrun import BEGIN, END, PAGE, Plan, run, told, with_table
-from servers import Valkey
+from support.fleet.run import BEGIN, END, PAGE, Plan, run, told, with_table
+from support.servers import Valkey
 
 TIMES = {"total": 4.0, "patience": 1.0, "cap": 0.2, "redelivery": 14.0}
 

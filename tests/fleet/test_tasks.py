@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from remembering import FailingLedger, Shop
 from taskiq import AckableMessage, AsyncBroker, InMemoryBroker, TaskiqMessage, TaskiqMiddleware
 from taskiq.exceptions import SendTaskError
 from taskiq.labels import LabelType
@@ -30,6 +28,8 @@ from loanasync.worker import message, register
 from loanasync.worker.delivery import Tries
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop
 
 ASKED = message(FISCAL_CODE, approval_request())
 

@@ -4,10 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from builders import approval_request
-from canned import APPROVAL, serving
-from recalling import cancelled, request
-from remembering import FailingLedger, Shop, held
 
 from loanasync import (
     Approved,
@@ -32,6 +28,10 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import approval_request
+from support.canned_server import APPROVAL, serving
+from support.ledger_clients import FailingLedger, Shop, held
+from support.memory_clients import cancelled, request
 
 
 class TestScopeOfOrders:

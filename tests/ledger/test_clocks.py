@@ -5,11 +5,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from remembering import Shop, held
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import SqliteLedger, State, import_orphans, sqlite
 from loanasync.testing import approved
+from support.ledger_clients import Shop, held
 
 HOUR = 3600.0
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from builders import FISCAL_CODE
 from cryptography.fernet import Fernet
-from remembering import FailingLedger, Shop, held
 
 from loanasync import (
     Approved,
@@ -26,6 +24,8 @@ from loanasync import (
 from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
 from loanasync.testing import approved, refused, timed_out
+from support.builders import FISCAL_CODE
+from support.ledger_clients import FailingLedger, Shop, held
 
 
 def broken() -> NoReturn:

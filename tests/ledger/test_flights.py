@@ -5,7 +5,6 @@ import gc
 
 import attrs
 import pytest
-from remembering import FailingLedger, Shop, held
 
 from loanasync import (
     Approved,
@@ -19,6 +18,7 @@ from loanasync import (
 )
 from loanasync.ledger import SqliteLedger, State
 from loanasync.testing import ScriptedTransport, approval_request, approved, refused, system_error, timed_out
+from support.ledger_clients import FailingLedger, Shop, held
 
 
 async def test_all_who_ask_at_once_share_one_call() -> None:

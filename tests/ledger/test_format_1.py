@@ -14,8 +14,6 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from remembering import Shop
-from servers import Postgres, Valkey
 
 from loanasync import Approved, ConfigurationError, OutcomeUnknownError
 from loanasync.ledger import (
@@ -29,6 +27,8 @@ from loanasync.ledger import (
     Subject,
     resolve,
 )
+from support.ledger_clients import Shop
+from support.servers import Postgres, Valkey
 
 Moves: TypeAlias = dict[str, tuple[Any, ...]]
 

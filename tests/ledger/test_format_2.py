@@ -8,9 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from ledgerfile import change
 from redis.asyncio import Redis
-from servers import Postgres, Valkey
 
 from loanasync import ConfigurationError
 from loanasync.ledger import (
@@ -22,6 +20,8 @@ from loanasync.ledger import (
     State,
     redis,
 )
+from support.ledger_file import change
+from support.servers import Postgres, Valkey
 
 WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 REFUSED = Settlement(state=State.REFUSED, status=422)

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE
 from cryptography.fernet import Fernet
-from remembering import FailingLedger, Shop
 
 from loanasync import (
     Approved,
@@ -28,6 +26,8 @@ from loanasync.ledger import (
     resolve,
 )
 from loanasync.testing import Step, approved, refused, reply
+from support.builders import FISCAL_CODE
+from support.ledger_clients import FailingLedger, Shop
 
 ANOTHER = "TSTXYZ00A00A000Z"
 REDIRECT = "https://pay.example.com/#t"

@@ -10,8 +10,6 @@ from typing import Any
 
 import attrs
 import pytest
-import stopping
-from builders import FISCAL_CODE
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -25,6 +23,8 @@ from loanasync import (
 from loanasync.ledger import SqliteLedger, State
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request
+from support import stopping_worker
+from support.builders import FISCAL_CODE
 
 EMAIL = "anna@example.com"
 PATIENT = Timeout(total=30, attempt=20, connect=10)  # for who waits until a killed worker's lease has run out
@@ -36,7 +36,7 @@ async def killed(sandbox: Sandbox, file: Path, point: str, email: str) -> AsyncI
     await sandbox_client_creates(sandbox)
     arguments = [sandbox.base_url, sandbox.shop_id, sandbox.auth_token, FISCAL_CODE, email]
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, stopping.__file__, str(file), point, *arguments, stdout=asyncio.subprocess.PIPE
+        sys.executable, stopping_worker.__file__, str(file), point, *arguments, stdout=asyncio.subprocess.PIPE
     )
     try:
         if point == "after send":
@@ -69,7 +69,7 @@ async def asked_again(
 ) -> tuple[Decision | LoanError, State]:
     """What the next worker comes to, and what the ledger says then."""
     ledger = SqliteLedger(file)
-    policies = attrs.evolve(stopping.POLICY, **policy)
+    policies = attrs.evolve(stopping_worker.POLICY, **policy)
     async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=PATIENT) as client:
         try:
             ended: Decision | LoanError = await client.approve(FISCAL_CODE, approval_request(email=email))

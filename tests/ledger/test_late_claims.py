@@ -8,14 +8,14 @@ from secrets import token_hex
 from typing import Any, NoReturn
 
 import pytest
-from builders import FISCAL_CODE
-from remembering import FailingLedger, Shop, held
-from servers import Server, Valkey
-from sharing import OnPostgres, OnValkey
 
 from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
 from loanasync.ledger import DecisionLedger, Entry, MemoryLedger, Settlement, SqliteLedger, State, withdrawals
 from loanasync.testing import approved, not_connected, timed_out
+from support.builders import FISCAL_CODE
+from support.ledger_clients import FailingLedger, Shop, held
+from support.server_ledgers import OnPostgres, OnValkey
+from support.servers import Server, Valkey
 
 SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
 

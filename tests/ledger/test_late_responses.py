@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from attrs import frozen
-from builders import FISCAL_CODE
-from remembering import Shop, held
 
 from loanasync import Approved, RetryPolicy
 from loanasync.ledger import MemoryLedger, Settlement, State, resolve
 from loanasync.testing import approved, reply
+from support.builders import FISCAL_CODE
+from support.ledger_clients import Shop, held
 
 ANOTHER = b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}'
 

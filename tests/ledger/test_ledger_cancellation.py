@@ -4,13 +4,13 @@ import asyncio
 import itertools
 
 import pytest
-from canned import APPROVAL, FAULT
-from rawserver import until
-from recalling import SESSIONS, cancelled, held_server, request
 
 from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
 from loanasync._runtime.memory import Memory
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
+from support.canned_server import APPROVAL, FAULT
+from support.memory_clients import SESSIONS, cancelled, held_server, request
+from support.raw_server import until
 
 AT_ONCE = RetryPolicy(base=0.001, cap=0.001)
 each_session = pytest.mark.parametrize("session", SESSIONS)

@@ -10,7 +10,6 @@ from typing import Any
 
 import asyncpg
 from redis.asyncio import Redis
-from servers import Postgres, Valkey
 
 from loanasync.ledger import (
     DecisionLedger,
@@ -23,6 +22,7 @@ from loanasync.ledger import (
     Subject,
     sweep,
 )
+from support.servers import Postgres, Valkey
 
 MANY = 3000  # entries; two each are unknown, have an expired lease, and are approved without a redirect
 KEPT = Settlement(state=State.APPROVED, status=201, body=b'{"redirectUrl":"https://loans.example.com/x"}')

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remembering import FailingLedger, Shop
 
 from loanasync import (
     Approved,
@@ -20,6 +19,7 @@ from loanasync import (
 )
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger, State
 from loanasync.testing import approval_request, approved, refused, timed_out
+from support.ledger_clients import FailingLedger, Shop
 
 OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
 TOKEN = "token-of-last-year"

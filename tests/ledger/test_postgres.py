@@ -10,12 +10,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from remembering import Shop
-from servers import Postgres
 
 from loanasync import Approved, ConfigurationError, LedgerUnavailableError
 from loanasync.ledger import PostgresLedger, Settlement, State, resolve
 from loanasync.testing import SharedLedgerConformance, approved
+from support.ledger_clients import Shop
+from support.servers import Postgres
 
 REFUSED = Settlement(state=State.REFUSED, status=422)
 

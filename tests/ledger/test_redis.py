@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from remembering import Shop, held
-from servers import Valkey
-from servers.fixtures import missing_is_skipped
 
 from loanasync import Approved, ConfigurationError, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import RedisLedger, Settlement, State, import_orphans
 from loanasync.testing import SharedLedgerConformance, approved
+from support.ledger_clients import Shop, held
+from support.servers import Valkey
+from support.servers.fixtures import missing_is_skipped
 
 OTHER = "TSTXYZ00A00A000B"
 REFUSED = Settlement(state=State.REFUSED, status=422)

@@ -5,8 +5,6 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
-from remembering import FailingLedger, Shop, held
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -37,6 +35,8 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop, held
 
 EVALUATED = "User already evaluated for approval"
 # HTTP says of these that the request was not processed (readings, R4).

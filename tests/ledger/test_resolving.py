@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from remembering import Shop
 
 from loanasync import OutcomeUnknownError, Refused
 from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
 from loanasync.testing import refused
+from support.ledger_clients import Shop
 
 UNSETTLED = [State.UNKNOWN, State.LOST, State.HELD]
 

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from remembering import Shop, held
-from servers import Valkey
-from sharing import OnPostgres, OnValkey, Place
 
 from loanasync import (
     Approved,
@@ -27,6 +23,10 @@ from loanasync import (
 from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, import_orphans
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, refused, timed_out
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import Shop, held
+from support.server_ledgers import OnPostgres, OnValkey, Place
+from support.servers import Valkey
 
 OTHER = "TSTXYZ00A00A000B"
 # Seconds after which a client gives up a server that hangs; one that stalls for a second is none.

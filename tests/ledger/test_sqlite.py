@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from remembering import Shop
 
 from loanasync import ConfigurationError, LedgerUnavailableError
 from loanasync.ledger import Entry, Settlement, SqliteLedger, State
 from loanasync.testing import SharedLedgerConformance, approved
+from support.ledger_clients import Shop
 
 
 class TestSqliteLedger(SharedLedgerConformance):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Valkey
-from sharing import OnPostgres, OnValkey
 
 from loanasync.ledger import SqliteLedger
+from support.server_ledgers import OnPostgres, OnValkey
+from support.servers import Valkey
 
 Opener = Callable[[], Any]
 

@@ -6,8 +6,6 @@ import traceback
 from pathlib import Path
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from remembering import FailingLedger, Shop, held
 
 import loanasync
 from loanasync import (
@@ -19,6 +17,8 @@ from loanasync import (
 )
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import Recorder, approved, refused, timed_out
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop, held
 
 
 def recorded(*steps: object, **options: object) -> tuple[Shop, Recorder]:

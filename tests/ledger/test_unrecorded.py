@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from rawserver import until
-from remembering import FailingLedger, Shop, held
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import LedgerPolicy, SqliteLedger, import_orphans
 from loanasync.testing import approved, scripted_client
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop, held
+from support.raw_server import until
 
 
 def broken() -> NoReturn:

@@ -4,12 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from canned import APPROVAL, FAULT, REFUSAL, serving
-from rawserver import until
-from recalling import SESSIONS, Shop, cancelled, held_server, request
-from remembering import held
-from stepwise import Moment, Stepwise, cancelled_at
 
 from loanasync import (
     Approved,
@@ -23,6 +17,12 @@ from loanasync import (
 )
 from loanasync._runtime.memory import Memory
 from loanasync.testing import Step, approved, computed, refused, system_error
+from support.builders import FISCAL_CODE, approval_request
+from support.cancellation import Moment, Stepwise, cancelled_at
+from support.canned_server import APPROVAL, FAULT, REFUSAL, serving
+from support.ledger_clients import held
+from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
+from support.raw_server import until
 
 OTHER = "TSTXYZ00A00A000B"
 AT_ONCE = RetryPolicy(base=0.001, cap=0.001)

@@ -8,16 +8,16 @@ import threading
 from typing import Any
 
 import pytest
-from builders import approval_request
-from canned import APPROVAL, REFUSAL
-from rawserver import until
-from recalling import SESSIONS, Shop, cancelled, held_server, request
-from remembering import held
 
 from loanasync import Approved, ClientClosedError, Decision, LoanError, OutcomeUnknownError, Refused
 from loanasync._runtime.flights import Unknown
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
+from support.builders import approval_request
+from support.canned_server import APPROVAL, REFUSAL
+from support.ledger_clients import held
+from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
+from support.raw_server import until
 
 each_session = pytest.mark.parametrize("session", SESSIONS)
 

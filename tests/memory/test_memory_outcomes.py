@@ -5,9 +5,6 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
-from recalling import Shop, request
-from remembering import held
 
 from loanasync import (
     Approved,
@@ -37,6 +34,9 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import held
+from support.memory_clients import Shop, request
 
 EVALUATED = domain_error("User already evaluated for approval")
 OTHER = "TSTXYZ00A00A000B"

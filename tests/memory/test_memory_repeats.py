@@ -1,7 +1,6 @@
 """Requests that are sent again although an earlier one has an unknown outcome, with and without a ledger."""
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 
 from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedReplyError
 from loanasync.ledger import LedgerPolicy, MemoryLedger
@@ -15,6 +14,7 @@ from loanasync.testing import (
     rejected,
     reply,
 )
+from support.builders import FISCAL_CODE, approval_request
 
 ERRORS = {
     "403": denied(),

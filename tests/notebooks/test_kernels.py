@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cells import Kernel, credentials, kernel
 
 from loanasync.sandbox import Sandbox
+from support.kernels import Kernel, credentials, kernel
 
 ASK = """
 import asyncio

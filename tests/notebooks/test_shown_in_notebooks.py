@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-from visitor import CHROMIUM, luminance, program
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -25,6 +24,7 @@ from loanasync import (
 from loanasync._display import notebook
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.testing import approval_request, fiscal_code
+from support.browser import CHROMIUM, luminance, program
 
 META = Meta(status=201, attempts=1, elapsed=0.01234, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202e\x07$e^x$"

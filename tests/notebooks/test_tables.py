@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 from loanasync import ApprovalRequest, LoanClient, Problem, UserData
 from loanasync.bulk import Row
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 NAPOLI = '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
 ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"

@@ -12,8 +12,6 @@ from urllib.parse import quote
 
 import attrs
 import pytest
-from privacyplants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
-from privacyscan import PLACES, Place, Seen, leaks, shown, watching
 
 import loanasync
 from loanasync import (
@@ -31,6 +29,8 @@ from loanasync._protocol.messages import Request, Response
 from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
+from support.privacy.plants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
+from support.privacy.scanner import PLACES, Place, Seen, leaks, shown, watching
 
 META = Meta(status=400, attempts=1, elapsed=0.1)
 FIELDS = [(model, each.name) for model in MODELS for each in attrs.fields(model)]

@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from privacyscan import Seen, leaks
+
+from support.privacy.scanner import Seen, leaks
 
 TESTS = Path(__file__).parent.parent
 
 
 def run(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     # -B: the interpreter itself would write its bytecode.
-    command = [sys.executable, "-B", *python, str(TESTS / "privacyprocess.py"), *arguments]
+    command = [sys.executable, "-B", *python, str(TESTS / "support" / "privacy" / "process.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 

@@ -7,11 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from canned import answer, serving
-from faultpage import ROWS
-from privacyplants import CODE, ECHO, LIMITS, PAYLOAD, TOKEN, planted, values_of
-from privacyscan import Seen, leaks, watching
 
+from faults_page import ROWS
 from loanasync import (
     AccessDeniedError,
     AdditionalData,
@@ -43,6 +40,9 @@ from loanasync import (
     errors,
 )
 from loanasync._protocol.codec import write
+from support.canned_server import answer, serving
+from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, TOKEN, planted, values_of
+from support.privacy.scanner import Seen, leaks, watching
 
 ONCE = RetryPolicy(attempts=2, base=0.001)
 

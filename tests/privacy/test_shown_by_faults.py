@@ -4,14 +4,14 @@ import asyncio
 from contextlib import nullcontext
 
 import pytest
-from faultpage import ROWS
-from faultplay import Customer, cases, ready, went_well
-from faultrow import Row
-from privacyplants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
-from privacyscan import leaks, watching
-from stepwise import Moment, cancelled_at
 
+from faults_page import ROWS
 from loanasync import ApprovalRequest, UserData
+from support.cancellation import Moment, cancelled_at
+from support.faults.player import Customer, cases, ready, went_well
+from support.faults.row import Row
+from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
+from support.privacy.scanner import leaks, watching
 
 PERSON = Customer(
     fiscal_code=CODE, request=planted(ApprovalRequest), data=planted(UserData), echo=ECHO, saved=SAVED

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from privacyplants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
-from privacyscan import PLACES, Seen, leaks, watching
-from remembering import FailingLedger, held
-from servers.process import free_port
 
 from loanasync import (
     ApprovalRequest,
@@ -27,6 +23,10 @@ from loanasync import (
 )
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
 from loanasync.testing import ScriptedTransport, Step, reply, timed_out
+from support.ledger_clients import FailingLedger, held
+from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
+from support.privacy.scanner import PLACES, Seen, leaks, watching
+from support.servers.process import free_port
 
 APPROVED = reply(201, {**ECHO, "approved": True})
 REFUSED = reply(422, {**ECHO, "approved": False})

@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from privacyscan import PLACES, Seen, watching
 
 from loanasync import LoanError, RetryPolicy
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import approval_request, reply, scripted_client, user_data
+from support.privacy.scanner import PLACES, Seen, watching
 
 CODE = "QZXWVK80L43A000K"
 PERSON: dict[str, str] = {

@@ -9,14 +9,14 @@ import aiohttp
 import attrs
 import pytest
 from markupsafe import escape
-from privacyplants import CODE, ECHO, LIMITS, PAYLOAD, REDIRECT, SAVED, TOKEN, planted
-from privacyscan import Seen, leaks, watching
 from rich.console import Console
 
 from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, Refused, UserData
 from loanasync.cli import demo
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedTransport, reply
+from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, REDIRECT, SAVED, TOKEN, planted
+from support.privacy.scanner import Seen, leaks, watching
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,9 +6,9 @@ from itertools import combinations, product
 import pytest
 
 from loanasync.sandbox import Readings
-from readings.planted import PLANTED, Planted
-from readings.running import run
-from readings.services import exhaustive, pairwise
+from support.readings.planted import PLANTED, Planted
+from support.readings.runner import run
+from support.readings.services import exhaustive, pairwise
 
 # readings.md: each row but R8, R9, R10 and R13 has a switch or a state
 ROWS = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R11", "R12", "R14"}

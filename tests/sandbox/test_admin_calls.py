@@ -5,8 +5,9 @@ import json
 from typing import Any
 
 import pytest
-from shop import CODE, TOKEN, Raw
-from web import approved, get, post
+
+from support.raw_shop import CODE, TOKEN, Raw
+from support.sandbox_pages import approved, get, post
 
 UNKNOWN = "no customer has this handle"
 

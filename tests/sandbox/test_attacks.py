@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
-from web import get
 
 from loanasync.sandbox import Sandbox, serve
+from support.raw_shop import BODY, CODE, Raw
+from support.sandbox_pages import get
 
 NAMES = ("Mario", "Bianchi", "mario@bianchi.example", "RSSMRA85T10A562S")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
-from shop import BODY, CODE, TOKEN
-from visitor import CHROMIUM, Visitor, luminance, program
 
 from loanasync.sandbox import Sandbox
+from support.browser import CHROMIUM, Visitor, luminance, program
+from support.raw_shop import BODY, CODE, TOKEN
 
 MINUTE = 60_000  # milliseconds; a slow machine is no reason to fail
 both_ways = pytest.mark.parametrize("scripts", [True, False], ids=["live", "without JavaScript"])

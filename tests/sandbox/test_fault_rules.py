@@ -6,10 +6,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Rule, Sandbox
 from loanasync.sandbox.rules import OPERATIONS, Rules
+from support.raw_shop import BODY, CODE, Raw
 
 
 async def test_a_rule_means_one_call_of_one_customer(raw: Raw) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
-from shop import CODE, Raw
-from web import INSPECTOR, approved, get, post, section
 
 from loanasync.sandbox import Sandbox
+from support.raw_shop import CODE, Raw
+from support.sandbox_pages import INSPECTOR, approved, get, post, section
 
 
 async def findings(raw: Raw) -> Any:

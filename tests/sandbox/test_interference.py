@@ -10,9 +10,9 @@ from urllib.error import HTTPError
 
 import aiohttp
 import pytest
-from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox, SandboxProcess
+from support.raw_shop import CODE, Raw
 
 OTHER = "TSTXYZ00A00A000B"
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Sandbox
+from support.raw_shop import BODY, CODE, Raw
 
 PERSONAL = (CODE, "Prova", "Anna", "anna@example.com", "3330000000", "Via Prova", "00100", "sandbox-token")
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox.linter import RULES
+from support.raw_shop import BODY, CODE, Raw
 
 Misuse = Callable[[Raw], Awaitable[object]]
 

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from shop import BODY, CODE, Raw
-from web import get
 
 from loanasync.sandbox.journal import Entry
+from support.raw_shop import BODY, CODE, Raw
+from support.sandbox_pages import get
 
 
 async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.sqlite import SqliteStore, StateFileError
+from support.raw_shop import CODE, Raw
 
 
 async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:

@@ -8,12 +8,12 @@ import aiohttp
 import jsonschema_rs
 import pytest
 import schemathesis
-from builders import FISCAL_CODE
 from schemathesis.config import SchemathesisConfig
-from specification import SPECIFICATION
 
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.openapi import document
+from support.builders import FISCAL_CODE
+from support.specification import SPECIFICATION
 
 Case = schemathesis.Case[Any]
 

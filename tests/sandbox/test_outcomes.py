@@ -6,7 +6,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import CODE, Raw
 
 from loanasync import (
     AccessDeniedError,
@@ -28,6 +27,7 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync.sandbox.customers import Customer
+from support.raw_shop import CODE, Raw
 
 EVALUATED = {"errors": {"domain": ["User already evaluated for approval"]}}
 

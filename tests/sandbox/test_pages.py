@@ -5,10 +5,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from shop import CODE, TOKEN, Raw
-from web import INSPECTOR, approved, get, post, section
 
 from loanasync.sandbox import Sandbox
+from support.raw_shop import CODE, TOKEN, Raw
+from support.sandbox_pages import INSPECTOR, approved, get, post, section
 
 SCRIPT = "<script>alert(1)</script>"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"

@@ -9,7 +9,8 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import pytest
-from shop import BODY, CODE
+
+from support.raw_shop import BODY, CODE
 
 WITHOUT_JINJA = (
     "import sys; sys.modules['jinja2'] = None; from loanasync.sandbox.__main__ import main; main()"

@@ -8,11 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.answers import DOMAIN
 from loanasync.sandbox.engine import Call, Engine, Treated
+from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = "User already evaluated for approval"
 # A customer as a sandbox without readings wrote it

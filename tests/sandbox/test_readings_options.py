@@ -8,11 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE
 from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Readings, Sandbox
+from support.raw_shop import BODY, CODE
 
 
 def test_readings_must_be_readings() -> None:

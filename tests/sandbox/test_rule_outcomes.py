@@ -4,12 +4,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import CODE, Raw
 
 from loanasync import AlreadyEvaluatedError, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.outcomes import KNOWN, TAGS
 from loanasync.sandbox.rules import OPERATIONS
+from support.raw_shop import CODE, Raw
 
 ERRORS = {
     "already": (400, {"errors": {"domain": ["User already evaluated for approval"]}}),

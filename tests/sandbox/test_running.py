@@ -14,11 +14,11 @@ import urllib.request
 import warnings
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from shop import BODY, CODE, Raw
 
 from loanasync import Refused, UnexpectedStatusError
 from loanasync.sandbox import Sandbox, serve
+from support.builders import FISCAL_CODE, approval_request
+from support.raw_shop import BODY, CODE, Raw
 
 
 def send(base_url: str, method: str, path: str, body: object) -> tuple[int, str]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.outcomes import UnknownTagError, read_email
+from support.raw_shop import BODY, CODE, Raw
 
 
 def dialect(name: str) -> pytest.MarkDecorator:

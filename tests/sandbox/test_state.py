@@ -9,10 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from shop import BODY, CODE, Raw
 
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.sqlite import StateFileError
+from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = {"errors": {"domain": ["User already evaluated for approval"]}}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox
+from support.raw_shop import CODE, Raw
 
 AFTER = ["500after", "resetafter", "hangafter", "html502after", "emptyafter", "truncafter", "garbage"]
 BAKER = {"profession": "baker"}

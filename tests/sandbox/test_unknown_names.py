@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shop import CODE, Raw
 
 from loanasync.sandbox import Sandbox
+from support.raw_shop import CODE, Raw
 
 
 @pytest.mark.parametrize(

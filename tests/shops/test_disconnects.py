@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from shopping import FORM, SHOPS, address_of, listening, serving
 
 from loanasync import Decision, LoanClient
 from loanasync.ledger import SqliteLedger, State
 from loanasync.sandbox import Sandbox
+from support.example_shops import FORM, SHOPS, address_of, listening, serving
 
 ON_DISCONNECT = {  # what each framework does with a handler whose client is gone
     "aiohttp": "goes on",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from shopping import CODE, DATA, FORM, SHOPS, shopper
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
+from support.example_shops import CODE, DATA, FORM, SHOPS, shopper
 
 
 @pytest.fixture

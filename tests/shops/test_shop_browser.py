@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from shopping import DATA, FORM, address_of, listening, serving
-from visitor import CHROMIUM, program
 
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
+from support.browser import CHROMIUM, program
+from support.example_shops import DATA, FORM, address_of, listening, serving
 
 MINUTE = 60_000  # milliseconds; a slow machine is no reason to fail
 CHOSEN = {"citizenship", "instalments", "document_type"}  # from a list

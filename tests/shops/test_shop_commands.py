@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from shopping import FORM, SHOPS
 
 from loanasync.sandbox import Sandbox
+from support.example_shops import FORM, SHOPS
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = EXAMPLES.parent / "howto" / "web.md"

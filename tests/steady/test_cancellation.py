@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from canned import APPROVAL, FAULT, approve, serving
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from scripted import Run
-from stepwise import Moment, Stepwise, cancelled_at
 
 from loanasync import Approved, RetryPolicy, Timeout
 from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approved, system_error
+from support.cancellation import Moment, Stepwise, cancelled_at
+from support.canned_server import APPROVAL, FAULT, approve, serving
+from support.scripted_pipeline import Run
 
 MOMENTS = pytest.mark.parametrize("moment", ["waiting", "waking"])
 AT_ONCE = RetryPolicy(base=0.001, cap=0.001)

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from canned import APPROVAL, REFUSAL, approve, serving
 from opentelemetry.sdk.trace import TracerProvider
-from scripted import Run
 
 from loanasync import (
     Approved,
@@ -22,6 +20,8 @@ from loanasync import (
     Timeout,
 )
 from loanasync.testing import Recorder, ScriptedTransport, Sent, Step, approved, computed, system_error
+from support.canned_server import APPROVAL, REFUSAL, approve, serving
+from support.scripted_pipeline import Run
 
 PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds: ten thousand beginnings take a while
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarked import printed
+
+from support.benchmarks import printed
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service reads its orders from a pipe")
 

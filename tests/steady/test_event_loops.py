@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canned import approve
-from forgotten import approval, warned
 
 from loanasync import (
     Approved,
@@ -27,6 +25,8 @@ from loanasync import (
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
+from support.canned_server import approve
+from support.unclosed_clients import approval, warned
 
 HERE = Path(__file__).name
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
-from canned import answer, approve, serving
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +34,8 @@ from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._runtime.retry import retry_after
+from support.builders import FISCAL_CODE, approval_request, user_data
+from support.canned_server import answer, approve, serving
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from canned import APPROVAL, FAULT, REFUSAL, answer, approve, serving
 
 from loanasync import LoanClient, LoanError, RetryPolicy, Timeout
 from loanasync.testing import (
@@ -30,6 +28,8 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import APPROVAL, FAULT, REFUSAL, answer, approve, serving
 
 TIMES = 100 if os.environ.get("LOANASYNC_SOAK") else 1
 FEWER = min(TIMES, 10)  # over sockets

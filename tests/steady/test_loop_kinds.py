@@ -7,14 +7,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
-from canned import APPROVAL, approve, serving
-from faultrow import SESSIONS
-from forgotten import approval, warned
-from rawserver import Certificate, Play, RawServer, authority, certificate, running
 
 from loanasync import Approved, LoanClient, RetryPolicy, Timeout
 from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, approval_request, user_data
+from support.canned_server import APPROVAL, approve, serving
+from support.faults.row import SESSIONS
+from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
+from support.unclosed_clients import approval, warned
 
 
 def _loops() -> list[Any]:

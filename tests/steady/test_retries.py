@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canned import FAULT, approve, serving
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Run
 from tenacity import AsyncRetrying
 
 from loanasync import (
@@ -35,6 +33,8 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.canned_server import FAULT, approve, serving
+from support.scripted_pipeline import Run
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
 BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from canned import APPROVAL, FAULT, approve, serving
-from recalling import Shop, request
-from remembering import held
 
 from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
 from loanasync.testing import approved, refused, system_error
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import APPROVAL, FAULT, approve, serving
+from support.ledger_clients import held
+from support.memory_clients import Shop, request
 
 OTHER = "TSTXYZ00A00A000B"
 

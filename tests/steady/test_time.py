@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from builders import FISCAL_CODE, approval_request
-from canned import APPROVAL, FAULT, approve, serving
-from scripted import Run
 
 from loanasync import (
     Approved,
@@ -25,6 +22,9 @@ from loanasync import (
 )
 from loanasync.sandbox import Sandbox
 from loanasync.testing import Sent, Step, approved, computed, system_error
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import APPROVAL, FAULT, approve, serving
+from support.scripted_pipeline import Run
 
 SHORT = Timeout(total=0.2, attempt=20, connect=10)
 PATIENT = 15.0  # seconds; what is cut after 0.2 and lasts a minute otherwise was cut, on any machine

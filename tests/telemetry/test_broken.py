@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
-from breaking import BROKEN, PLACE, PROVIDERS, SECRET, FailingSampler, NoIds, calls, fail, quoted
-from builders import FISCAL_CODE, approval_request
 from opentelemetry import trace
 from opentelemetry.metrics import CallbackOptions
 from opentelemetry.sdk.metrics import MeterProvider
@@ -30,6 +28,18 @@ from loanasync.testing import (
     connection_lost,
     fiscal_code,
     scripted_client,
+)
+from support.builders import FISCAL_CODE, approval_request
+from support.failing_telemetry import (
+    BROKEN,
+    PLACE,
+    PROVIDERS,
+    SECRET,
+    FailingSampler,
+    NoIds,
+    calls,
+    fail,
+    quoted,
 )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint, Metric, Sum
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.semconv._incubating.attributes import url_attributes as incubating_url
@@ -42,6 +41,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request, user_data
 
 # Whether an attribute of a CLIENT span is there always, and of what type it is. Names come from the package.
 REQUIRED = {

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from builders import FISCAL_CODE, approval_request, user_data
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -24,6 +23,7 @@ from loanasync.testing import (
     reply,
     system_error,
 )
+from support.builders import FISCAL_CODE, approval_request, user_data
 
 
 async def told(caplog: pytest.LogCaptureFixture, *steps: Step, **options: object) -> list[logging.LogRecord]:

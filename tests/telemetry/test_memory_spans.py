@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 import pytest
-from builders import FISCAL_CODE, approval_request
 from opentelemetry.sdk.trace import ReadableSpan
 
 from loanasync import Approved, LoanClient, OutcomeUnknownError, PayloadMismatchError
@@ -20,6 +19,7 @@ from loanasync.testing import (
     computed,
     connection_lost,
 )
+from support.builders import FISCAL_CODE, approval_request
 
 
 def approve(client: LoanClient) -> Awaitable[object]:

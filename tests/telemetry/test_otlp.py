@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from collector import Collector, collecting, plain
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from rich.console import Console
@@ -19,6 +18,7 @@ import loanasync
 from loanasync.cli import demo as otlp
 from loanasync.cli.app import app
 from loanasync.cli.demo import Recorded
+from support.otlp_collector import Collector, collecting, plain
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
-from breaking import BROKEN, PLACE, calls, fail, quoted
-from builders import FISCAL_CODE, approval_request
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
@@ -17,6 +15,8 @@ from loanasync.testing import (
     ScriptedTransport,
     approved,
 )
+from support.builders import FISCAL_CODE, approval_request
+from support.failing_telemetry import BROKEN, PLACE, calls, fail, quoted
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import opentelemetry
 import pytest
-from builders import FISCAL_CODE, approval_request
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -20,7 +19,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
-from scripted import Run, Step
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, Dialect, LoanError
 from loanasync._config import configure
@@ -29,6 +27,8 @@ from loanasync._telemetry import spans as telemetry
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approved, connection_lost, refused, system_error
+from support.builders import FISCAL_CODE, approval_request
+from support.scripted_pipeline import Run, Step
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 SHOP = configure("https://loans.example.com", "shop", "token")

@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 import pytest
-from languageserver import editing
 
 import loanasync
+from support.language_server import editing
 
 SURFACE = Path(__file__).with_name("surface.py").read_text(encoding="utf-8")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -8,11 +8,11 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 from aioresponses.core import RequestCall
-from builders import FISCAL_CODE, additional_data, approval_request
 from yarl import URL
 
 from loanasync import Approved, Dialect, LoanClient, Refused, UserData
 from loanasync._transport import aiohttp_session as transport
+from support.builders import FISCAL_CODE, additional_data, approval_request
 
 BASE = "https://loans.example.com/v"
 REQUESTS = f"{BASE}/api/shops/shop%3A1/requests"

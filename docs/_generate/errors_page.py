@@ -1,0 +1,167 @@
+"""The table of docs/reference/errors.md, made from instances of the error classes.
+
+`python docs/_generate/errors_page.py --write` puts it into the page.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+from attrs import frozen
+
+from loanasync import Meta, Refused, errors
+from loanasync.errors import LoanError
+from loanasync.errors.service import NOT_PROCESSED
+
+__all__ = ["ABSTRACT", "GROUPS", "PAGE", "Row", "with_table"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+BEGIN, END = "<!-- the table of errors begins -->", "<!-- the table of errors ends -->"
+
+# Base classes that no call raises: their subclasses have the rows.
+ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.LedgerError)
+
+
+@frozen
+class Row:
+    """One line of the table: when an error is raised, and an example of it.
+
+    `after_fault` is the same error of a call whose earlier attempt was answered with 500.
+    """
+
+    when: str
+    error: LoanError
+    after_fault: LoanError | None = None
+
+    @property
+    def examples(self) -> tuple[LoanError, ...]:
+        return (self.error,) if self.after_fault is None else (self.error, self.after_fault)
+
+
+def answered(kind: type[errors.ServiceError], when: str, status: int = 400) -> Row:
+    first, second = (kind("approve", (), Meta(status, attempts, 0.1)) for attempts in (1, 2))
+    return Row(when, first, second)
+
+
+def unsent(kind: type[errors.TransportError], when: str) -> Row:
+    return Row(
+        when,
+        kind("approve", "TimeoutError", "not_sent", 1),
+        kind("approve", "TimeoutError", "unknown", 2),
+    )
+
+
+def sent(kind: type[errors.TransportError], when: str) -> Row:
+    return Row(when, kind("approve", "TimeoutError", "unknown", 1))
+
+
+def blocked(state: Literal["unknown", "lost", "held"]) -> LoanError:
+    return errors.OutcomeUnknownError("approve", "c0ffee", state, "")
+
+
+def mismatch(state: str) -> LoanError:
+    return errors.PayloadMismatchError("approve", "c0ffee", state)
+
+
+def not_recorded(outcome: Literal["approved", "refused"]) -> LoanError:
+    decision = Refused(meta=Meta(422, 1, 0.1))
+    return errors.DecisionNotRecordedError("approve", "c0ffee", outcome, decision, None, "OSError")
+
+
+UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED))
+
+GROUPS: dict[str, list[Row]] = {
+    "before anything is sent": [
+        Row("the request breaks rules of the specification", errors.InvalidRequestError(())),
+        Row("a setting of the client cannot work", errors.ConfigurationError("shop_id", "must be given")),
+        Row("the client was closed before the call", errors.ClientClosedError()),
+    ],
+    "the service answered": [
+        answered(errors.RejectedError, "400 with messages for fields of the request, and no `domain`"),
+        answered(errors.UserNotFoundError, '400 "User not found"'),
+        answered(errors.ShopNotAllowedError, '400 "This sales point cannot apply for a loan"'),
+        answered(errors.InvalidFiscalCodeError, '400 "Invalid fiscalCode."'),
+        answered(
+            errors.AlreadyEvaluatedError,
+            '400 or another status, but not 500, with "User already evaluated for approval", '
+            "or a variant of this text",
+        ),
+        answered(errors.DomainError, "400 with any other message under `domain`"),
+        answered(errors.AccessDeniedError, "403", 403),
+        answered(errors.CannotCompleteError, "409", 409),
+        answered(errors.SystemFaultError, "500 to the last attempt", 500),
+        answered(
+            errors.UnexpectedStatusError,
+            f'a status that means "not processed" in HTTP: {UNPROCESSED}',
+            min(NOT_PROCESSED),
+        ),
+        answered(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
+        Row(
+            "201 or 422 without a readable decision, or about another customer; any other 400",
+            errors.UnexpectedReplyError("approve", (), "unknown", Meta(201, 1, 0.1)),
+        ),
+    ],
+    "no response": [
+        unsent(errors.ConnectError, "no connection"),
+        unsent(errors.PoolTimeoutError, "no free slot or connection in time"),
+        unsent(errors.DeadlineExceededError, "`Timeout.total` ran out before the request was sent"),
+        sent(errors.DeadlineExceededError, "`Timeout.total` ran out later"),
+        unsent(errors.ReadTimeoutError, "`Timeout.attempt` ran out before the request was sent"),
+        sent(errors.ReadTimeoutError, "`Timeout.attempt` ran out later"),
+        sent(errors.ConnectionLostError, "the connection broke after the request was sent"),
+    ],
+    "the ledger or the client's memory": [
+        Row(
+            "the ledger cannot be used",
+            errors.LedgerUnavailableError("approve", "c0ffee", "OSError"),
+        ),
+        Row(
+            "another call or worker is waiting for the response: wait, then call again",
+            errors.InFlightError("approve", "c0ffee"),
+        ),
+        Row("an earlier request has an unknown outcome", blocked("unknown")),
+        Row("requested before with other data, and not decided here", mismatch("inflight")),
+        Row("requested before with other data, and approved", mismatch("approved")),
+        Row("requested before with other data, and refused", mismatch("refused")),
+        Row("approved, and the ledger cannot be written; carries the decision", not_recorded("approved")),
+        Row("refused, and the ledger cannot be written; carries the decision", not_recorded("refused")),
+    ],
+}
+
+
+def cell(values: list[str]) -> str:
+    [value, *others] = values
+    return value if set(others) <= {value} else f"{value}; after a 500 {others[0]}"
+
+
+def line(row: Row) -> str:
+    outcome = cell([f"`{each.outcome}`" for each in row.examples])
+    repeatable = cell(["yes" if each.repeatable else "no" for each in row.examples])
+    return f"| `{type(row.error).__name__}` | {row.when} | {outcome} | {repeatable} |"
+
+
+def table() -> str:
+    lines: list[str] = []
+    for title, rows in GROUPS.items():
+        lines += [f"### {title[0].upper()}{title[1:]}", ""]
+        lines += ["| error | when | outcome | repeatable |", "|---|---|---|---|", *map(line, rows), ""]
+    return "\n".join(lines)
+
+
+def with_table(page: str) -> str:
+    """Return a page with the table that the classes give."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+def main() -> None:
+    """Write the table into the page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.parse_args()
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

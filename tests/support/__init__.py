@@ -1,0 +1,1 @@
+"""Code shared by the tests: builders, servers, clients over scripts, scanners and fixtures."""

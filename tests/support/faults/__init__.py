@@ -1,0 +1,1 @@
+"""The rows of the fault matrix and the code that plays them."""

@@ -1,0 +1,1 @@
+"""Queues with worker processes that tests kill."""

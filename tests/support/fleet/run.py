@@ -1,0 +1,316 @@
+"""A whole fleet at work: workers killed, the queue restarted, answers lost; then every customer looked at.
+
+`python -m support.fleet.run --write` puts its figures into docs/howto/workers.md.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from loanasync._protocol.endpoints import APPROVE, Call
+from loanasync.ledger import LedgerPolicy, State
+from loanasync.ledger.keys import digests_of
+from loanasync.sandbox import Sandbox
+from loanasync.testing import approval_request, fiscal_code
+from loanasync.worker import message
+from support.fleet import worker_process
+from support.fleet.workers import Fleet, kill, posts
+from support.servers import Nats, Postgres, Server, Valkey
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["PAGE", "Plan", "Report", "run", "told", "with_table"]
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "workers.md"
+FAULTS = ("500after", "resetafter", "hangafter")
+AT_ONCE = 50
+
+
+@frozen(kw_only=True)
+class Plan:
+    """What a fleet is to go through."""
+
+    customers: int = 20_000
+    workers: int = 4
+    slots: int = 16
+    faults: float = 0.02
+    kills_every: float = 5.0  # seconds; 0 for none
+    kills: int = 1_000  # at the most
+    restarts: int = 1
+    broker: type[Server] = Nats
+    ledger: type[Server] | None = None  # None: SQLite's
+    times: dict[str, float] = field(
+        factory=lambda: {"total": 10.0, "patience": 5.0, "cap": 1.0, "redelivery": 50.0}
+    )
+
+
+@frozen(kw_only=True)
+class Report:
+    """What became of them."""
+
+    plan: Plan
+    seconds: float
+    states: Counter[str]
+    faulted: int
+    killed: int
+    by_faults: int
+    by_kills: int
+    repeated: int
+    deliveries: int
+    wrong: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        """Customers in a second."""
+        return self.plan.customers / self.seconds
+
+
+def tags(plan: Plan) -> Iterator[str]:
+    """What becomes of each customer: exactly so many faults, and of the rest a third are refused."""
+    choose = random.Random(7)  # noqa: S311  (the same ones each time)
+    faults = round(plan.customers * plan.faults)
+    all_of_them = [FAULTS[number % len(FAULTS)] for number in range(faults)]
+    rest = plan.customers - faults
+    all_of_them += ["refused" if number % 3 == 0 else "approved" for number in range(rest)]
+    choose.shuffle(all_of_them)
+    return iter(all_of_them)
+
+
+class Play:
+    """One run, with all that is started for it."""
+
+    def __init__(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        self.plan = plan
+        size = plan.customers
+        self.sandbox = stack.enter_context(Sandbox.in_thread(customers=size, journal=3 * size))
+        self.broker: Any = stack.enter_context(plan.broker())
+        where = str(folder / "decisions.db")
+        if plan.ledger is not None:
+            where = stack.enter_context(plan.ledger()).url
+        self.fleet = Fleet(self.sandbox, self.broker.url, where, folder, **plan.times)
+        self.hands = folder / "hands.jsonl"
+        self.stack = stack
+        self.tagged = {fiscal_code(): tag for tag in tags(plan)}
+        self.requests = {
+            code: approval_request(email=f"anna+{tag}@example.com") for code, tag in self.tagged.items()
+        }
+        self.workers: list[subprocess.Popen[str]] = []
+        self.killed: list[int] = []
+
+    def begin(self) -> None:
+        settings = {"hands": str(self.hands), "slots": self.plan.slots, "attempts": 3}
+        self.workers.append(self.stack.enter_context(self.fleet.worker(**settings)))
+
+    async def prepare(self) -> list[str]:
+        """Make all customers known, and put them in the queue."""
+        codes = list(self.tagged)
+        async with self.sandbox.client() as client:
+            for some in chunks(codes):
+                await asyncio.gather(*(client.create_request({"fiscalCode": code}) for code in some))
+        return await self.fleet.put(*(message(code, self.requests[code]) for code in codes))
+
+    async def work(self, tasks: Sequence[str]) -> float:
+        """Until each message has a result; seconds that it took."""
+        for _ in range(self.plan.workers):
+            self.begin()
+        told: set[str] = set()
+        begun = next_kill = time.monotonic()
+        next_kill += self.plan.kills_every
+        restarts = 0
+        with self.fleet.results.open("a+", encoding="utf-8") as lines:
+            lines.seek(0)
+            while not told.issuperset(tasks):
+                told.update(json.loads(line)["task"] for line in whole(lines))
+                await asyncio.sleep(0.05)
+                self.check()
+                if not told:  # the clock begins with the first result, when the workers are there
+                    begun, next_kill = time.monotonic(), time.monotonic() + self.plan.kills_every
+                is_busy = len(told) < 0.9 * len(tasks)
+                if self.plan.kills_every and is_busy and time.monotonic() >= next_kill:
+                    if len(self.killed) < self.plan.kills:
+                        await asyncio.to_thread(self.kill_one)
+                    next_kill = time.monotonic() + self.plan.kills_every
+                if restarts < self.plan.restarts and len(told) > 0.5 * len(tasks):
+                    restarts += 1
+                    await asyncio.to_thread(self.restart)
+        return time.monotonic() - begun
+
+    def check(self) -> None:
+        """No worker ends of its own: nobody would be there to do its work."""
+        if any(each.poll() is not None for each in self.workers):
+            raise AssertionError(f"a worker has ended: {self.fleet.log.read_text(encoding='utf-8')[-2000:]}")
+
+    def kill_one(self) -> None:
+        oldest = self.workers.pop(0)
+        self.killed.append(oldest.pid)
+        kill(oldest)
+        self.begin()
+
+    def restart(self) -> None:
+        self.broker.kill()
+        self.broker.start()
+
+    def stop(self) -> None:
+        for each in self.workers:
+            each.terminate()
+        for each in self.workers:
+            each.wait(60)
+
+    async def look(self, seconds: float) -> Report:
+        """Hold the ledger against the service itself."""
+        plan, wrong = self.plan, []
+        keys = self.keys()
+        ledger = worker_process.ledger_of(self.fleet.settings["ledger"])
+        states = {entry.key: entry.state async for entry in ledger.scan()}
+        await ledger.aclose()
+        hands = left_in_hands(self.hands, self.killed)
+        asked = posts(self.sandbox)
+        evaluated = Counter(each.fiscal_code for each in asked if each.evaluated)
+        decided = {each.fiscal_code: each.status for each in asked if each.evaluated}
+        known = {201: State.APPROVED, 422: State.REFUSED}
+        by_faults = by_kills = 0
+        for code, tag in self.tagged.items():
+            state = states.get(keys[code])
+            if state is None or not (state.is_decided or state in (State.UNKNOWN, State.LOST)):
+                wrong.append(f"a customer is {state}")
+            elif state.is_decided:
+                if known.get(decided.get(code) or 0) is not state or tag in FAULTS:
+                    wrong.append(f"{state} in the ledger, {decided.get(code)} at the service, {tag}")
+            elif tag in FAULTS:
+                by_faults += 1
+            else:
+                by_kills += 1
+                if keys[code] not in hands:
+                    wrong.append(f"{state} without a cause")
+        refused = {each.fiscal_code for each in asked if each.status == 422}
+        times = Counter(each.fiscal_code for each in asked)
+        repeated = sum(evaluated[code] > 1 or (code in refused and times[code] > 1) for code in self.tagged)
+        if repeated:
+            wrong.append(f"{repeated} customers were evaluated twice, or asked after a refusal")
+        faulted = sum(tag in FAULTS for tag in self.tagged.values())
+        return Report(
+            plan=plan, seconds=seconds, states=Counter(state.value for state in states.values()),
+            faulted=faulted, killed=len(self.killed), by_faults=by_faults, by_kills=by_kills,
+            repeated=repeated, deliveries=len(worker_process.results(self.fleet.results)), wrong=tuple(wrong),
+        )  # fmt: skip
+
+    def keys(self) -> dict[str, str]:
+        """The entry of each customer."""
+        client = self.sandbox.client()
+        policy = LedgerPolicy(key=worker_process.KEY)
+        found = {}
+        for code, request in self.requests.items():
+            call = APPROVE.prepare(client._options, code, request)
+            assert isinstance(call, Call)
+            found[code] = digests_of(call, policy, "").key
+        return found
+
+
+def chunks(items: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (items[begin : begin + AT_ONCE] for begin in range(0, len(items), AT_ONCE))
+
+
+def whole(lines: Any) -> Iterator[str]:
+    """The lines that came since, as far as they are whole."""
+    while line := lines.readline():
+        if not line.endswith("\n"):
+            lines.seek(lines.tell() - len(line.encode()))
+            return
+        yield line
+
+
+def left_in_hands(file: Path, killed: Sequence[int]) -> set[str]:
+    """What the killed had begun to claim and not finished to settle."""
+    hands: dict[int, set[str]] = {pid: set() for pid in killed}
+    for each in worker_process.results(file):
+        if each["pid"] in hands:
+            hand = hands[each["pid"]]
+            hand.add(each["has"]) if "has" in each else hand.discard(each["had"])
+    return set().union(*hands.values())
+
+
+async def run(plan: Plan) -> Report:
+    """Let a fleet work, and look at what it did."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        play = await asyncio.to_thread(Play, plan, Path(folder), stack)
+        seconds = await play.work(await play.prepare())
+        await asyncio.to_thread(play.stop)
+        return await play.look(seconds)
+
+
+RUNS = (Plan(broker=Nats, ledger=Postgres), Plan(broker=Valkey))
+CALM = {"faults": 0.0, "kills_every": 0.0, "restarts": 0}
+BEGIN, END = "<!-- fleet begin -->", "<!-- fleet end -->"
+
+
+def told(reports: Sequence[Report], calm: Sequence[Report]) -> str:
+    """What came of it, for a reader."""
+    lines = ["| | " + " | ".join(_name(report.plan) for report in reports) + " |"]
+    lines.append("|---" * (len(reports) + 1) + "|")
+    rows: dict[str, Callable[[Report], str]] = {
+        "customers": lambda each: f"{each.plan.customers:,}",
+        "answers lost on purpose, after the service had decided": lambda each: f"{each.faulted:,}",
+        "workers killed (kill -9)": lambda each: f"{each.killed}",
+        "restarts of the queue (kill -9)": lambda each: f"{each.plan.restarts}",
+        "approved, in the ledger and at the service": lambda each: f"{each.states['approved']:,}",
+        "refused, in the ledger and at the service": lambda each: f"{each.states['refused']:,}",
+        "`unknown` or `lost`: for a person": lambda each: f"{each.states['unknown'] + each.states['lost']:,}",
+        "of these, their answers lost on purpose": lambda each: f"{each.by_faults:,}",
+        "of these, in the hands of a worker when it was killed": lambda each: f"{each.by_kills:,}",
+        "evaluated twice, or asked after a refusal": lambda each: f"{each.repeated}",
+        "seconds": lambda each: f"{each.seconds:,.0f}",
+    }
+    for name, value in rows.items():
+        lines.append(f"| {name} | " + " | ".join(value(report) for report in reports) + " |")
+    head = " | ".join(f"{report.plan.workers}" for report in calm)
+    lines += ["", f"| workers, with nothing going wrong | {head} |", "|---" * (len(calm) + 1) + "|"]
+    rates = " | ".join(f"{report.rate:,.0f}" for report in calm)
+    return "\n".join([*lines, f"| customers in a second ({_name(calm[0].plan)}) | {rates} |"])
+
+
+def _name(plan: Plan) -> str:
+    broker = "Redis streams" if plan.broker is Valkey else "NATS JetStream"
+    return f"{broker}, {'SQLite' if plan.ledger is None else plan.ledger.__name__} ledger"
+
+
+def with_table(page: str, table: str) -> str:
+    """A page with what came of it."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Let fleets work, and put what came of it into the page if that is wished."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--customers", type=int, default=20_000)
+    options = parser.parse_args()
+    size = options.customers
+    reports = [asyncio.run(run(evolve(plan, customers=size))) for plan in RUNS]
+    calm = [
+        asyncio.run(run(Plan(broker=Valkey, customers=size // 5, workers=workers, **CALM)))  # type: ignore[arg-type]  # numbers
+        for workers in (1, 2, 3, 4)
+    ]
+    table = told(reports, calm)
+    print(table)  # noqa: T201  (what a script is for)
+    wrong = [each for report in (*reports, *calm) for each in report.wrong]
+    if wrong:
+        raise SystemExit("\n".join(sorted(set(wrong))))
+    if options.write:
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

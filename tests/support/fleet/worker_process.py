@@ -1,0 +1,151 @@
+"""A worker of a fleet in tests: set up by its environment, stopped for ever at a named point to be killed."""
+
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, TaskiqResult
+from taskiq.cli.worker.args import WorkerArgs
+from taskiq.cli.worker.run import start_listen
+
+from loanasync import LoanClient, RetryPolicy, Timeout
+from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
+from loanasync.worker import register
+from loanasync.worker.nats import JetStream
+from loanasync.worker.redis import RedisStreams
+from support import stopping_worker
+
+SETTINGS = "FLEET_SETTINGS"
+KEY = b"0123456789abcdef"
+
+# A message comes again within a test; whoever asks has time, also on a machine that stalls for a second.
+TIMES = {"total": 10.0, "patience": 5.0, "cap": 0.1, "redelivery": 4.0}
+# Of a worker that is killed: so short that its lease runs out within a test.
+SHORT = {"total": 2.0, "patience": 1.5}
+_UNCHECKED = 3600.0  # what comes again to a worker that still asks for it does no harm in a test
+
+
+class Told(AsyncResultBackend[Any]):
+    """Results as lines of a file, for the test to read; each is added at once and as a whole."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
+        error = None if result.error is None else type(result.error).__name__
+        told = {"task": task_id, "pid": os.getpid(), "raised": error, **(result.return_value or {})}
+        add(self.file, told)
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        return any(each["task"] == task_id for each in results(self.file))
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:  # noqa: FBT001, FBT002  (taskiq's)
+        raise NotImplementedError
+
+
+def add(file: Path, told: dict[str, Any]) -> None:
+    """Add a line, at once and as a whole."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(handle, f"{json.dumps(told)}\n".encode())
+    finally:
+        os.close(handle)
+
+
+class TellingMixin:
+    """Before a ledger's class: what this process has in hand is told to a file, before and after."""
+
+    hands: Path
+
+    async def claim(self, key: str, **options: Any) -> Entry:
+        add(self.hands, {"pid": os.getpid(), "has": key})
+        entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
+        return entry
+
+    async def settle(self, key: str, **options: Any) -> Entry:
+        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # as above
+        add(self.hands, {"pid": os.getpid(), "had": key})
+        return entry
+
+
+MIXINS = {"Stopping": stopping_worker.StopsMixin, "Telling": TellingMixin}
+
+
+def results(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> AsyncBroker:
+    if url.startswith("nats"):
+        return JetStream(url, name=queue, redelivery=redelivery)
+    return RedisStreams(url, queue_name=queue, redelivery=redelivery)
+
+
+def ledger_of(where: str, **mixins: dict[str, Any]) -> DecisionLedger:
+    """A ledger at this place; before its class stand the `MIXINS` that are named, with attributes."""
+    kinds: dict[str, type[Any]] = {"redis": RedisLedger, "postgresql": PostgresLedger}
+    kind = kinds.get(where.split(":", maxsplit=1)[0], SqliteLedger)
+    for name, attributes in mixins.items():
+        kind = type(f"{name}{kind.__name__}", (MIXINS[name], kind), attributes)
+    ledger: DecisionLedger = kind(where)
+    return ledger
+
+
+def stop_before_ack(broker: AsyncBroker) -> None:
+    """Never acknowledge."""
+    listen = broker.listen
+
+    async def listening() -> AsyncGenerator[AckableMessage, None]:
+        async for delivery in listen():
+            assert isinstance(delivery, AckableMessage)
+            yield AckableMessage(data=delivery.data, ack=partial(stopping_worker.stop, "before ack"))
+
+    broker.listen = listening  # type: ignore[method-assign]
+
+
+def worker(settings: dict[str, Any]) -> AsyncBroker:
+    """A broker with the task, as a shop's module makes it."""
+    times = {**TIMES, **settings.get("times", {})}
+    broker = broker_of(settings["broker"], settings["queue"], times["redelivery"])
+    broker = broker.with_result_backend(Told(Path(settings["results"])))
+    mixins: dict[str, dict[str, Any]] = {}
+    point = settings.get("point", "")
+    if point == "before ack":
+        stop_before_ack(broker)
+    elif point:
+        mixins["Stopping"] = {"point": point}
+    if "hands" in settings:
+        mixins["Telling"] = {"hands": Path(settings["hands"])}
+    ledger = ledger_of(settings["ledger"], **mixins)
+    total = times["total"]
+    client = LoanClient(
+        settings["base_url"],
+        shop_id=settings["shop_id"],
+        auth_token=settings["auth_token"],
+        retry=RetryPolicy(attempts=settings.get("attempts", 1), base=0.01, cap=0.02),
+        timeout=Timeout(total=total, attempt=0.9 * total, connect=0.5 * total),
+        ledger=ledger,
+        ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"]),
+    )
+    tries = settings.get("tries", 100)
+    register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED, tries=tries)
+    return broker
+
+
+def make() -> AsyncBroker:
+    """What taskiq's command line is given."""
+    return worker(json.loads(os.environ[SETTINGS]))
+
+
+if __name__ == "__main__":
+    # What `taskiq worker` does in each of its processes.
+    logging.basicConfig()
+    slots = json.loads(os.environ[SETTINGS]).get("slots", 100)
+    start_listen(
+        WorkerArgs(broker="fleetworker:make", modules=[], configure_logging=False, max_async_tasks=slots)
+    )

@@ -1,0 +1,97 @@
+"""A ledger's file with an entry in each state, and the command that looks at it."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from typer.testing import CliRunner, Result
+
+from loanasync.cli.app import app
+from loanasync.ledger import DecisionLedger, Entry, Settlement, SqliteLedger, State
+from support.cli import PLAIN
+
+T = TypeVar("T")
+
+# Of a person and of nobody: what must never be shown is in capitals.
+BODY = {
+    "approved": True,
+    "amount": 45_000,
+    "netAmount": 43_650,
+    "redirectUrl": "https://loans.example.com/SECRET",
+    "firstname": "PERSONAL",
+    "newMember": "UNKNOWN-TO-US",
+}
+
+
+def key(state: str) -> str:
+    """An entry's key; so that people can tell them apart, it begins with the state's name in hexadecimal."""
+    return state.encode().hex().ljust(64, "0")
+
+
+async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -> Entry:
+    """An entry in a state, under the key of a name."""
+    lease, under = settled.pop("lease", 3600.0), settled.pop("under", key(name))
+    entry = await ledger.claim(under, token=f"TOKEN of {name}", payload="PAYLOAD", lease=lease)
+    if state is State.INFLIGHT:
+        return entry
+    settlement = Settlement(state=state, **settled)
+    return await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+
+
+def one_of_each(file: Path) -> None:
+    async def fill(ledger: DecisionLedger) -> None:
+        await put(ledger, "approved", State.APPROVED, status=201, body=json.dumps(BODY).encode())
+        await put(ledger, "refused", State.REFUSED, status=422, fault="not whole")
+        await put(ledger, "released", State.RELEASED, note="RejectedError")
+        await put(ledger, "unknown", State.UNKNOWN, note="ReadTimeoutError")
+        await put(ledger, "lost", State.LOST, note="AlreadyEvaluatedError")
+        await put(ledger, "held", State.HELD, note="ticket 5")
+        await put(ledger, "inflight", State.INFLIGHT)
+        await put(ledger, "expired", State.INFLIGHT, lease=0.0)
+
+    using(file, fill)
+
+
+def using(file: Path, work: Callable[[SqliteLedger], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with SqliteLedger(file) as ledger:
+            return await work(ledger)
+
+    return asyncio.run(run())
+
+
+def entries(file: Path) -> dict[str, Entry]:
+    """What is in a file, by the names of keys."""
+
+    async def scanned(ledger: SqliteLedger) -> dict[str, Entry]:
+        every: AsyncIterator[Entry] = ledger.scan()
+        return {bytes.fromhex(entry.key).strip(b"\0").decode(): entry async for entry in every}
+
+    return using(file, scanned)
+
+
+def states(file: Path) -> dict[str, str]:
+    return {name: entry.state.value for name, entry in entries(file).items()}
+
+
+def listed(file: object) -> list[dict[str, Any]]:
+    """What the command says of each entry."""
+    return [json.loads(line) for line in ask("ls", file, "--json").stdout.splitlines()]
+
+
+def change(file: Path, statement: str) -> None:
+    """Something happens to a ledger's file from outside."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def ask(command: str, file: object, *arguments: object, given: str | None = None) -> Result:
+    """``loanasync ledger`` and so on, in this process."""
+    whole = ["ledger", command, *map(str, arguments), "--ledger", str(file)]
+    done = CliRunner(env=PLAIN).invoke(app, whole, input=given)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done

@@ -1,0 +1,67 @@
+"""A client without a ledger over a script, and real servers that hold their responses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from unittest import mock
+
+import aiohttp
+
+from loanasync import Decision, LoanClient, LoanError
+from loanasync._transport.fast import compatibility
+from loanasync.testing import ScriptedTransport, Step
+from support.builders import FISCAL_CODE, approval_request
+from support.canned_server import Canned, serving
+
+__all__ = ["SESSIONS", "Shop", "cancelled", "held_server", "request"]
+
+# Connections of the client's own session, the same through aiohttp, and a user's session.
+SESSIONS = ("own", "own, through aiohttp", "users")
+
+
+async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
+    """Request an approval; return an error instead of raising it."""
+    payload = options.pop("payload", None) or approval_request()
+    try:
+        return await client.approve(code, payload, **options)
+    except LoanError as error:
+        return error
+
+
+class Shop:
+    """A client without a ledger, and the script that answers it."""
+
+    def __init__(self, *steps: Step, **options: Any) -> None:
+        self.script = ScriptedTransport(*steps)
+        self.client = self.script.client(**options)
+
+    @property
+    def sent(self) -> int:
+        """The number of requests that were sent."""
+        return len(self.script.sent)
+
+    async def approve(self, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
+        """Request an approval; return an error instead of raising it."""
+        return await request(self.client, code, **options)
+
+
+async def cancelled(call: "asyncio.Task[Any]") -> None:
+    """Cancel a call, and wait until it has ended so."""
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+
+
+@asynccontextmanager
+async def held_server(
+    session: str, *answers: bytes | None, **options: Any
+) -> AsyncIterator[tuple[Canned, LoanClient]]:
+    """Open a server that answers on request, and a client that remembers."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(*(answers or (None,))))
+        if session == "users":
+            options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
+        elif session == "own, through aiohttp":
+            stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
+        yield server, await stack.enter_async_context(server.client(remember=True, **options))

@@ -1,0 +1,1 @@
+"""Planted personal values and the scanner that searches for them."""

@@ -1,0 +1,39 @@
+"""Calls of each endpoint, and a function that reads a response to one without a loop or a socket."""
+
+import json
+from typing import Any
+
+from loanasync import Dialect, Meta
+from loanasync._config import configure
+from loanasync._protocol import endpoints as calls
+from loanasync._protocol.endpoints import Call
+from loanasync._protocol.messages import Response
+from support.builders import FISCAL_CODE, approval_request, user_data
+
+SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
+STREET = Dialect.street_number()
+APPROVE = calls.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request())
+COMPLETE = calls.COMPLETE.call(SHOP, STREET, FISCAL_CODE, user_data())
+CREATE = calls.CREATE_REQUEST.call(SHOP, STREET, None, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = calls.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {})
+
+
+def read(
+    call: Call,
+    status: int,
+    body: object,
+    *,
+    attempts: int = 1,
+    fault: str | None = None,
+    after_unknown: bool = False,
+) -> Any:
+    """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reply = Response(status=status, headers={}, body=content, fault=fault)
+    meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
+    return call.read(reply, meta)
+
+
+def errors(**said: object) -> dict[str, object]:
+    """Return an error body (spec §7)."""
+    return {"errors": said}

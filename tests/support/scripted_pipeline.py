@@ -1,0 +1,56 @@
+"""A pipeline over a script of `loanasync.testing`, for the pipeline's own claims."""
+
+import asyncio
+from typing import TypeAlias
+
+from loanasync import Dialect, Timeout
+from loanasync._config import configure
+from loanasync._protocol import endpoints as calls
+from loanasync._runtime.pipeline import Pipeline
+from loanasync._runtime.retry import Quota
+from loanasync._settings import RetryPolicy
+from loanasync._telemetry.spans import Telemetry
+from loanasync.testing import ScriptedTransport, Sent, approved, computed
+from loanasync.testing import Step as PublicStep
+from support.builders import FISCAL_CODE, approval_request
+
+Step: TypeAlias = PublicStep | asyncio.Event
+
+
+class Run:
+    """A script and its pipeline; an Event as a step holds the request until it is set, then approves."""
+
+    def __init__(self, *steps: Step, quota: int = 50, places: int | None = None) -> None:
+        self.arrived = asyncio.Event()
+        self.transport = ScriptedTransport()
+        self.clock = self.transport.clock
+        self.play(*steps)
+        self.pipeline = Pipeline(
+            lambda: self.transport,
+            Telemetry(None, None, "traceparent"),
+            Quota(quota),
+            places,
+            now=self.clock.now,
+            sleep=self.clock.sleep,
+        )
+
+    def play(self, *steps: Step) -> None:
+        self.transport.add(*(self._held(step) if isinstance(step, asyncio.Event) else step for step in steps))
+
+    def _held(self, until: asyncio.Event) -> PublicStep:
+        async def hold(_: Sent) -> PublicStep:
+            self.arrived.set()
+            await until.wait()
+            return approved()
+
+        return computed(hold)
+
+    async def approve(
+        self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
+    ) -> calls.Outcome:
+        return await self.pipeline.run(approval(), timeout or Timeout(), retry or RetryPolicy())
+
+
+def approval() -> calls.Call:
+    shop = configure("https://loans.example.com", "shop", "token")
+    return calls.APPROVE.call(shop, Dialect.street_number(), FISCAL_CODE, approval_request())

