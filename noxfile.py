@@ -33,8 +33,7 @@ LONGEST_FILE = 600  # lines without blanks and comments
 AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 # Tests of documents, structure and benchmarks run once, with the first Python that is there.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
-KINDS = ["architecture", "benchmarks", "docs*", "notebooks"]
-ONCE = [f"--ignore-glob=tests/test_{kind}.py" for kind in KINDS]
+ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
 # Packages that need neither an event loop nor a network: tests reach each of their lines.
 PURE = [
     "_config.py",
@@ -130,7 +129,7 @@ def bulk(session: nox.Session) -> None:
     """Ask for 10,000 rows of a file, interrupted twice; the tests do so with some hundreds."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_TEST_ROWS": "10000"}
-    session.run("pytest", "tests/cli/test_many_whole.py", *session.posargs, env=env)
+    session.run("pytest", "tests/integration/cli/test_many_whole.py", *session.posargs, env=env)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -145,9 +144,9 @@ def floors(session: nox.Session) -> None:
         if Version(version) != Version(floor):
             session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
     # Browsers, frameworks, pytest, benchmarks and what a dashboard reads: none of these floors is theirs.
-    rings = ["sandbox/test_browser.py", "telemetry/test_dashboard.py", "fleet/test_recipes.py", "shops"]
-    rings += ["test_offline.py", "test_pytest_plugin.py"]
-    left_out = [*ONCE, *(f"--ignore=tests/{ring}" for ring in rings)]
+    others = ["package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py"]
+    others += ["sandbox/test_pytest_plugin.py", "shops"]
+    left_out = [*ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
     session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
 
@@ -169,7 +168,7 @@ def audit(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Make a hundred thousand calls, good and bad, and see that nothing of them is left."""
     install(session, "tests", EVERYTHING)
-    session.run("pytest", "tests/steady/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
+    session.run("pytest", "tests/stress/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
 
 
 @nox.session(python=ONE_PYTHON)
@@ -177,9 +176,10 @@ def fleet(session: nox.Session) -> None:
     """Kill workers at every point with every queue and ledger, then let whole fleets work (`-- --write`)."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_FLEET": "1"}
-    session.run("pytest", "tests/fleet", *AT_ONCE, env=env)
+    session.run("pytest", "tests/integration/queues", "tests/stress/test_fleet.py", *AT_ONCE, env=env)
     many = {**env, "LEDGER_KEYS": "100000"}
-    session.run("pytest", "tests/ledger", *AT_ONCE, "-k", "holds_many_keys", env=many)
+    ledgers = ["tests/unit/ledger", "tests/integration/ledger"]
+    session.run("pytest", *ledgers, *AT_ONCE, "-k", "holds_many_keys", env=many)
     session.run("python", "-m", "support.fleet.run", *session.posargs, env=SUPPORT)
 
 

@@ -1,6 +1,6 @@
 """What a call takes that no clock tells: function calls of Python's, objects that its collector follows.
 
-Both are exact: two runs tell the same. An ordinary test holds them to bounds, `tests/steady/test_cost.py`.
+Both are exact: two runs tell the same. An ordinary test holds them to bounds, `tests/stress/test_cost.py`.
 """
 
 import argparse

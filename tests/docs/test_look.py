@@ -1,0 +1,98 @@
+"""Whoever looks at the built pages sees what a reader would stumble over; `nox -s docs` looks at ours."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support.browser import CHROMIUM, program
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "look.py"
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+GOOD = f"""
+  <h1 id="top">A page</h1>
+  <p>A sentence, <code>a name</code>, <a href="other.html#there">a link</a>, <a href="#top">another</a>,
+     <a href="https://example.com/">one that leads elsewhere</a>.</p>
+  <div style="overflow-x: auto"><pre style="width: 2000px">a wide one, in a box that scrolls</pre></div>
+  <img src="{PIXEL}" alt="A pixel">
+  <svg viewBox="0 0 60 20" width="60"><text y="15" fill="currentColor">drawn</text></svg>
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("look", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BROKEN = {
+    "<p style='width: 500px'>A wide one.</p>": "(phone, light): wider than the screen: p",
+    "<p style='width: 1500px'>A wider one.</p>": "(desk, dark): wider than the screen: p",
+    "<img src='nowhere.png' alt='Nothing'>": "a picture that does not load: nowhere.png",
+    f"<img src='{PIXEL}'>": "a picture without a description",
+    "<script>console.error('not well')</script>": "console: not well",
+    "<script>throw new Error('thrown')</script>": "script: thrown",
+    "<img src='http://127.0.0.1:9/far.png' alt='Far'>": "asks elsewhere: http://127.0.0.1:9/far.png",
+    "<p style='color: #999'>Pale by day.</p>": "(phone, light): hard to read: Pale by day.",
+    "<p style='color: #222'>Pale by night.</p>": "(desk, dark): hard to read: Pale by night.",
+    "<svg><text y='15' fill='#222'>Drawn for the day.</text></svg>": "hard to read: Drawn for the day.",
+    "<svg width='60'><text y='15' fill='currentColor'>Longer than it is wide.</text></svg>": (
+        "cut off by the edge of its drawing: Longer than it is wide."
+    ),
+    "<a href='gone.html'>Gone</a>": "leads nowhere: gone.html",
+    "<a href='other.html#here'>Elsewhere</a>": "leads to no such place: other.html#here",
+    "<a href='#nowhere'>Here</a>": "leads to no such place: #nowhere",
+    "<a href='http://example.com/'>Plain</a>": "no address that is safe to follow: http://example.com/",
+}
+
+
+def site(folder: Path, *articles: str) -> Path:
+    head = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="{PIXEL}">
+    <meta name="viewport" content="width=device-width"><style>
+    body {{ color: #111; background: #fff }} a {{ color: inherit }}
+    @media (prefers-color-scheme: dark) {{ body {{ color: #eee; background: #111 }} }}</style></head>"""
+    pages = {f"page-{number:02}": article for number, article in enumerate(articles)}
+    for name, article in {**pages, "other": "<p id='there'>Here.</p>"}.items():
+        written = f"{head}<body><article>{article}</article></body></html>"
+        (folder / f"{name}.html").write_text(written, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What is seen of a site whose first page is good and whose others are broken, each in its own way."""
+    broken = site(tmp_path_factory.mktemp("site"), GOOD, *(GOOD + each for each in BROKEN))
+    found: list[str] = script.look(broken, program(*CHROMIUM))
+    return found
+
+
+def test_nothing_is_said_of_a_good_page(seen: list[str]) -> None:
+    assert seen
+    assert [each for each in seen if each.startswith(("page-00", "other"))] == []
+
+
+@pytest.mark.parametrize(("broken", "said"), BROKEN.items())
+def test_what_is_wrong_with_a_page_is_seen(seen: list[str], broken: str, said: str) -> None:
+    page = f"page-{[*BROKEN].index(broken) + 1:02}.html"
+    told = [each for each in seen if each.startswith(page)]
+    assert [each for each in told if said in each], told
+
+
+def test_a_site_without_pages_is_not_a_good_one(script: ModuleType, tmp_path: Path) -> None:
+    assert script.look(tmp_path, "no browser is asked for it") == [f"{tmp_path} has no pages"]
+
+
+def test_the_command_fails_when_something_is_wrong(tmp_path: Path) -> None:
+    program(*CHROMIUM)
+    bad = site(tmp_path, "<a href='gone.html'>Gone</a>")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(bad)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.strip()) == (1, "page-00.html: leads nowhere: gone.html")

@@ -1,0 +1,106 @@
+"""The documentation's notebooks run from their first cell to their last, and show what their text says."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jupytext
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
+
+
+def executed(text: str, folder: Path) -> list[Any]:
+    """The cells of a notebook that are code, with what stands below each."""
+    notebook = jupytext.reads(text, fmt="md:myst")
+    around = {"IPYTHONDIR": str(folder / "ipython"), "MPLCONFIGDIR": str(folder), "PYTHONWARNINGS": "default"}
+    resources = {"metadata": {"path": str(folder)}}
+    with mock.patch.dict(os.environ, around):
+        NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def below(cells: list[Any], source: str, kind: str = "text/plain") -> str:
+    """What stands below the one cell that has this in it, on one line each."""
+    [cell] = [cell for cell in cells if source in cell.source]
+    found = [each["text"] if "text" in each else each["data"].get(kind, "") for each in cell.outputs]
+    return re.sub(r"[ \t]+", " ", "\n".join(found))
+
+
+def first(cells: list[Any]) -> None:
+    """A customer is approved once, and another one refused."""
+    problems = below(cells, "amount=450.0", "text/html")
+    assert "InvalidRequestError" in problems
+    assert "loses its leading zeros" in problems
+    assert below(cells, "client.check(") == "()"
+    assert below(cells, "decision = await").startswith("Approved(")
+    assert below(cells, "match decision").startswith("send the customer to a page of 127.0.0.1:")
+    assert below(cells, "same = await client.approve(") == "(True, 1)"
+    assert below(cells, "+refused").startswith("Refused(")
+
+
+def day(cells: list[Any]) -> None:
+    """Every trap of the table is named, and the outcomes are drawn."""
+    problems = below(cells, "for order in careless")
+    for trap in ("if it was NA (Napoli)", "loses its leading zeros", "give None where there is none"):
+        assert trap in problems
+    assert "00100" in below(cells, "keep_default_na=False")
+    assert below(cells, "problems = [").splitlines()[1:] == [
+        "0 A0017 amount must be between 5000 and 1500000 euro cents",
+        "1 A0099 amount must be between 5000 and 1500000 euro cents",
+    ]
+    assert "widget-view" in str([cell.outputs for cell in cells if "progress=True" in cell.source])
+    counts = "240 rows: 203 approved, 32 refused, 2 rejected, 3 unknown;"
+    assert counts in below(cells, "answers.summary")
+    assert below(cells, "plt.show()", "image/png").strip()
+    left = below(cells, "left = day[")
+    assert (
+        left.count("rejected not_sent InvalidRequestError"),
+        left.count("unknown unknown ConnectionLostError"),
+    ) == (2, 3)
+
+
+def unknown(cells: list[Any]) -> None:
+    """Outcomes are found and settled, and only who was never evaluated is asked for again."""
+    yesterday = below(cells, "table(yesterday)")
+    assert [yesterday.count(f" {word} {word}") for word in ("unknown", "approved", "refused")] == [4, 2, 1]
+    assert below(cells, "table(again)").count("unknown unknown OutcomeUnknownError") == 4
+    assert below(cells, "pd.Timestamp(").count("ConnectionLostError") == 3
+    assert "released" in below(cells, "def told(")
+    settled = below(cells, "table(today)").splitlines()
+    assert [line.split()[1:] for line in settled[1:]] == [
+        ["A0001", "approved", "approved"],
+        ["A0002", "refused", "refused"],
+        ["A0003", "approved", "approved"],
+        ["A0004", "refused", "refused"],
+        ["A0005", "approved", "approved"],
+        ["A0006", "approved", "approved"],
+        ["A0007", "approved", "approved"],
+    ]
+
+
+@pytest.mark.parametrize("claims", [first, day, unknown], ids=lambda claims: claims.__name__)
+def test_a_notebook_runs_without_a_complaint_and_shows_what_its_text_says_and_nobody(
+    claims: Callable[[list[Any]], None], tmp_path: Path
+) -> None:
+    cells = executed((FOLDER / f"{claims.__name__}.md").read_text("utf-8"), tmp_path)
+    claims(cells)
+    shown = [output for cell in cells for output in cell.outputs]
+    assert [output for output in shown if output.get("name") == "stderr"] == []
+    for person in ("Prova", "@example.com", "TSTXYZ", "sandbox-token"):
+        assert person not in str(shown)
+
+
+def test_each_notebook_has_its_claims() -> None:
+    assert {page.stem for page in FOLDER.glob("*.md")} == {"index", "first", "day", "unknown"}
+
+
+def test_a_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
+    page = (FOLDER / "first.md").read_text("utf-8").replace('province="RM"', 'province="Roma"')
+    with pytest.raises(CellExecutionError, match="province: must be two upper-case letters"):
+        executed(page, tmp_path)

@@ -1,0 +1,200 @@
+"""Everything shown runs: README, pages, docstrings; and the table of the specification is true and whole."""
+
+import ast
+import asyncio
+import doctest
+import importlib
+import logging
+import os
+import pkgutil
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import date
+from inspect import CO_COROUTINE
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import loanasync
+from loanasync import LoanClient
+from loanasync.sandbox import Sandbox
+from support.builders import FISCAL_CODE, approval_request
+from support.otlp_collector import Collector, collecting
+from support.specification import SPECIFICATION
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(loanasync.__path__, "loanasync.")
+    if not module.name.endswith("__main__")
+]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def fences(page: Path) -> str:
+    """A page's Python, as the one program that a reader types in, each line where it stands in the page."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    shown, inside = [], False
+    for line in lines:
+        fence = line.startswith("```")
+        inside = line == "```python" if fence else inside
+        shown.append(line if inside and not fence else "")
+    return "\n".join(shown)
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Where a page exports to; and its logging and environment are not those of the next one."""
+    logger = logging.getLogger("loanasync")
+    handlers, level = logger.handlers.copy(), logger.level
+    with mock.patch.dict(os.environ), collecting() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+        yield running
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if fences(page).strip()],
+    ids=name_of,
+)
+async def test_what_a_page_shows_runs(
+    page: Path, collector: Collector, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, server in {"VALKEY_URL": "valkey", "NATS_URL": "nats", "DATABASE_URL": "postgres"}.items():
+        if f'os.environ["{name}"]' in fences(page):
+            monkeypatch.setenv(name, request.getfixturevalue(server).url)
+    program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    running = eval(program, {"__name__": "__page__"})  # noqa: S307  (our own pages)
+    if program.co_flags & CO_COROUTINE:
+        await running
+    exports = "OTLPSpanExporter()" in fences(page)
+    assert {each.path for each in collector.received} == ({"/v1/traces", "/v1/metrics"} if exports else set())
+
+
+async def test_the_tutorial_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    told = "".join(re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(program, {"__name__": "__page__"})  # noqa: S307  (our own page)
+    printed = capsys.readouterr().out
+    assert doctest.OutputChecker().check_output(told, printed, doctest.ELLIPSIS), printed
+
+
+def examples() -> Iterator[doctest.DocTest]:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for module in MODULES:
+        yield from (each for each in finder.find(module) if each.examples)
+
+
+class Shop:
+    """A loop, a sandbox and a client for one docstring, since an approval may be asked once."""
+
+    def __enter__(self) -> dict[str, Any]:
+        self._runner = asyncio.Runner()
+        self._sandbox = Sandbox()
+        run: Callable[[Coroutine[Any, Any, Any]], Any] = self._runner.run
+        run(self._sandbox.start())
+        self._client = LoanClient(
+            self._sandbox.base_url, shop_id=self._sandbox.shop_id, auth_token=self._sandbox.auth_token
+        )
+        run(self._client.create_request({"fiscalCode": FISCAL_CODE}))
+        public = {name: getattr(loanasync, name) for name in loanasync.__all__} | {"Sandbox": Sandbox}
+        return {
+            **public,
+            "client": self._client,
+            "sandbox": self._sandbox,
+            "date": date,
+            "fiscal_code": FISCAL_CODE,
+            "request": approval_request(),
+            "run": run,
+        }
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.run(self._sandbox.stop())
+        self._runner.close()
+
+
+@pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
+def test_what_a_docstring_shows_runs(example: doctest.DocTest) -> None:
+    with Shop() as given:
+        example.globs.update(given)
+        results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        led = page.parent / target if target else page
+        assert led.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", led.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
+TABLE = ROOT / "docs" / "reference" / "spec-coverage.md"
+
+
+def coverage() -> list[list[str]]:
+    """The rows of the page: paragraph, row of the specification, code, test."""
+    lines = TABLE.read_text(encoding="utf-8").partition("## Not shown")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| §")]
+    assert all(len(row) == 4 for row in rows)
+    return rows
+
+
+def test_every_row_of_the_specification_is_in_the_table_once_and_nothing_else() -> None:
+    listed = sorted((paragraph.removeprefix("§"), row.strip("`")) for paragraph, row, _, _ in coverage())
+    assert listed == sorted((paragraph, row) for paragraph, rows in SPECIFICATION.items() for row in rows)
+
+
+def test_every_code_that_the_table_names_is_there() -> None:
+    for _, row, code, _ in coverage():
+        names = re.findall(r"`([^`]+)`", code)
+        assert names, row
+        for name in names:
+            module, *attributes = name.split(":")
+            found: object = importlib.import_module(module)
+            for attribute in attributes:
+                members = [each.name for each in getattr(found, "__attrs_attrs__", ())]
+                assert attribute in members or hasattr(found, attribute), name
+                found = getattr(found, attribute, None)
+
+
+def test_every_test_that_the_table_names_is_there() -> None:
+    for _, row, _, tests in coverage():
+        names = re.findall(r"`([^`]+)`", tests)
+        assert names, row
+        for name in names:
+            file, function = name.split("::")
+            tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+            functions = {
+                node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            assert function in functions, name
+
+
+def test_errors_and_metrics_in_the_pages_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "howto" / "errors.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(\w+Error)`", page))
+    assert told >= set(loanasync.errors.__all__) - {"ServiceError", "TransportError"}
+    telemetry = (ROOT / "docs" / "reference" / "telemetry.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "loanasync" / "_telemetry").glob("*.py"))
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    names = set(re.findall(r'"((?:loanasync|http|url|server|error)\.[a-z_.]+)"', code))
+    assert len(names) > 10
+    assert not [name for name in names if f"`{name}`" not in telemetry]
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    assert f"## {loanasync.__version__}\n" in (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")

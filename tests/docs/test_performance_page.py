@@ -1,0 +1,35 @@
+"""The page on performance tells what was measured: its tables are made of the figures that lie beside it."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("performance_page", BENCHMARKS / "page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_its_tables_are_those_that_the_figures_make(script: ModuleType) -> None:
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert page == script.with_tables(page), "write them: python benchmarks/page.py"
+
+
+def test_a_figure_that_changes_changes_its_table(script: ModuleType) -> None:
+    page = script.PAGE.read_text(encoding="utf-8")
+    for name in script.TABLES:
+        begin = script.BEGIN.format(name)
+        rows = page.partition(begin)[2].partition(script.END.format(name))[0].splitlines()
+        assert len(rows) > 3, name
+        spoilt = page.replace(begin + rows[0], f"{begin}| spoilt")
+        assert spoilt != page
+        assert script.with_tables(spoilt) == page

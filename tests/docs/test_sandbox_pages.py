@@ -1,0 +1,60 @@
+"""The pages about the sandbox tell of all that it has, and of nothing else."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from attrs import evolve
+
+import tags_page
+from loanasync.sandbox import Readings, Sandbox
+from loanasync.sandbox.__main__ import _parser
+from loanasync.sandbox.linter import RULES
+from loanasync.sandbox.outcomes import KNOWN, PLAIN, read_words
+
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "sandbox.md"
+
+
+def written(pattern: str) -> set[str]:
+    return set(re.findall(pattern, GUIDE.read_text(encoding="utf-8")))
+
+
+def test_the_reference_has_every_tag_and_no_other() -> None:
+    page = tags_page.PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in KNOWN]
+
+
+async def test_the_reference_says_what_each_tag_comes_to() -> None:
+    page = tags_page.PAGE.read_text(encoding="utf-8")
+    assert tags_page.with_tables(page, await tags_page.tables()) == page, (
+        "python docs/_generate/tags_page.py --write"
+    )
+
+
+def test_each_tag_that_the_guide_names_works() -> None:
+    told = written(r"`\+([a-z0-9.]+)`")
+    assert told
+    for tag in told:
+        assert evolve(read_words(tag), name="") != PLAIN
+
+
+def test_every_rule_of_the_linter_is_told_of() -> None:
+    assert written(r"\| `([a-z0-9-]+)` \|") == RULES.keys()
+
+
+def test_every_option_of_the_command_has_a_name_in_python() -> None:
+    options = {action.dest for action in _parser()._actions} - {"help", "open"}
+    assert options == set(inspect.signature(Sandbox).parameters)
+    shown = subprocess.run(
+        [sys.executable, "-m", "loanasync", "sandbox", "--help"], capture_output=True, text=True, check=True
+    )
+    for name in options - {"faults", "readings"}:  # given one by one, as --fault and --reading
+        assert f"--{name.replace('_', '-')[:12]}" in shown.stdout
+
+
+def test_readings_table_has_every_switch_and_value() -> None:
+    rows = re.findall(r"^\| `(\w+)=` \| (.+?) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {name: tuple(re.findall("`([^`]+)`", values)) for name, values in rows} == Readings.choices()
+    assert len(rows) == len(Readings.choices())

@@ -1,0 +1,73 @@
+"""The commands that a page shows run as they stand, and print what the page says."""
+
+import asyncio
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from loanasync.sandbox import Sandbox
+from loanasync.testing import fiscal_code
+from support import page_commands
+from support.builders import FISCAL_CODE
+
+DOCS = Path(__file__).parents[2] / "docs"
+SHOWN = "http://127.0.0.1:8080"
+ORDER = {
+    "fiscal_code": FISCAL_CODE,
+    "amount": "450,00",
+    "instalments": 12,
+    "email": "anna@example.com",
+    "first_name": "Anna",
+    "last_name": "Prova",
+    "mobile_phone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postal_code": "00100",
+    "street_number": "12/A",
+    "citizenship": "italian",
+}
+
+
+async def given(folder: Path, sandbox: Sandbox) -> None:
+    """The reader's own files: orders in euro, whose requests are created, and one in euro cents."""
+    orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
+    with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ORDER)
+        writer.writeheader()
+        writer.writerows(orders)
+    (folder / "order.json").write_text(json.dumps({**ORDER, "amount": 45_000}), encoding="utf-8")
+    async with sandbox.client() as client:
+        for order in orders:
+            await client.create_request({"fiscalCode": str(order["fiscal_code"])})
+
+
+@pytest.mark.parametrize("name", ["index.md", "howto/bulk.md"])
+def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path: Path) -> None:
+    assert page_commands.steps(DOCS / name)
+    with Sandbox.in_thread() as sandbox:
+        asyncio.run(given(tmp_path, sandbox))
+        environment = {
+            "LOANASYNC_BASE_URL": sandbox.base_url,
+            "LOANASYNC_SHOP_ID": sandbox.shop_id,
+            "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
+        }
+        page_commands.run(DOCS / name, tmp_path, environment, {})
+
+
+def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> None:
+    page = DOCS / "howto" / "curl.md"
+    assert len(page_commands.steps(page)) > 10
+    with Sandbox.in_thread() as sandbox:
+        page_commands.run(page, tmp_path, {}, {SHOWN: sandbox.base_url})
+
+
+@pytest.mark.parametrize(
+    "page", ["```sh\necho one\n```\n```text\ntwo\n```\n", "```sh\nfalse\n```\n", "```sh\necho one\n```\n"]
+)
+def test_a_page_that_says_otherwise_is_noticed(page: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    with pytest.raises(AssertionError):
+        page_commands.run(tmp_path / "page.md", tmp_path, {}, {})

@@ -1,0 +1,93 @@
+"""What is built and installed is what a shop gets."""
+
+import pickle
+import re
+from importlib.metadata import distribution, entry_points
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+import loanasync
+import loanasync.bulk
+import loanasync.errors
+import loanasync.ledger
+import loanasync.sandbox
+import loanasync.testing
+import loanasync.worker
+
+
+def test_the_installed_package_is_what_is_tested() -> None:
+    files = {str(file) for file in distribution("loanasync").files or ()}
+    if "loanasync/__init__.py" not in files:
+        pytest.skip("an editable install has no files of its own; the tests session installs the wheel")
+    here = Path(__file__).parents[3] / "loanasync"
+    source = {
+        f"loanasync/{file.relative_to(here)}"
+        for file in here.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    packaged = {file for file in files if file.startswith("loanasync/") and "__pycache__" not in file}
+    assert packaged == source
+    assert not [file for file in files if file.startswith(("tests", "docs", "noxfile"))]
+
+
+def test_the_package_is_typed_and_licensed() -> None:
+    assert (Path(loanasync.__file__).parent / "py.typed").is_file()
+    metadata = distribution("loanasync").metadata
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_version_is_told_in_one_place() -> None:
+    assert loanasync.__version__ == distribution("loanasync").version
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        loanasync.nothing  # noqa: B018  (reading it is the point)
+
+
+@pytest.mark.parametrize(
+    "module", [loanasync, loanasync.bulk, loanasync.errors, loanasync.sandbox, loanasync.testing]
+)
+def test_what_is_exported_is_there(module: object) -> None:
+    names: list[str] = module.__all__  # type: ignore[attr-defined]
+    assert names
+    assert all(hasattr(module, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [loanasync, loanasync.bulk, loanasync.ledger, loanasync.sandbox, loanasync.testing, loanasync.worker],
+)
+def test_public_names_are_named_by_their_package(module: object) -> None:
+    package: str = module.__name__  # type: ignore[attr-defined]
+    named = [getattr(module, name) for name in module.__all__]  # type: ignore[attr-defined]
+    places = {f"{each.__module__}.{each.__name__}" for each in named if isinstance(each, type | FunctionType)}
+    assert places
+    assert {place.rpartition(".")[0] for place in places} == {package}
+    for each in named:
+        if isinstance(each, type):
+            assert pickle.loads(pickle.dumps(each)) is each  # noqa: S301  (our own)
+
+
+def test_every_error_is_importable_from_the_package() -> None:
+    assert set(loanasync.errors.__all__) <= set(loanasync.__all__)
+
+
+def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
+    required = distribution("loanasync").requires or []
+    core = {re.split("[<>=]", line)[0] for line in required if "extra ==" not in line}
+    assert core == {"aiohttp", "attrs", "cattrs", "opentelemetry-api", "orjson", "tenacity", "yarl"}
+    assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {
+        "cli",
+        "notebook",
+        "postgres",
+        "redis",
+        "sandbox",
+        "strict",
+        "taskiq",
+    }
+
+
+def test_the_command_is_installed() -> None:
+    [command] = entry_points(group="console_scripts", name="loanasync")
+    assert command.value == "loanasync.cli:main"

@@ -1,0 +1,156 @@
+"""The recipes for queues that a shop has already: each is run as it stands in the page, by its own worker."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loanasync.sandbox import Sandbox
+from loanasync.testing import fiscal_code
+from loanasync.worker import message
+from support.builders import approval_request
+from support.cli import environment
+from support.fleet.workers import posts
+from support.servers import Valkey
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "workers.md"
+
+BEFORE = """
+import os, sys
+from loanasync import LoanError
+from loanasync.ledger import SqliteLedger
+from loanasync.testing import ScriptedTransport, approved, connection_lost, not_connected
+from loanasync.worker import answer
+script = ScriptedTransport(not_connected(), approved(), connection_lost())
+client = script.client(ledger=SqliteLedger(sys.argv[1]))
+"""
+
+CELERY = """
+from celery.contrib.testing.worker import start_worker
+with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
+    told = [ask.delay(asked).get(timeout=60) for asked in json.loads(sys.argv[2])]
+"""
+
+STREAQ = """
+import asyncio, anyio
+async def ended(asked):
+    result = await (await ask_streaq.enqueue(asked)).result(timeout=60)
+    assert result.success, result
+    return result.result
+async def main():
+    async with anyio.create_task_group() as group:
+        await group.start(streaq.run_async)
+        told = [await ended(asked) for asked in json.loads(sys.argv[2])]
+        group.cancel_scope.cancel()
+    return told
+told = asyncio.run(main())
+"""
+
+TEMPORAL = """
+import asyncio
+from temporalio.testing import ActivityEnvironment
+async def ended(asked):
+    for _ in range(options["retry_policy"].maximum_attempts or 5):
+        try:
+            return await ActivityEnvironment().run(ask_temporal, asked)
+        except LoanError:  # as a server of Temporal's would, only sooner
+            pass
+async def main():
+    return [await ended(asked) for asked in json.loads(sys.argv[2])]
+told = asyncio.run(main())
+"""
+
+AFTER = """
+print(json.dumps([[each["status"], (each["error"] or {}).get("type")] for each in told]), script.left)
+"""
+
+
+@pytest.mark.parametrize(("name", "played"), [("Celery", CELERY), ("streaq", STREAQ), ("Temporal", TEMPORAL)])
+def test_a_queue_of_the_shops_own_asks_again_what_was_not_sent_and_nothing_else(
+    name: str, played: str, valkey: Valkey, tmp_path: Path
+) -> None:
+    recipe = PAGE.read_text(encoding="utf-8").partition(f"### {name}\n")[2].partition("```python\n")[2]
+    file = tmp_path / "shop_queue.py"
+    file.write_text("\n".join([BEFORE, recipe.partition("```")[0], "import json", played, AFTER]))
+    first, second = (message(f"TSTXYZ00A00A000{letter}", approval_request()) for letter in "AB")
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(file),
+            str(tmp_path / "decisions.db"),
+            json.dumps([first, first, second, second]),
+        ],
+        env={**os.environ, "VALKEY_URL": valkey.url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told, _, left = done.stdout.strip().rpartition(" ")
+    assert json.loads(told) == [
+        ["approved", None],  # not sent at first, and delivered again
+        ["approved", None],
+        ["unknown", "ConnectionLostError"],  # perhaps sent: told, and never again
+        ["unknown", "OutcomeUnknownError"],
+    ]
+    assert left == "0"
+
+
+SERVED = """
+import os
+from loanasync import LoanClient, LoanError
+from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.worker import answer
+client = LoanClient.from_env(
+    ledger=SqliteLedger("decisions.db"), ledger_policy=LedgerPolicy(key=b"0123456789abcdef")
+)
+"""
+
+
+def test_celery_on_a_server_with_forked_workers_asks_once(
+    valkey: Valkey, served: Sandbox, tmp_path: Path
+) -> None:
+    recipe = PAGE.read_text(encoding="utf-8").partition("### Celery\n")[2].partition("```python\n")[2]
+    server = f"{valkey.url.removesuffix('/0')}/8"  # other tests use queues of the same name
+    recipe = recipe.partition("```")[0].replace("memory://", server).replace(f"cache+{server}", server)
+    (tmp_path / "shop_queue.py").write_text(SERVED + recipe)
+    customers = [fiscal_code() for _ in range(6)]
+
+    async def create() -> None:
+        async with served.client() as client:
+            for code in customers:
+                await client.create_request({"fiscalCode": code})
+
+    asyncio.run(create())
+    env = {
+        **environment(served),
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONWARNINGS": "default",
+    }  # celery warns root
+    words = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
+    script = """
+import json, sys
+from shop_queue import ask
+sent = [ask.delay(asked) for asked in json.loads(sys.argv[1])]
+told = [one.get(timeout=60) for one in sent]
+print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in told]))
+"""
+    asked = json.dumps([message(code, approval_request()) for code in customers * 2])
+    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=env) as worker:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", script, asked],
+                cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
+            )  # fmt: skip
+        finally:
+            worker.terminate()
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {status for status, _ in told} == {"approved"}
+    assert told[:6] == told[6:]
+    assert len(posts(served)) == 6

@@ -1,0 +1,373 @@
+"""Runs of pytest as a shop has them: in a folder of their own, every warning an error."""
+
+import re
+from importlib.metadata import entry_points
+
+import pytest
+
+from docs.test_pages import ROOT, fences
+from loanasync.sandbox.linter import RULES
+from support.builders import FISCAL_CODE
+
+SHOP = """
+import asyncio, gc, json, threading, urllib.error, urllib.request
+import pytest
+from loanasync import Approved, LoanError, Refused
+from loanasync.testing import approval_request, fiscal_code
+
+pytestmark = []
+
+@pytest.fixture(autouse=True)
+def what_is_left_open_is_told_of_here():
+    yield
+    gc.collect()
+
+async def buy(client, **changes):
+    code = fiscal_code()
+    await client.create_request({"fiscalCode": code})
+    return await client.approve(code, approval_request(**changes))
+
+def send(sandbox, method, path, body):
+    '''A shop with a blocking client.'''
+    url = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests{path}"
+    headers = {"X-Auth-Token": sandbox.auth_token, "Content-Type": "application/json"}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except (urllib.error.URLError, ConnectionError):
+        return None
+
+CODE = "TSTXYZ00A00A000A"
+ORDER = {
+    "amount": 45_000, "instalments": 12, "loanFinality": "ecommerce_shop", "lastname": "Prova",
+    "firstname": "Anna", "mobilePhone": "3330000000", "city": "Roma", "address": "Via Prova",
+    "province": "RM", "postalCode": "00100", "streetNumber": "12", "citizenship": "italian",
+}
+
+def create(sandbox):
+    return send(sandbox, "POST", "", {"fiscalCode": CODE})
+
+def approve(sandbox, tag=""):
+    return send(sandbox, "POST", f"/{CODE}", {**ORDER, "email": f"anna{tag}@example.com"})
+"""
+
+# What a shop does to break each rule.
+MISUSE = {
+    "post-after-422": "create(s); approve(s, '+refused'); approve(s)",
+    "post-after-201": "create(s); approve(s); approve(s)",
+    "repeat-after-already-evaluated": "create(s); approve(s, '+already'); approve(s)",
+    "repeat-after-lost-answer": "create(s); approve(s, '+resetafter'); approve(s)",
+    "approve-before-create": "approve(s)",
+    "patch-before-documents": "create(s); approve(s); send(s, 'PATCH', f'/{CODE}', {})",
+    "token-in-url": "send(s, 'POST', '?token=x', {'fiscalCode': CODE})",
+    "production-token": "s.auth_token = 'live_0123456789abcdef'; create(s)",
+    "person-in-query": "send(s, 'POST', '?who=anna@example.com', {'fiscalCode': CODE})",
+}
+
+
+class Run:
+    """One run of pytest over a shop's tests."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self._pytester = pytester
+
+    def __call__(self, tests: str, *options: str, apart: bool = False) -> pytest.RunResult:
+        self._pytester.makepyfile(test_shop=SHOP + tests)
+        scope = "" if "no:asyncio" in options else "asyncio_default_fixture_loop_scope = function\n"
+        self._pytester.makeini(
+            f"[pytest]\n{scope}filterwarnings = error\n"
+            "addopts = --strict-markers --strict-config -p no:cacheprovider\n"
+        )
+        start = self._pytester.runpytest_subprocess if apart else self._pytester.runpytest_inprocess
+        return start(*options)
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    return Run(pytester)
+
+
+def body(misuse: str) -> str:
+    return f"\n    s = loan_sandbox; {misuse}\n"
+
+
+def test_pytest_finds_the_plugin_by_itself() -> None:
+    [plugin] = entry_points(group="pytest11", name="loanasync")
+    assert plugin.value == "loanasync.pytest_plugin"
+
+
+ASYNC = """
+async def test_buying(loan_client, loan_sandbox):
+    assert isinstance(await buy(loan_client), Approved)
+    assert [call.status for call in loan_sandbox.journal] == [201, 201]
+
+async def test_a_loop_of_the_module(loan_client):
+    assert isinstance(await buy(loan_client, tag="500x2.refused"), Refused)
+
+async def test_a_client_closed_by_the_test(loan_client):
+    async with loan_client:
+        assert (await buy(loan_client)).approved
+
+async def test_a_call_left_under_way(loan_client, loan_sandbox):
+    loan_sandbox.on().respond("hang")
+    left = asyncio.create_task(loan_client.create_request({"fiscalCode": CODE}))
+    await asyncio.sleep(0.02)
+"""
+STRICT = ASYNC.replace(
+    "async def test_a_loop", "@pytest.mark.asyncio(loop_scope='module')\nasync def test_a_loop"
+)
+
+
+def test_async_tests_run_in_strict_mode_and_leave_nothing_open(run: Run) -> None:
+    run("pytestmark = [pytest.mark.asyncio]" + STRICT, "--asyncio-mode=strict").assert_outcomes(passed=4)
+
+
+def test_async_tests_run_in_auto_mode_and_leave_nothing_open(run: Run) -> None:
+    run(STRICT, "--asyncio-mode=auto").assert_outcomes(passed=4)
+
+
+def test_async_tests_run_with_anyio_and_leave_nothing_open(run: Run) -> None:
+    marks = "pytestmark = [pytest.mark.anyio]\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n"
+    run(marks + ASYNC, "-p", "no:asyncio", apart=True).assert_outcomes(passed=4)
+
+
+LOOPS = """
+def test_two_runs(loan_client):
+    assert asyncio.run(buy(loan_client)).approved
+    assert asyncio.run(buy(loan_client)).approved
+
+def test_a_loop_that_lives_on(loan_client):
+    global runner
+    runner = asyncio.Runner()
+    assert runner.run(buy(loan_client)).approved
+
+def test_and_is_closed_by_another_test():
+    runner.close()
+
+def test_a_loop_that_runs_on_in_another_thread(loan_client):
+    global loop, thread
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    assert asyncio.run_coroutine_threadsafe(buy(loan_client), loop).result().approved
+
+def test_and_is_stopped_by_another_test():
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+def test_a_client_kept_beyond_its_test(loan_client):
+    global kept
+    kept = loan_client
+
+def test_takes_no_more_calls():
+    with pytest.raises(LoanError, match="closed"):
+        asyncio.run(buy(kept))
+"""
+
+
+def test_tests_with_loops_of_their_own_need_no_plugin_and_leave_nothing_open(run: Run) -> None:
+    run(LOOPS, "-p", "no:asyncio", "-p", "no:anyio", apart=True).assert_outcomes(passed=7)
+
+
+def test_a_blocking_client_needs_no_loop(run: Run) -> None:
+    run(
+        """
+def test_blocking(loan_sandbox):
+    assert create(loan_sandbox) == 201
+    assert approve(loan_sandbox, "+refused") == 422
+    assert loan_sandbox.journal.assert_once(operation="approve").status == 422
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_misuse_of_the_protocol_fails_a_test_that_passed(run: Run) -> None:
+    tests = [f"def test_{number}(loan_sandbox):{body(how)}" for number, how in enumerate(MISUSE.values())]
+    result = run("\n".join(tests))
+    result.assert_outcomes(passed=len(RULES), errors=len(RULES))
+    told = result.stdout.str()
+    assert set(MISUSE) == set(RULES)
+    for rule, sentence in RULES.items():
+        assert f": {rule}: {sentence}" in told
+        assert f"@pytest.mark.loan_sandbox(allow=['{rule}'])" in told
+    assert "  call 3: post-after-422: " in told
+    assert "pytest_plugin.py" not in told, "a finding is no error of the plugin: no traceback"
+
+
+def test_what_a_mark_allows_passes(run: Run) -> None:
+    tests = [
+        f"@pytest.mark.loan_sandbox(allow={[rule]})\ndef test_{number}(loan_sandbox):{body(how)}"
+        for number, (rule, how) in enumerate(MISUSE.items())
+    ]
+    both = "; ".join([MISUSE["post-after-201"], MISUSE["token-in-url"]])
+    tests += [
+        f"@pytest.mark.loan_sandbox(allow='all')\ndef test_all(loan_sandbox):{body(both)}",
+        f"@pytest.mark.loan_sandbox(allow='post-after-201')\ndef test_other(loan_sandbox):{body(both)}",
+    ]
+    result = run("\n".join(tests))
+    result.assert_outcomes(passed=len(RULES) + 2, errors=1)
+    result.stdout.fnmatch_lines(["*call *: token-in-url: *"])
+    result.stdout.no_fnmatch_line("*call *: post-after-201: *")
+
+
+def test_what_marks_allow_adds_up_and_the_nearest_argument_counts(run: Run) -> None:
+    run(
+        f"""
+pytestmark = [pytest.mark.loan_sandbox(allow=["post-after-201"], shop_id="of-the-module", auth_token="a")]
+
+@pytest.mark.loan_sandbox(allow="token-in-url", shop_id="of-the-class")
+class TestShop:
+    @pytest.mark.loan_sandbox(shop_id="of-the-function")
+    def test_function(self, loan_sandbox):
+        assert (loan_sandbox.shop_id, loan_sandbox.auth_token) == ("of-the-function", "a")
+        s = loan_sandbox; {MISUSE["post-after-201"]}; {MISUSE["token-in-url"]}
+
+    def test_class(self, loan_sandbox):
+        assert loan_sandbox.shop_id == "of-the-class"
+
+def test_module(loan_sandbox):
+    assert loan_sandbox.shop_id == "of-the-module"
+"""
+    ).assert_outcomes(passed=3)
+
+
+def test_the_arguments_of_a_mark_reach_the_sandbox(run: Run) -> None:
+    run(
+        """
+@pytest.mark.loan_sandbox(faults=["approve=500x2"])
+def test_faults(loan_client, loan_sandbox):
+    assert asyncio.run(buy(loan_client)).approved
+    assert [call.status for call in loan_sandbox.journal] == [201, 500, 500, 201]
+
+@pytest.mark.loan_sandbox(faults="approve=500x1")
+def test_one_fault_needs_no_list(loan_client, loan_sandbox):
+    assert asyncio.run(buy(loan_client)).meta.attempts == 2
+
+def drawn(sandbox):
+    return [sandbox.on(rate=0.5).respond(500).chosen("approve", CODE, number) for number in range(50)]
+
+DRAWN = []
+
+@pytest.mark.parametrize("turn", ["first", pytest.param("other", marks=pytest.mark.loan_sandbox(seed=7))])
+def test_seed(loan_sandbox, turn):
+    DRAWN.append(drawn(loan_sandbox))
+
+def test_seeds_draw_differently():
+    assert DRAWN[0] != DRAWN[1]
+
+@pytest.mark.loan_sandbox(dialect="civic_number")
+def test_the_client_speaks_the_dialect_of_the_sandbox(loan_client, loan_sandbox):
+    assert asyncio.run(buy(loan_client, order_token="token")).approved
+    assert "civicNumber" in loan_sandbox.journal[-1].request
+
+@pytest.mark.loan_sandbox(dialect="street_number", journal=1)
+def test_and_the_other_one(loan_client, loan_sandbox):
+    assert asyncio.run(buy(loan_client)).approved
+    assert ["streetNumber" in call.request for call in loan_sandbox.journal] == [True]
+"""
+    ).assert_outcomes(passed=7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("dialekt='civic_number'", "argument 'dialekt' is unknown, did you mean 'dialect'? Known: host, *"),
+        (
+            "allow=['post-after-402']",
+            "rule to allow 'post-after-402' is unknown, did you mean 'post-after-4*",
+        ),
+        ("allow=['al']", "rule to allow 'al' is unknown, did you mean 'all'? Known: post-after-422, *, all"),
+        ("allow=[7]", "rule to allow 7 is unknown, *"),
+        ("'civic_number'", "'civic_number' has no name: every argument of it is named, as in seed=7"),
+        ("dialect='civic'", "dialect 'civic' is unknown: street_number, civic_number or None"),
+        ("faults=['approve=50x1']", "*did you mean*500xN*"),
+    ],
+)
+def test_a_mark_that_cannot_be_meant_says_what_could_be(run: Run, arguments: str, told: str) -> None:
+    result = run(f"@pytest.mark.loan_sandbox({arguments})\ndef test_never(loan_sandbox): assert False\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*@pytest.mark.loan_sandbox: {told.replace('[', '[[]')}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_the_mark_is_told_of(run: Run) -> None:
+    run("", "--markers").stdout.fnmatch_lines(["@pytest.mark.loan_sandbox(dialect=..., *"])
+
+
+FAILING = """
+def test_failing(loan_sandbox):
+    create(loan_sandbox)
+    approve(loan_sandbox, "+refused")
+    approve(loan_sandbox)
+    assert False
+"""
+SECTION = "*- What the loan sandbox saw -*"
+
+
+def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
+    result = run(FAILING)
+    result.assert_outcomes(failed=1, errors=1)
+    told = result.stdout.str()
+    assert told.count("What the loan sandbox saw") == 1
+    result.stdout.fnmatch_lines(
+        [
+            "<Entry #1 create_request -> 201> customer *",
+            "<Entry #2 approve -> 422, evaluated> customer *",
+            "<Entry #3 approve -> 400> ?post-after-422? customer * ms",
+        ]
+    )
+    assert FISCAL_CODE not in told.partition("What the loan sandbox saw")[2]
+
+
+def test_misuse_shows_what_the_sandbox_saw(run: Run) -> None:
+    result = run(FAILING.replace("assert False", "pass"))
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines([SECTION, "<Entry #1 *", "<Entry #2 *", "<Entry #3 *"])
+
+
+def test_the_report_of_a_failure_has_the_last_calls_only(run: Run) -> None:
+    result = run(
+        "def test_many(loan_sandbox):\n    [create(loan_sandbox) for _ in range(30)]\n    assert False\n"
+    )
+    result.stdout.fnmatch_lines([SECTION, "The last 20 of 30 calls:", "<Entry #11 *"])
+    result.stdout.no_fnmatch_line("<Entry #10 *")
+
+
+def test_a_failure_without_calls_says_so(run: Run) -> None:
+    result = run(
+        "def test_none(loan_sandbox): assert False\n"
+        "@pytest.mark.loan_sandbox(journal=0)\ndef test_off(loan_sandbox): assert False\n"
+        "def test_without(): assert False\n"
+    )
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines([SECTION, "No call came.", SECTION, "The journal is off."])
+    assert result.stdout.str().count("What the loan sandbox saw") == 2
+
+
+def test_a_run_in_several_processes_is_the_same(run: Run) -> None:
+    result = run(STRICT + FAILING, "-n", "2", "--asyncio-mode=auto", apart=True)
+    result.stdout.fnmatch_lines(["*2 workers*", "*call 3: post-after-422: *", SECTION, "<Entry #1 *"])
+    result.assert_outcomes(passed=4, failed=1, errors=1)
+
+
+PAGE = ROOT / "docs" / "howto" / "pytest.md"
+
+
+def test_the_tests_that_the_page_shows_pass(run: Run) -> None:
+    shown = fences(PAGE)
+    run(shown, "--asyncio-mode=auto").assert_outcomes(passed=shown.count("def test_"))
+
+
+def test_the_page_tells_of_each_rule() -> None:
+    told = PAGE.read_text(encoding="utf-8")
+    assert re.findall("^\\| `([a-z0-9]+(?:-[a-z0-9]+)+)` \\|", told, re.MULTILINE) == list(RULES)
+
+
+def test_a_rule_that_says_nothing_fails_its_test(run: Run) -> None:
+    result = run("def test_rule(loan_sandbox): loan_sandbox.on('approve')\n")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*a rule says nothing: sandbox.on(...) needs its .respond(...)*"])

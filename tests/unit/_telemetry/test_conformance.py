@@ -1,0 +1,337 @@
+"""Every span and metric that we emit, against the published conventions and our own reference page."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint, Metric, Sum
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.semconv._incubating.attributes import url_attributes as incubating_url
+from opentelemetry.semconv.attributes import (
+    error_attributes,
+    http_attributes,
+    server_attributes,
+    url_attributes,
+)
+from opentelemetry.semconv.metrics import http_metrics
+from opentelemetry.semconv.schemas import Schemas
+from opentelemetry.trace import SpanKind, StatusCode
+
+import loanasync
+from loanasync import LoanClient, LoanError, Timeout
+from loanasync._protocol.endpoints import OPERATIONS
+from loanasync.testing import (
+    Recorder,
+    ScriptedTransport,
+    Sent,
+    Step,
+    approved,
+    computed,
+    connection_lost,
+    denied,
+    domain_error,
+    fiscal_code,
+    not_connected,
+    refused,
+    reply,
+    system_error,
+    timed_out,
+)
+from support.builders import FISCAL_CODE, approval_request, user_data
+
+# Whether an attribute of a CLIENT span is there always, and of what type it is. Names come from the package.
+REQUIRED = {
+    http_attributes.HTTP_REQUEST_METHOD: str,
+    server_attributes.SERVER_ADDRESS: str,
+    server_attributes.SERVER_PORT: int,
+    url_attributes.URL_FULL: str,
+    incubating_url.URL_TEMPLATE: str,
+}
+CONDITIONAL = {
+    http_attributes.HTTP_RESPONSE_STATUS_CODE: int,  # if one came
+    http_attributes.HTTP_REQUEST_RESEND_COUNT: int,  # from the second attempt
+    error_attributes.ERROR_TYPE: str,  # if it ended in an error
+}
+# What is ours: a name of our own, and the values that it may have.
+OURS: dict[str, tuple[type, set[object] | None]] = {
+    "loanasync.operation": (str, set(OPERATIONS)),
+    "loanasync.attempts": (int, None),
+    "loanasync.outcome": (str, {"approved", "refused", "unknown", "not_sent", "not_evaluated"}),
+    "loanasync.approved": (bool, None),
+    "loanasync.stopped_by": (str, {"attempts", "deadline", "quota", "slot", "cancelled"}),
+    "loanasync.ledger": (str, {"claimed", "hit", "joined", "remembered", "blocked", "unavailable"}),
+}
+METRICS: dict[str, tuple[str, type, set[str], str]] = {
+    http_metrics.HTTP_CLIENT_REQUEST_DURATION: (
+        "s",
+        Histogram,
+        {*REQUIRED, *CONDITIONAL} - {url_attributes.URL_FULL, http_attributes.HTTP_REQUEST_RESEND_COUNT},
+        "Duration of HTTP client requests.",
+    ),
+    "loanasync.queue.duration": (
+        "s",
+        Histogram,
+        {"loanasync.operation", error_attributes.ERROR_TYPE},
+        "Time that calls waited for a place among the concurrent ones, of those that had to.",
+    ),
+    "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}, "Approvals by outcome."),
+    "loanasync.retries": ("{retry}", Sum, {"loanasync.operation"}, "Attempts that follow a 500."),
+    "loanasync.inflight": (
+        "{call}",
+        Sum,
+        {"loanasync.operation"},
+        "Calls that have begun and not ended, those that wait for a place included.",
+    ),
+}
+ADVISED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # for request durations
+
+
+async def approve(client: LoanClient, **options: Any) -> None:
+    await client.approve(fiscal_code(), approval_request(), **options)
+
+
+async def create(client: LoanClient) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+
+
+async def upload(client: LoanClient) -> None:
+    await client.upload_documents(FISCAL_CODE, {"front": "..."})
+
+
+async def complete(client: LoanClient) -> None:
+    await client.complete(FISCAL_CODE, user_data())
+
+
+async def cancelled(client: LoanClient) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.create_task(approve(client))
+
+
+async def crowded(client: LoanClient) -> None:
+    await asyncio.gather(approve(client), approve(client), approve(client, timeout=Timeout(total=0.001)))
+
+
+async def too_late(client: LoanClient) -> None:
+    await approve(client, timeout=Timeout(total=1, attempt=1, connect=0.5))
+
+
+async def _long(_: Sent) -> Step:
+    await asyncio.sleep(0.05)
+    return approved()
+
+
+async def _given_up(_: Sent) -> Step:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    return approved()
+
+
+Way = Callable[[LoanClient], Awaitable[None]]
+FAULT = system_error()
+# What the service does, what the shop does, and with which status and outcome the (last) call ends.
+CALLS: dict[str, tuple[list[Step], Way, StatusCode, str | None]] = {
+    "approved": ([approved()], approve, StatusCode.UNSET, "approved"),
+    "refused": ([refused()], approve, StatusCode.UNSET, "refused"),
+    "approved after faults": ([FAULT, FAULT, approved()], approve, StatusCode.UNSET, "approved"),
+    "a fault that stays": ([FAULT] * 3, approve, StatusCode.ERROR, "unknown"),
+    "a fault, and no time": ([system_error(retry_after=9)], too_late, StatusCode.ERROR, "unknown"),
+    "already evaluated": (
+        [domain_error("User already evaluated for approval")],
+        approve,
+        StatusCode.ERROR,
+        "unknown",
+    ),
+    "lost to a fault": (
+        [FAULT, domain_error("User already evaluated for approval")],
+        approve,
+        StatusCode.ERROR,
+        "unknown",
+    ),
+    "denied": ([denied()], approve, StatusCode.ERROR, "not_evaluated"),
+    "a redirect": ([reply(307, {})], approve, StatusCode.ERROR, "not_evaluated"),
+    "a gateway's time-out": ([reply(504, {})], approve, StatusCode.ERROR, "unknown"),
+    "half a refusal": ([reply(422, b'{"appr')], approve, StatusCode.ERROR, "unknown"),
+    "an empty approval": ([reply(201, b"")], approve, StatusCode.ERROR, "unknown"),
+    "refused with 201": ([reply(201, {"approved": False})], approve, StatusCode.UNSET, "refused"),
+    "a contradiction": ([reply(422, {"approved": True})], approve, StatusCode.ERROR, "unknown"),
+    "not connected": ([not_connected()], approve, StatusCode.ERROR, "not_sent"),
+    "lost": ([connection_lost()], approve, StatusCode.ERROR, "unknown"),
+    "timed out": ([timed_out()], approve, StatusCode.ERROR, "unknown"),
+    "cancelled": ([computed(_given_up)], cancelled, StatusCode.UNSET, "unknown"),
+    "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, "not_sent"),
+    "created": ([reply(201, {})], create, StatusCode.UNSET, None),
+    "not created": ([denied()], create, StatusCode.ERROR, None),
+    "uploaded": ([reply(200, {})], upload, StatusCode.UNSET, None),
+    "completed": ([reply(200, {})], complete, StatusCode.UNSET, None),
+    "not completed": ([connection_lost()], complete, StatusCode.ERROR, None),
+}
+
+
+@pytest.fixture(params=CALLS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def recorder(name: str) -> Recorder:
+    """What was recorded of one row of calls."""
+    made = Recorder()
+    steps, way, _, _ = CALLS[name]
+    async with ScriptedTransport(*steps).client(
+        max_concurrency=1, tracer_provider=made.tracer_provider, meter_provider=made.meter_provider
+    ) as client:
+        with contextlib.suppress(LoanError):
+            await way(client)
+    return made
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def of_kind(recorder: Recorder, kind: SpanKind) -> list[ReadableSpan]:
+    return [span for span in recorder.spans() if span.kind is kind]
+
+
+def metrics(recorder: Recorder) -> dict[str, Metric]:
+    data = recorder._reader.get_metrics_data()
+    assert data is not None
+    [resource] = data.resource_metrics
+    [scope] = resource.scope_metrics
+    assert (scope.scope.name, scope.scope.version) == ("loanasync", loanasync.__version__)
+    assert scope.scope.schema_url == Schemas.V1_40_0.value
+    return {metric.name: metric for metric in scope.metrics}
+
+
+def test_every_span_is_of_this_version_by_a_published_schema(recorder: Recorder) -> None:
+    assert recorder.spans()
+    for span in recorder.spans():
+        scope = span.instrumentation_scope
+        assert scope is not None
+        assert (scope.name, scope.version) == ("loanasync", loanasync.__version__)
+        assert scope.schema_url == Schemas.V1_40_0.value
+        assert span.status.status_code is not StatusCode.OK, "that is the shop's to say"
+        assert span.status.description is None
+        assert not span.events, "texts and stacks of exceptions stay out"
+
+
+def test_an_attempts_span_is_an_http_clients(recorder: Recorder, name: str) -> None:
+    attempts = of_kind(recorder, SpanKind.CLIENT)
+    assert bool(attempts) == bool(CALLS[name][0])
+    for span in attempts:
+        said = attributes(span)
+        assert said.keys() >= REQUIRED.keys()
+        assert said.keys() <= {*REQUIRED, *CONDITIONAL}
+        for attribute, value in said.items():
+            assert type(value) is {**REQUIRED, **CONDITIONAL}[attribute], attribute
+        method, template = (
+            said[http_attributes.HTTP_REQUEST_METHOD],
+            said[incubating_url.URL_TEMPLATE],
+        )
+        assert method in {each.value for each in http_attributes.HttpRequestMethodValues}
+        assert span.name == f"{method} {template}"
+        redacted = re.sub(r"\{\w+\}", "REDACTED", template)
+        assert said[url_attributes.URL_FULL] == f"https://loans.example.com{redacted}"
+        status, error = (
+            said.get(http_attributes.HTTP_RESPONSE_STATUS_CODE),
+            said.get(error_attributes.ERROR_TYPE),
+        )
+        if status is not None and status >= 400:
+            assert error == str(status)
+        elif status is None and name != "cancelled":
+            assert error, "no answer is an error"
+        assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
+
+
+def test_attempts_are_counted_from_the_second_below_their_call(recorder: Recorder) -> None:
+    calls = {span.context.span_id: span for span in of_kind(recorder, SpanKind.INTERNAL)}
+    below: dict[int, list[int]] = {span_id: [] for span_id in calls}
+    for span in of_kind(recorder, SpanKind.CLIENT):
+        assert span.parent is not None
+        below[span.parent.span_id].append(attributes(span).get(http_attributes.HTTP_REQUEST_RESEND_COUNT, 0))
+    for span_id, counts in below.items():
+        assert counts == list(range(len(counts)))
+        assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
+
+
+def test_a_calls_span_says_what_became_of_it(recorder: Recorder, name: str) -> None:
+    _, _, status, outcome = CALLS[name]
+    spans = of_kind(recorder, SpanKind.INTERNAL)
+    for span in spans:
+        said = attributes(span)
+        assert said.keys() <= {*OURS, error_attributes.ERROR_TYPE}
+        for attribute, (kind, values) in OURS.items():
+            if attribute in said:
+                assert type(said[attribute]) is kind
+                assert values is None or said[attribute] in values
+        assert span.name == f"loanasync.{said['loanasync.operation']}"
+        assert (span.status.status_code is StatusCode.ERROR) == (error_attributes.ERROR_TYPE in said)
+        assert hasattr(loanasync, said.get(error_attributes.ERROR_TYPE, "LoanError"))
+        assert said.get("loanasync.approved") == {"approved": True, "refused": False}.get(
+            said.get("loanasync.outcome", "")
+        )
+    first = min(spans, key=lambda span: attributes(span).get(error_attributes.ERROR_TYPE, "~"))
+    assert first.status.status_code is status
+    assert attributes(first).get("loanasync.outcome") == outcome
+
+
+def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(recorder: Recorder) -> None:
+    found = metrics(recorder)
+    assert found.keys() <= METRICS.keys()
+    for metric in found.values():
+        unit, kind, names, description = METRICS[metric.name]
+        assert (metric.unit, metric.description) == (unit, description)
+        assert type(metric.data) is kind
+        if isinstance(metric.data, Sum):
+            assert metric.data.is_monotonic == (metric.name != "loanasync.inflight")
+        for point in metric.data.data_points:
+            assert (point.attributes or {}).keys() <= names
+            if isinstance(point, HistogramDataPoint):
+                assert point.explicit_bounds == ADVISED
+
+
+def test_what_a_metric_says_its_spans_say_too(recorder: Recorder) -> None:
+    told = [attributes(span).items() for span in recorder.spans()]
+    for metric in metrics(recorder).values():
+        for point in metric.data.data_points:
+            if getattr(point, "value", 1):  # a zero is of what has not happened
+                said = dict(point.attributes or {}).items()
+                assert any(said <= each for each in told), (metric.name, said)
+
+
+def test_each_attempt_that_ended_is_counted_once_and_nothing_is_left_in_flight(
+    recorder: Recorder, name: str
+) -> None:
+    ended = [] if name == "cancelled" else of_kind(recorder, SpanKind.CLIENT)
+    assert recorder.metric(http_metrics.HTTP_CLIENT_REQUEST_DURATION).count == len(ended)
+    assert recorder.metric("loanasync.inflight").sum == 0
+    outcomes = [attributes(span).get("loanasync.outcome") for span in of_kind(recorder, SpanKind.INTERNAL)]
+    for outcome in ("approved", "refused", "unknown"):
+        counted = recorder.metric("loanasync.decisions", {"loanasync.outcome": outcome})
+        assert counted.sum == outcomes.count(outcome)
+
+
+async def test_calls_in_flight_are_counted_while_they_are() -> None:
+    recorder = Recorder()
+    seen: list[float] = []
+
+    def look(_: Sent) -> Step:
+        seen.append(recorder.metric("loanasync.inflight", {"loanasync.operation": "approve"}).sum)
+        return approved()
+
+    client = ScriptedTransport(*[computed(look)] * 3).client(meter_provider=recorder.meter_provider)
+    await asyncio.gather(*(approve(client) for _ in range(3)))
+    assert seen[0] == 3
+    assert recorder.metric("loanasync.inflight").sum == 0
+
+
+def test_the_reference_page_names_all_of_them() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "telemetry.md"
+    told = set(re.findall(r"`([a-z_.]+)`", page.read_text(encoding="utf-8")))
+    assert told >= {*REQUIRED, *CONDITIONAL, *OURS, *METRICS}
