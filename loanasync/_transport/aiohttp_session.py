@@ -6,7 +6,6 @@ from http.cookies import SimpleCookie
 from weakref import WeakSet
 
 import aiohttp
-from aiohttp import http
 from opentelemetry import context as otel_context
 from yarl import URL
 
@@ -154,8 +153,8 @@ class SessionTransport:
         if body.never_left:  # so this is no answer to it, and may be one to somebody else
             body.withhold(response)
             return NoResponse(error=ConnectError, cause_type="UnaskedAnswer", is_sent=False)
-        if failures.has_two_lengths(response):
-            return failures.no_response(http.HttpProcessingError(), never_left=False)
+        if failures.has_two_lengths(response.headers):
+            return failures.no_response(failures.MalformedResponseError(), never_left=False)
         body.read(response)
         result = await failures.read(response.status, response.headers, response.content, received)
         if body.protocol is not None:

@@ -3,9 +3,9 @@
 import asyncio
 import zlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import aiohttp
-from aiohttp.http import HttpProcessingError, RawResponseMessage
 
 from loanasync._lifecycle import Waits
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
@@ -18,6 +18,10 @@ from loanasync.errors import (
     ReadTimeoutError,
     TransportError,
 )
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
 
 LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
 # More than aiohttp's 128 headers of 8 KiB: a status is lost when the parser refuses its head.
@@ -35,6 +39,10 @@ _NO_CONNECTION = (
 )
 
 
+class MalformedResponseError(Exception):
+    """The received bytes are no HTTP response."""
+
+
 async def read(
     status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
 ) -> Response:
@@ -46,9 +54,9 @@ async def read(
     return decoded_response(status, headers, bytes(body))
 
 
-def has_two_lengths(head: RawResponseMessage | aiohttp.ClientResponse) -> bool:
+def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
     """Return True for a repeated Content-Length, which aiohttp's parser in Python accepts (RFC 9112 §6.3)."""
-    return len(head.headers.getall("Content-Length", ())) > 1
+    return len(headers.getall("Content-Length", ())) > 1
 
 
 def decoded_response(
@@ -123,7 +131,7 @@ def no_response(error: BaseException, *, never_left: bool) -> NoResponse:
 def _cause_type(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
         return "SessionClosed"
-    if isinstance(error, HttpProcessingError):
+    if isinstance(error, MalformedResponseError):
         return aiohttp.ClientResponseError.__name__  # as a session calls it
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

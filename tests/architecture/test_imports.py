@@ -8,6 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 import loanasync
@@ -55,6 +56,15 @@ def test_the_sandbox_and_the_core_share_no_code() -> None:
     assert doors == {"sandbox.process", "sandbox.server"}
     for file in CORE.values():
         assert not {each for each in imports(file) if within(each, "loanasync.sandbox")}
+
+
+def test_undocumented_parts_of_aiohttp_are_used_in_two_places_only() -> None:
+    for name, file in CORE.items():
+        if not name.startswith(("_transport.fast.", "_transport.aiohttp_internals")):
+            parts = {each.split(".")[1] for each in imports(file) if each.startswith("aiohttp.")}
+            assert parts <= set(aiohttp.__all__), name
+            if name.startswith("_transport."):
+                assert not re.search(r"getattr\([^()]+, \"_", file.read_text("utf-8")), name
 
 
 def test_the_help_for_tests_stands_on_the_core_and_the_core_does_not_know_it() -> None:

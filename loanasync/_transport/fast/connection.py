@@ -280,9 +280,9 @@ class DirectConnection(HeadSplitter):
         try:
             for piece in self.pieces(data):
                 self._parse(piece)
-        except Exception as error:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
+        except Exception:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
             self._look_at_content()  # which may be whole
-            self._fail(error if isinstance(error, http.HttpProcessingError) else http.HttpProcessingError())
+            self._fail(failures.MalformedResponseError())
         else:
             self._look_at_content()
 
@@ -295,8 +295,8 @@ class DirectConnection(HeadSplitter):
                 break
             if head.code in INTERIM:
                 continue
-            if _MUST_CHECK_LENGTHS and failures.has_two_lengths(head):
-                raise http.HttpProcessingError
+            if _MUST_CHECK_LENGTHS and failures.has_two_lengths(head.headers):
+                raise failures.MalformedResponseError
             self._head, self._content = head, content
             self._is_good = not (head.should_close or is_upgraded)
 
@@ -328,7 +328,12 @@ class DirectConnection(HeadSplitter):
         # The call's future is completed before aiohttp is called: nothing else would ever complete it.
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
-            self._end_body(exc)
+            if self._parser is not None and self._head is not None:
+                self._take_part()
+                self._parser.feed_eof()
+                self._look_at_content()
+        except Exception:  # noqa: BLE001  (half a response)
+            self._fail(exc or aiohttp.ClientPayloadError())
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
             self._drop()
@@ -336,18 +341,6 @@ class DirectConnection(HeadSplitter):
                 self._handler.connection_lost(exc)  # undocumented: aiohttp's close waits for it
             finally:
                 self._connection.close()
-
-    def _end_body(self, exc: Exception | None) -> None:
-        """Complete a response whose body ends with the connection."""
-        if self._parser is None or self._head is None:
-            return
-        self._take_part()
-        try:
-            self._parser.feed_eof()
-        except Exception:  # noqa: BLE001  (half a response)
-            self._fail(exc or aiohttp.ClientPayloadError())
-        else:
-            self._look_at_content()
 
     def pause_reading(self) -> None:
         """More has come than is ever read at once (the parser's word)."""
