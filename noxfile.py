@@ -51,6 +51,7 @@ PURE = [
 KEPT = "--json=docs/figures/{}-{{python}}.json"
 EVERY_FIGURE = [
     ["calls.py", KEPT.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
+    ["calls.py", "--variants=ours", KEPT.format("paths")],
     *([f"{name}.py", KEPT.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
     *(["ledger.py"], ["sandbox.py"], ["soak.py", "--minutes=1"], ["page.py"]),
 ]

@@ -18,7 +18,7 @@ from typing import Any
 from attrs import asdict
 from byhand import recording
 from clients_bare import bare
-from clients_ours import ours, recorded, sampled_out
+from clients_ours import ours, recorded, sampled_out, through_session, through_users_session
 from clients_plain import by_hand, plain
 from clients_sdks import with_anthropic, with_azure, with_mollie, with_openai, with_stripe
 from clients_stacks import assembled, with_httpx, with_orjson
@@ -50,6 +50,8 @@ def variants() -> list[Variant]:
         Variant("plain + orjson", with_orjson),
         Variant("plain + telemetry by hand", partial(by_hand, providers=hands), settle=hands[0].force_flush),
         Variant(OURS, ours),
+        Variant("ours, through own session", through_session),
+        Variant("ours, through user's session", through_users_session),
         Variant("ours, sampled out", sampled_out),
         Variant(OURS_RECORDING, partial(recorded, providers=own), settle=own[0].force_flush),
         Variant("ours on uvloop", ours, loop="uvloop"),

@@ -3,6 +3,7 @@
 from itertools import count
 from typing import Any
 
+import aiohttp
 from byhand import Providers
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -10,7 +11,7 @@ from order import CODE, FIELDS, SHOP, TOKEN, Answer, AsyncIterator, Call, asyncc
 
 from loanasync import ApprovalRequest, LoanClient, Timeout
 
-__all__ = ["ours", "recorded", "sampled_out"]
+__all__ = ["ours", "recorded", "sampled_out", "through_session", "through_users_session"]
 
 PATIENT = Timeout(total=300, attempt=299, connect=298)  # as aiohttp itself, for ten thousand calls at once
 
@@ -33,6 +34,20 @@ async def ours(base_url: str, places: int = 100, **options: Any) -> AsyncIterato
             decision = await client.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
             return decision.meta.status, decision.approved
 
+        yield call
+
+
+@asynccontextmanager
+async def through_session(base_url: str) -> AsyncIterator[Call]:
+    """The same through `ClientSession.request` of the client's own session."""
+    async with ours(base_url, direct_connections=False) as call:
+        yield call
+
+
+@asynccontextmanager
+async def through_users_session(base_url: str) -> AsyncIterator[Call]:
+    """The same through a session of the user's, made as for plain aiohttp."""
+    async with aiohttp.ClientSession() as session, ours(base_url, session=session) as call:
         yield call
 
 

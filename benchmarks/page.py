@@ -63,6 +63,24 @@ def goals() -> str:
     return table(["ratio", "Python", "promised", "found"], rows)
 
 
+def paths() -> str:
+    """The two paths of our client beside plain aiohttp, for each Python whose figures there are."""
+    names = {
+        "plain aiohttp": "plain aiohttp, by hand",
+        "ours": "ours, direct connections",
+        "ours, through own session": "ours, through its own session (`direct_connections=False`)",
+        "ours, through user's session": "ours, through a session of the user's",
+    }
+    levels = {
+        f"{python}, {level['in_flight']} in flight": {row["name"]: row["ratio"] for row in level["rows"]}
+        for python in PYTHONS
+        if (FIGURES / f"paths-{python}.json").exists()
+        for level in figures("paths", python)["levels"]
+    }
+    rows = ([shown, *(spread(ratios[name]) for ratios in levels.values())] for name, shown in names.items())
+    return table(["client", *levels], rows)
+
+
 def conversions() -> str:
     """An order written and a decision read, and each of our steps."""
     rows = [
@@ -118,6 +136,7 @@ def counts() -> str:
 TABLES = {
     "calls": calls,
     "goals": goals,
+    "paths": paths,
     "conversions": conversions,
     "telemetry": telemetry,
     "growth": growth,

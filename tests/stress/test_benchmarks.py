@@ -62,7 +62,8 @@ def test_clients_are_compared_and_those_that_are_not_there_are_named(tmp_path: P
     for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
         rows = {row["name"]: row for row in level["rows"]}
         assert {"plain aiohttp", "plain + telemetry by hand", "ours", "ours, recording"} <= rows.keys()
-        assert len(rows) + len(figures["left_out"]) == 17
+        assert {"ours, through own session", "ours, through user's session"} <= rows.keys()
+        assert len(rows) + len(figures["left_out"]) == 19
         assert f"\n{in_flight} in flight" in told
         assert rows["plain aiohttp"]["ratio"] == {"median": 1, "low": 1, "high": 1}
         assert rows["lower bound"]["cost"]["median"] < rows["plain + telemetry by hand"]["cost"]["median"]
