@@ -217,8 +217,9 @@ class Memory:
         with asyncio.Runner() as runner:
             use = Opened(ledger, runner)
             try:
-                use.run(ledger.get(""))  # creates it, also where no row can be sent
-                yield lambda codes: use.run(self._look_up(ledger, codes))
+                # This creates it, also where no row can be sent.
+                is_empty = use.run(_is_empty(ledger))
+                yield lambda codes: None if is_empty else use.run(self._look_up(ledger, codes))
             finally:
                 runner.run(ledger.aclose())
 
@@ -255,3 +256,9 @@ class Memory:
     def entry(self, fiscal_code: str) -> str | None:
         """Return the start of the customer's key, by which a person finds the entry."""
         return None if self._ledger is None else short(self._key_of(fiscal_code))
+
+
+async def _is_empty(ledger: DecisionLedger) -> bool:
+    async for _ in ledger.scan():
+        return False
+    return True
