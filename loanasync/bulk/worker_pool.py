@@ -281,7 +281,7 @@ class WorkerPool:
         if self._reader is not None and self._done and not self._reader.done():
             self._reader.set_result(None)
         try:
-            self._tally.add(result)  # first: whoever is told of a result finds it in the summary
+            self._tally.add(result)  # first, so that `progress` finds the result in the summary
             if self._progress is not None:
                 self._progress(result)
         except BaseException as error:  # noqa: BLE001  (raised once all results were read)

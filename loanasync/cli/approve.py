@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from loanasync import ConfigurationError, LoanClient, LoanError, UserData
+from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
 from loanasync.cli.approve_many.results import line_of
 from loanasync.cli.console import HASTE, interruptible, say
@@ -18,7 +18,7 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli.rows.convert import READERS, BadCell
 from loanasync.cli.rows.orders import Description, Order, Orders, checking_client, dialect_of, plain
-from loanasync.cli.rows.parse import Entry, Table, TwiceError, once
+from loanasync.cli.rows.parse import Entry, Table, once
 from loanasync.cli.rows.source import Finding, Source, Unreadable
 from loanasync.ledger import DecisionLedger
 
@@ -149,8 +149,6 @@ def _given(file: str) -> Iterator[tuple[Table, dict[str, object]]]:
 def _members(source: Source) -> dict[str, object]:
     try:
         members = json.loads("".join(source.lines()), object_pairs_hook=once)
-    except TwiceError as twice:
-        raise Unreadable(f"has {twice} more than once") from None
     except json.JSONDecodeError as error:
         raise Unreadable(f"is no JSON object from line {error.lineno}, column {error.colno} on") from None
     except (ValueError, RecursionError):  # thousands of digits, or of brackets
@@ -182,7 +180,7 @@ def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserD
         except BadCell as bad:
             wrong[name] = str(bad)
     data = UserData(**values)
-    problems = checking_client(dialect_of(Description.STREET_NUMBER)).check(code, data)
+    problems = checking_client(Dialect.street_number()).check(code, data)
     wrong.update({each.field: each.message for each in problems if each.field not in wrong})
     return code, data, tuple(table.finding(message, field=name) for name, message in wrong.items())
 

@@ -1,4 +1,4 @@
-"""Whole loan requests against a sandbox, step by step, with their spans, and an export to a collector."""
+"""A demo: complete loan requests against a sandbox, their spans, and an export to a collector."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class Recorded:
 
     @property
     def metrics(self) -> MetricsData:
-        """What was measured until now."""
+        """The metrics until now."""
         return self._reader.get_metrics_data() or MetricsData([])
 
 
@@ -187,7 +187,7 @@ _PATIENCE = 5  # seconds for each of the two requests, the exporter's own retrie
 _OK = range(200, 300)
 _PATHS = ("/v1/traces", "/v1/metrics")
 
-# It tells of its retries; what they come to is said in our own sentence.
+# The exporter logs its retries; `ExportError` reports the result.
 logging.getLogger("opentelemetry.exporter.otlp").addHandler(logging.NullHandler())
 
 
@@ -217,7 +217,7 @@ def export(recorded: Recorded, base: URL, console: Console) -> None:
     Headers and certificates come from the environment, where every exporter of OpenTelemetry looks for them.
 
     Raises:
-        ExportError: The collector did not take the traces or the metrics, or there are none.
+        ExportError: The collector did not take the traces or the metrics, or none were recorded.
     """
     if not recorded.spans:
         raise ExportError("nothing was exported: the environment has OTEL_SDK_DISABLED=true")

@@ -81,7 +81,7 @@ class Asking:
         memory: The customers that were requested before.
         results: The file of results.
         dead_letters: The file of rows that may be given again, if there is one.
-        console: Messages to the person who waits.
+        console: Standard error, for messages.
     """
 
     _wanted: Wanted
@@ -205,8 +205,7 @@ class Asking:
         """The first signal lets what is under way end, the second gives it up."""
 
         def wait() -> None:
-            self._ended.interrupted = "interrupted"
-            self._approvals.stop()
+            self._end("interrupted")
             self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
 
         def give_up() -> None:
@@ -217,14 +216,12 @@ class Asking:
 
     @contextmanager
     def _until_deadline(self) -> Iterator[None]:
-        def stop() -> None:
-            self._ended.interrupted = f"{self._wanted.deadline:g} seconds are over (--deadline)"
-            self._approvals.stop()
-
-        if self._wanted.deadline is None:
+        deadline = self._wanted.deadline
+        if deadline is None:
             yield
             return
-        timer = asyncio.get_running_loop().call_later(self._wanted.deadline, stop)
+        over = f"{deadline:g} seconds are over (--deadline)"
+        timer = asyncio.get_running_loop().call_later(deadline, self._end, over)
         try:
             yield
         finally:

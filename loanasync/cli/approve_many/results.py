@@ -36,7 +36,7 @@ class Format:
         """Return the record of a line.
 
         Raises:
-            ValueError: The line is none of this format.
+            ValueError: The line has another format.
         """
         found = json.loads(line)
         if not isinstance(found, dict):

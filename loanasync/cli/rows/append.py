@@ -34,21 +34,13 @@ class Appending:
             self.add(afresh)
 
     def add(self, text: str) -> None:
-        """Add it, or nothing of it.
+        """Add text, or nothing of it.
 
         Raises:
             OSError: The file takes no more.
         """
         content = text.encode(errors="backslashreplace")  # half a character is written as JSON escapes it
-        self.put(gzip.compress(content, mtime=0) if self._is_zipped else content)
-
-    def put(self, content: bytes) -> None:
-        """Add it as it is, or nothing of it.
-
-        Raises:
-            OSError: The file takes no more.
-        """
-        left = memoryview(content)
+        left = memoryview(gzip.compress(content, mtime=0) if self._is_zipped else content)
         begun = os.fstat(self._file).st_size
         try:
             while left:

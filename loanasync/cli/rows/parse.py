@@ -53,7 +53,7 @@ class Table:
         return self._cells() if self._is_csv else self._objects()
 
     def finding(self, message: str, line: int = 0, column: str = "", field: str = "") -> Finding:
-        """What is wrong with a place of it."""
+        """Return a finding about a place of the source."""
         return Finding(self.source.name, line, column, field, message)
 
     def _objects(self) -> Iterator[Entry]:
@@ -64,8 +64,8 @@ class Table:
             try:
                 members = json.loads(line, object_pairs_hook=once)
                 wrong = "" if isinstance(members, dict) else "must be a JSON object"
-            except TwiceError as twice:
-                members, wrong = {}, f"has {twice} more than once"
+            except Unreadable as error:
+                members, wrong = {}, str(error)
             except json.JSONDecodeError as error:
                 members, wrong = {}, f"is no JSON from character {error.pos + 1} on"
                 if not line.endswith("\n"):
@@ -146,17 +146,13 @@ class Table:
             yield Entry(begins, members, self._written(cells), wrong)
 
 
-class TwiceError(Exception):
-    """A member that an object has twice: parsers keep the last, silently."""
-
-
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, each of whose members stands there once.
+    """Return an object of JSON. Parsers keep the last of two members with one name.
 
     Raises:
-        TwiceError: One stands there again.
+        Unreadable: A member is repeated.
     """
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise TwiceError("a member")
+        raise Unreadable("has a member more than once")
     return members

@@ -217,7 +217,7 @@ POINTS = [
     *((f"{_SQLITE}get", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
-    *(("loanasync.cli.rows.append Appending.put", when, 2) for when in ("before", "after")),
+    *(("loanasync.cli.rows.append Appending.add", when, 2) for when in ("before", "after")),
     ("loanasync.cli.rows.append Appending.close", "before", 1),
 ]
 
