@@ -104,10 +104,10 @@ def resumed(out: str, service: str, ledger: str) -> Iterator[str]:
                 f"{out} was begun with another --ledger, or one of the two without: "
                 "give the one that it was begun with"
             )
-        if ledger == OWN and has_content(out) and not own_ledger(out).exists():
+        if ledger == OWN and has_content(out) and not has_content(str(own_ledger(out))):
             raise NotResumableError(
-                f"{own_ledger(out)} is missing, which has the customers of {out} that were requested: "
-                f"restore it, and do not send these rows again without it"
+                f"{own_ledger(out)} is missing or empty. It has the customers of {out} that were requested: "
+                "restore it, and do not send these rows again without it"
             )
         yield begun["secret"]
 

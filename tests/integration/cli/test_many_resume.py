@@ -90,13 +90,16 @@ def test_resume_without_its_secret_is_refused(
     assert bulk.requested == 1
 
 
-def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox) -> None:
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox, *, is_empty: bool) -> None:
     bulk = Run(tmp_path, served, "approved")
     bulk.run()
     bulk.ledger.unlink()
+    if is_empty:
+        bulk.ledger.touch()
     code, told = bulk.run()
-    assert (code, f"{bulk.ledger} is missing" in told) == (2, True)
-    assert not bulk.ledger.exists()
+    assert (code, f"{bulk.ledger} is missing or empty" in told) == (2, True)
+    assert bulk.ledger.exists() == is_empty
     assert bulk.requested == 1
 
 
