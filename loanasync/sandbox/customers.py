@@ -59,7 +59,7 @@ class Customer:
         if order == self.order:
             return
         current = {name: getattr(self, name) for name in _OF_ORDER}
-        if current != _NEW_ORDER:
+        if current != _new_order():
             self.orders[self.order] = current
         for name, value in self.orders.pop(order, _new_order()).items():
             setattr(self, name, value)
@@ -309,4 +309,3 @@ def _new_order() -> dict[str, Any]:
 
 _OF_ORDER = ("approved", "request", "page", "application", "told")
 _USUAL = Customer()
-_NEW_ORDER = _new_order()

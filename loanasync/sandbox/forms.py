@@ -1,6 +1,6 @@
 """Forms and queries that pages and programs send to the sandbox: each field known, and given once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 
@@ -8,6 +8,7 @@ from loanasync.sandbox.outcomes import nearest
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _QUERY = ("personal",)  # whether a page shows personal data
+_FILTERS = ("number", "method", "route", "operation", "fiscal_code", "status", "evaluated", "fault")
 
 
 async def read_form(request: web.Request, *known: str) -> dict[str, str]:
@@ -64,41 +65,22 @@ def read_filters(query: Mapping[str, str]) -> dict[str, object]:
     for name, text in query.items():
         if name in criteria:
             raise ValueError(f"filter {name!r} is given twice: ask once for each value")
-        reader = _READERS.get(name)
-        if reader is None:
-            raise ValueError(f"calls have no filter {name!r}, did you mean {nearest(name, _READERS)!r}?")
-        criteria[name] = reader(name, text)
+        if name not in _FILTERS:
+            raise ValueError(f"calls have no filter {name!r}, did you mean {nearest(name, _FILTERS)!r}?")
+        criteria[name] = _criterion(name, text)
     return criteria
 
 
-def _text(_: str, text: str) -> str:
+def _criterion(name: str, text: str) -> object:
+    if name == "evaluated":
+        if text not in ("true", "false"):
+            raise ValueError(f"{name} {text!r} must be true or false")
+        return text == "true"
+    if name == "status" and text == "none":  # a fault left nothing to answer
+        return None
+    if name in ("number", "status"):
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{name} {text!r} must be a whole number") from None
     return text
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name} {text!r} must be a whole number") from None
-
-
-def _status(name: str, text: str) -> int | None:
-    return None if text == "none" else _number(name, text)  # none: a fault left nothing to answer
-
-
-def _truth(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(f"{name} {text!r} must be true or false")
-    return text == "true"
-
-
-_READERS: Mapping[str, Callable[[str, str], object]] = {
-    "number": _number,
-    "method": _text,
-    "route": _text,
-    "operation": _text,
-    "fiscal_code": _text,
-    "status": _status,
-    "evaluated": _truth,
-    "fault": _text,
-}

@@ -21,65 +21,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-@frozen
-class Replay:
-    """The same call twice, for a terminal and for Python; both read the token from ``TOKEN``."""
-
-    curl: str
-    python: str
-
-
-def path_of(entry: Entry, shop_id: str, *, shown: bool) -> str:
-    """The path that was called, as a URL has it."""
-    code = quote(entry.fiscal_code, safe="") if shown else MASK
-    return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
-
-
-def replay(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> Replay | None:
-    """What makes the call again; None for an address that is not kept."""
-    if not entry.route.startswith("/"):
-        return None
-    url = base_url + path_of(entry, shop_id, shown=shown)
-    body = entry.request if shown else masked(entry.request)
-    return Replay(_curl(entry.method, url, body), _python(entry.method, url, body))
-
-
-# The token is left to whoever makes the call again: it is not kept.
-def _curl(method: str, url: str, body: Mapping[str, Any] | None) -> str:
-    lines = [
-        shlex.join(["curl", "-i", "-X", method, url]),
-        shlex.join(["-H", "Content-Type: application/json"]),
-        '-H "X-Auth-Token: $TOKEN"',
-    ]
-    if body is not None:
-        lines.append(shlex.join(["-d", json.dumps(body, indent=2, ensure_ascii=False)]))
-    return " \\\n  ".join(lines)
-
-
-def _python(method: str, url: str, body: Mapping[str, Any] | None) -> str:
-    fields = "".join(f"    {name!r}: {value!r},\n" for name, value in (body or {}).items())
-    sent = "None" if body is None else f"{{\n{fields}}}"
-    return f"""\
-import asyncio
-import os
-
-import aiohttp
-
-URL = {url!r}
-BODY = {sent}
-
-
-async def main():
-    headers = {{"X-Auth-Token": os.environ["TOKEN"]}}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.request({method!r}, URL, json=BODY) as answer:
-            print(answer.status, await answer.text())
-
-
-asyncio.run(main())
-"""
-
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEWEST = 100
 # What pages load, and nothing else; without the script a reload does the same.
@@ -107,13 +48,15 @@ def _environment() -> "Environment | None":
     except ImportError:
         return None
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"clock": _clock, "pseudonym": pseudonym}
+    return environment
 
 
 def _render(template: str, **values: Any) -> str | None:
@@ -174,15 +117,6 @@ class Row:
         return decided if self.customer.created else "not created"
 
 
-@frozen
-class Line:
-    """A call as the inspector lists it."""
-
-    entry: Entry
-    at: str
-    handle: str
-
-
 def inspector(
     engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "", notice: str = ""
 ) -> str | None:
@@ -205,7 +139,7 @@ def inspector(
             readings=engine.readings.texts(),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
-            calls=[_line(entry) for entry in engine.journal[: -_NEWEST - 1 : -1]],
+            calls=engine.journal[: -_NEWEST - 1 : -1],
             findings=list(engine.linter.findings)[: -_NEWEST - 1 : -1],
             rules=list(engine.rules),
             known=[word for word in KNOWN if "<" not in word and "N" not in word],
@@ -222,10 +156,6 @@ def _row(code: str, customer: Customer, *, shown: bool) -> Row:
     return Row(pseudonym(code), code if shown else MASK, email, customer)
 
 
-def _line(entry: Entry) -> Line:
-    return Line(entry, _clock(entry.at), pseudonym(entry.fiscal_code))
-
-
 def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
@@ -235,14 +165,64 @@ def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str | Non
     return _render(
         "call.html",
         entry=entry,
-        at=_clock(entry.at),
-        path=path_of(entry, shop_id, shown=shown),
+        path=_path(entry, shop_id, shown=shown),
         request=_indented(entry.request if shown else masked(entry.request)),
         answer=_indented(entry.answer if shown else entry.masked()["answer"]),
-        replay=replay(entry, base_url, shop_id, shown=shown),
+        replay=_replay(entry, base_url, shop_id, shown=shown),
         shown=shown,
     )
 
 
 def _indented(body: object) -> str:
     return "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def _path(entry: Entry, shop_id: str, *, shown: bool) -> str:
+    """The path that was called, as a URL has it."""
+    code = quote(entry.fiscal_code, safe="") if shown else MASK
+    return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
+
+
+def _replay(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> dict[str, str] | None:
+    """Return the call as a curl command and as a Python program; None for an address that is not kept."""
+    if not entry.route.startswith("/"):
+        return None
+    url = base_url + _path(entry, shop_id, shown=shown)
+    body = entry.request if shown else masked(entry.request)
+    return {"curl": _curl(entry.method, url, body), "python": _python(entry.method, url, body)}
+
+
+# Both read the token from the environment: it is not kept.
+def _curl(method: str, url: str, body: Mapping[str, Any] | None) -> str:
+    lines = [
+        shlex.join(["curl", "-i", "-X", method, url]),
+        shlex.join(["-H", "Content-Type: application/json"]),
+        '-H "X-Auth-Token: $TOKEN"',
+    ]
+    if body is not None:
+        lines.append(shlex.join(["-d", json.dumps(body, indent=2, ensure_ascii=False)]))
+    return " \\\n  ".join(lines)
+
+
+def _python(method: str, url: str, body: Mapping[str, Any] | None) -> str:
+    fields = "".join(f"    {name!r}: {value!r},\n" for name, value in (body or {}).items())
+    sent = "None" if body is None else f"{{\n{fields}}}"
+    return f"""\
+import asyncio
+import os
+
+import aiohttp
+
+URL = {url!r}
+BODY = {sent}
+
+
+async def main():
+    headers = {{"X-Auth-Token": os.environ["TOKEN"]}}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.request({method!r}, URL, json=BODY) as answer:
+            print(answer.status, await answer.text())
+
+
+asyncio.run(main())
+"""

@@ -8,7 +8,14 @@ from typing import Any, Literal, Self, cast
 
 from attrs import define, field
 
-from loanasync.sandbox.outcomes import Answer, Outcome, UnknownTagError, nearest, read_words
+from loanasync.sandbox.outcomes import (
+    FAULTS,
+    Answer,
+    Outcome,
+    UnknownTagError,
+    nearest,
+    read_words,
+)
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 Operation = Literal["create_request", "approve", "upload_documents", "complete"]
@@ -22,6 +29,7 @@ _NO_BODY = (204, 304)
 _CREATING = ("create_request", "upload_documents")  # assumed: spec §4.3 does not show their status
 _FIELDS: Mapping[str, tuple[str, ...]] = {"approve": APPROVAL_FIELDS, "complete": USER_DATA_FIELDS}
 _TO_THE_RATE = 2**64
+_BEFORE = ", ".join(name for name, fault in FAULTS.items() if fault.before)
 _SERVER_S_OWN = ("content-length", "content-type", "transfer-encoding", "connection")
 
 
@@ -160,7 +168,7 @@ def _in_words(words: str, phase: Phase | None) -> Outcome:
     except UnknownTagError:
         raise ValueError(
             f"{words!r} in phase {phase!r} cannot be answered with: give a phase to faults and waits only,"
-            " to each in one place, and 'before' to 500, reset, hang, html502 and slow only"
+            f" to each in one place, and 'before' to {_BEFORE} and slow only"
         ) from None
 
 
