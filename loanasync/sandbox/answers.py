@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Answer, Outcome
@@ -74,6 +74,7 @@ _ECHOED = (
 )
 
 
+@frozen
 class Answers:
     """The responses to the four calls, by the state of the customers and by one reading.
 
@@ -83,10 +84,9 @@ class Answers:
         readings: The reading of the specification to play.
     """
 
-    def __init__(self, customers: Customers, dialect: str | None, readings: Readings) -> None:
-        self._customers = customers
-        self._dialect = dialect
-        self._readings = readings
+    _customers: Customers
+    _dialect: str | None
+    _readings: Readings
 
     def create(self, body: Body) -> Answer:
         """Spec §4.3. Payload and answer are not shown: what is read and answered here is assumed."""

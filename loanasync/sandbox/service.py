@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
-from attrs import evolve
+from attrs import evolve, frozen
 
 from loanasync.sandbox.answers import UNREADABLE
 from loanasync.sandbox.engine import Call, Engine, Treated
@@ -38,6 +38,7 @@ ROUTES = {
 }
 
 
+@frozen
 class Service:
     """One shop's service over an engine.
 
@@ -48,11 +49,10 @@ class Service:
         ending: Set when the sandbox stops, so that nobody hangs on.
     """
 
-    def __init__(self, engine: Engine, shop_id: str, auth_token: str, ending: asyncio.Event) -> None:
-        self._engine = engine
-        self._shop_id = shop_id
-        self._auth_token = auth_token
-        self._ending = ending
+    _engine: Engine
+    _shop_id: str
+    _auth_token: str
+    _ending: asyncio.Event
 
     def add_routes(self, app: web.Application) -> None:
         """The four calls of the specification."""

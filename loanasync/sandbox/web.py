@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Literal
 
 from aiohttp import web
+from attrs import frozen
 
 from loanasync.sandbox import pages
 from loanasync.sandbox.engine import Engine
@@ -43,6 +44,7 @@ _UNKNOWN_CUSTOMER = (
 )
 
 
+@frozen
 class Web:
     """The pages over an engine.
 
@@ -54,19 +56,11 @@ class Web:
         is_own: Whether a host is one under which the sandbox may be asked.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        shop_id: str,
-        shop_url: str | None,
-        ending: asyncio.Event,
-        is_own: Callable[[str], bool],
-    ) -> None:
-        self._engine = engine
-        self._is_own = is_own
-        self._shop_id = shop_id
-        self._shop_url = shop_url or "/shop"
-        self._ending = ending
+    _engine: Engine
+    _shop_id: str
+    _shop_url: str | None
+    _ending: asyncio.Event
+    _is_own: Callable[[str], bool]
 
     def add_routes(self, app: web.Application) -> None:
         """All pages."""
@@ -116,7 +110,9 @@ class Web:
             found = self._engine.customers.at_page(request.match_info["page"])
             if found is None:
                 return _html(pages.missing(), 404)
-            return _html(pages.application(*found, self._shop_id, self._shop_url, shown=_shown(request)))
+            return _html(
+                pages.application(*found, self._shop_id, self._shop_url or "/shop", shown=_shown(request))
+            )
 
     async def _decided(self, request: web.Request) -> web.StreamResponse:
         wanted = (await read_form(request, "action")).get("action")
