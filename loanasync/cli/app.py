@@ -118,25 +118,21 @@ def sandbox(
 
     Example: loanasync sandbox --port 8080 --fault 500:0.1:after --state shop.sqlite --open
     """
-    from loanasync.sandbox import Readings, Sandbox, serve  # noqa: PLC0415  (its server takes long to be loaded)
+    from loanasync.sandbox.__main__ import start  # noqa: PLC0415  (its server takes long to be loaded)
 
-    try:
-        service = Sandbox(
-            host=host,
-            port=port,
-            shop_id=shop_id,
-            auth_token=auth_token,
-            dialect=None if dialect is None else dialect.value,
-            state=state,
-            faults=fault or (),
-            seed=seed,
-            journal=journal,
-            customers=customers,
-            shop_url=shop_url,
-            allow_remote=allow_remote,
-            readings=Readings.parse(reading or ()),
-        )
-        asyncio.run(serve(service, open_page=open_page))
-    except (OSError, ValueError) as error:
-        typer.echo(f"the sandbox cannot start: {error}", err=True)
-        raise typer.Exit(2) from None
+    start(
+        host=host,
+        port=port,
+        shop_id=shop_id,
+        auth_token=auth_token,
+        dialect=None if dialect is None else dialect.value,
+        state=state,
+        faults=fault or (),
+        seed=seed,
+        journal=journal,
+        customers=customers,
+        shop_url=shop_url,
+        allow_remote=allow_remote,
+        readings=reading or (),
+        open_page=open_page,
+    )

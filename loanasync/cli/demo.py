@@ -115,10 +115,7 @@ async def demo(console: Console) -> Recorded:
     recorded = Recorded()
     async with (
         Sandbox() as sandbox,
-        LoanClient(
-            sandbox.base_url,
-            shop_id=sandbox.shop_id,
-            auth_token=sandbox.auth_token,
+        sandbox.client(
             retry=RetryPolicy(base=0.05),
             tracer_provider=recorded.tracer_provider,
             meter_provider=recorded.meter_provider,

@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from loanasync.sandbox import Readings, Sandbox, serve
 
@@ -40,17 +42,25 @@ def _parser() -> argparse.ArgumentParser:
         help="another reading of the specification, such as refusal=201; may be given again",
     )
     add("--allow-remote", action="store_true", help="serve the network, too, unprotected")
-    add("--open", action="store_true", help="show the inspector in the browser")
+    add("--open", dest="open_page", action="store_true", help="show the inspector in the browser")
     return parser
 
 
 def main() -> None:
-    """Read the options and serve; exit 2 when it cannot start."""
-    options = vars(_parser().parse_args())
-    open_page = options.pop("open")
+    """Read the options and serve."""
+    start(**vars(_parser().parse_args()))
+
+
+def start(*, readings: Iterable[str], open_page: bool, **options: Any) -> None:
+    """Serve until a signal ends it; exit with status 2 when it cannot start.
+
+    Args:
+        readings: One ``switch=value`` each.
+        open_page: Show the inspector in the browser.
+        options: The other options of `Sandbox`.
+    """
     try:
-        options["readings"] = Readings.parse(options["readings"])
-        asyncio.run(serve(Sandbox(**options), open_page=open_page))
+        asyncio.run(serve(Sandbox(**options, readings=Readings.parse(readings)), open_page=open_page))
     except (OSError, OverflowError, ValueError) as error:
         print(f"the sandbox cannot start: {error}", file=sys.stderr)  # noqa: T201  (what a command is for)
         sys.exit(2)

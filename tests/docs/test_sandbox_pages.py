@@ -45,7 +45,7 @@ def test_every_rule_of_the_linter_is_told_of() -> None:
 
 
 def test_every_option_of_the_command_has_a_name_in_python() -> None:
-    options = {action.dest for action in _parser()._actions} - {"help", "open"}
+    options = {action.dest for action in _parser()._actions} - {"help", "open_page"}
     assert options == set(inspect.signature(Sandbox).parameters)
     shown = subprocess.run(
         [sys.executable, "-m", "loanasync", "sandbox", "--help"], capture_output=True, text=True, check=True
