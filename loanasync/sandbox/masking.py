@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
+from loanasync.sandbox.validation import USER_DATA
 
 MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
@@ -20,7 +21,7 @@ _NUMBERS = frozenset({"amount", "netAmount", "instalments", "installments", "pay
 _FLAGS = frozenset({"approved", "zeroInterestRate", "additionalDataNeeded"})
 _WORDS = {
     "loanFinality": {"ecommerce_shop"},
-    "documentOfType": {"identity_card", "driving_license", "passport"},
+    "documentOfType": set(USER_DATA["documentOfType"].schema["enum"]),
     "paymentDayOfMonth": {str(day) for day in range(1, 32)},
 }
 

@@ -9,7 +9,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -25,6 +25,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LARGEST_BODY = 16 << 20  # bytes; documents are images
 _LARGEST_OTHER_BODY = 64 << 10  # a request has about a thousand
 _DEEPEST = 64  # objects and arrays in each other
+
+_LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
+_PIECES = 20
+_BETWEEN_PIECES = 0.05  # seconds
+_LOOK_EVERY = 0.05  # seconds
+_WRITER = json.JSONEncoder(check_circular=False)  # what came as JSON holds no circles
 
 _REQUESTS = "/api/shops/{shopId}/requests"
 _REQUEST = _REQUESTS + "/{fiscalCode}"
@@ -77,7 +83,7 @@ class Service:
             self._read_url(request, call)
             treated = Treated(refused) if refused is not None else await self._treated(request, call)
             self._engine.record(call, treated, started)
-            return await deliver(request, treated, self._ending, drip=call.outcome.drip)
+            return await self._deliver(request, treated, drip=call.outcome.drip)
 
         return handler
 
@@ -132,22 +138,72 @@ class Service:
         if unreadable is not None:
             return Treated(unreadable)
         if call.outcome.wait_before:
-            await pause(request, call.outcome.wait_before / 1000, self._ending)
+            await self._pause(request, call.outcome.wait_before / 1000)
         treated = self._engine.treat(call)
         if call.outcome.wait_after:
-            await pause(request, call.outcome.wait_after / 1000, self._ending)
-        if has_gone(request):
+            await self._pause(request, call.outcome.wait_after / 1000)
+        if _has_gone(request):
             self._engine.nobody_listens(call)
         return treated
+
+    async def _deliver(self, request: web.Request, treated: Treated, *, drip: bool) -> web.StreamResponse:
+        """Send the response, or what a fault leaves of it."""
+        answer, fault = treated.answer, FAULTS.get(treated.fault)
+        if fault is not None and fault.silent:
+            return await self._silence(request, treated.fault)
+        if fault is not None and fault.body is not None:
+            headers = {"Content-Type": fault.content_type}
+            return web.Response(body=fault.body, status=fault.status or answer.status, headers=headers)
+        if treated.fault == "trunc":
+            return await _truncated(request, answer)
+        if drip:
+            return await self._dripping(request, answer)
+        return _json_response(answer)
+
+    async def _pause(self, request: web.Request, seconds: float) -> None:
+        """Wait so long, or until the shop has gone, or the sandbox ends."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        # aiohttp has no event for a shop that goes while its call is handled, so look now and then.
+        while not _has_gone(request):
+            rest = until - loop.time()
+            if rest <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(rest, _LOOK_EVERY)):
+                    await self._ending.wait()
+                    return
+
+    async def _silence(self, request: web.Request, fault: str) -> web.Response:
+        if fault == "hang":
+            await self._pause(request, math.inf)
+        if request.transport is not None:
+            connection: Any = request.transport.get_extra_info("socket")
+            if fault == "reset":
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            request.transport.abort()
+        return web.Response()  # nobody is there to read it
+
+    async def _dripping(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        body = _written(answer.body)
+        response = await _started(request, answer, len(body))
+        size = max(1, -(-len(body) // _PIECES))
+        for start in range(0, len(body), size):
+            if _has_gone(request):
+                break
+            await response.write(body[start : start + size])
+            await self._pause(request, _BETWEEN_PIECES)
+        return response
 
     async def _unknown_path(self, request: web.Request) -> web.StreamResponse:
         """Note calls to addresses that the specification does not have: they are mistakes of the shop's."""
         call = Call("", "", None, request.method, "(unknown)", "")
         self._read_url(request, call)
         allowed = ",".join(sorted(method for method, path in _PATHS if path.fullmatch(request.path)))
-        answer = Answer(405 if allowed else 404, {"errors": {"path": [_KNOWN_PATHS]}})
+        headers = {"Allow": allowed} if allowed else None
+        answer = Answer(405 if allowed else 404, {"errors": {"path": [_KNOWN_PATHS]}}, headers=headers)
         self._engine.record(call, Treated(answer), time.perf_counter())
-        return json_response(answer.body, answer.status, {"Allow": allowed} if allowed else None)
+        return _json_response(answer)
 
 
 _PATHS = [(method, re.compile(re.sub(r"\{\w+\}", "[^/]+", path))) for method, path in ROUTES.values()]
@@ -175,70 +231,19 @@ def _finite(text: str) -> float:
 _READER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
-_LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
-_PIECES = 20
-_BETWEEN_PIECES = 0.05  # seconds
-_WRITER = json.JSONEncoder(check_circular=False)  # what came as JSON holds no circles
-_LOOK_EVERY = 0.05  # seconds
-
-
-def json_response(body: object, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A JSON value as an answer; None is no body at all."""
-    if body is None:
-        return web.Response(status=status, headers=headers)
-    return web.Response(body=_written(body), status=status, headers=headers, content_type="application/json")
+def _json_response(answer: Answer) -> web.Response:
+    content_type = None if answer.body is None else "application/json"
+    body = None if answer.body is None else _written(answer.body)
+    return web.Response(body=body, status=answer.status, headers=answer.headers, content_type=content_type)
 
 
 def _written(body: object) -> bytes:
     return b"" if body is None else _WRITER.encode(body).encode()
 
 
-async def deliver(
-    request: web.Request, treated: Treated, ending: asyncio.Event, *, drip: bool
-) -> web.StreamResponse:
-    """Answer as treated; `ending` lets go of whoever hangs."""
-    answer, fault = treated.answer, FAULTS.get(treated.fault)
-    if fault is not None and fault.silent:
-        return await _silence(request, treated.fault, ending)
-    if fault is not None and fault.body is not None:
-        headers = {"Content-Type": fault.content_type}
-        return web.Response(body=fault.body, status=fault.status or answer.status, headers=headers)
-    if treated.fault == "trunc":
-        return await _truncated(request, answer)
-    if drip:
-        return await _dripping(request, answer, ending)
-    return json_response(answer.body, answer.status, answer.headers)
-
-
-def has_gone(request: web.Request) -> bool:
+def _has_gone(request: web.Request) -> bool:
     """Whether nobody is there to be answered any more."""
     return request.transport is None or request.transport.is_closing()
-
-
-async def pause(request: web.Request, seconds: float, ending: asyncio.Event) -> None:
-    """Wait so long, or until the shop has gone, or the sandbox ends."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    # aiohttp has no event for a shop that goes while its call is handled, so look now and then.
-    while not has_gone(request):
-        rest = until - loop.time()
-        if rest <= 0:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(rest, _LOOK_EVERY)):
-                await ending.wait()
-                return
-
-
-async def _silence(request: web.Request, fault: str, ending: asyncio.Event) -> web.Response:
-    if fault == "hang":
-        await pause(request, math.inf, ending)
-    if request.transport is not None:
-        connection: Any = request.transport.get_extra_info("socket")
-        if fault == "reset":
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
-        request.transport.abort()
-    return web.Response()  # nobody is there to read it
 
 
 async def _started(request: web.Request, answer: Answer, length: int) -> web.StreamResponse:
@@ -255,16 +260,4 @@ async def _truncated(request: web.Request, answer: Answer) -> web.StreamResponse
     await response.write(body[: len(body) // 2])
     if request.transport is not None:
         request.transport.close()  # sends what was written, and then the end
-    return response
-
-
-async def _dripping(request: web.Request, answer: Answer, ending: asyncio.Event) -> web.StreamResponse:
-    body = _written(answer.body)
-    response = await _started(request, answer, len(body))
-    size = max(1, -(-len(body) // _PIECES))
-    for start in range(0, len(body), size):
-        if has_gone(request):
-            break
-        await response.write(body[start : start + size])
-        await pause(request, _BETWEEN_PIECES, ending)
     return response
