@@ -10,7 +10,9 @@ from loanasync.testing.builders import additional_data, approval_request, email,
 from loanasync.testing.ledger_suite.processes import SharedLedgerConformance
 from loanasync.testing.ledger_suite.rules import LedgerConformance
 from loanasync.testing.responses import (
+    Step,
     approved,
+    computed,
     conflict,
     connection_lost,
     denied,
@@ -18,11 +20,11 @@ from loanasync.testing.responses import (
     not_connected,
     refused,
     rejected,
+    reply,
     system_error,
     timed_out,
 )
 from loanasync.testing.sent import Sent
-from loanasync.testing.steps import Step, computed, reply
 from loanasync.testing.telemetry import Metric, Recorder
 from loanasync.testing.transport import Clock, ScriptedTransport, scripted_client
 

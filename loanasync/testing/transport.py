@@ -7,8 +7,8 @@ from typing import Any
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.retry import is_system_fault
+from loanasync.testing.responses import Step, play, require_step
 from loanasync.testing.sent import Sent, record
-from loanasync.testing.steps import Step, play, require_step
 
 
 class Clock:
