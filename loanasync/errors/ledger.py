@@ -82,10 +82,7 @@ class LedgerUnavailableError(LedgerError):
 
     cause_type: str
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.outcome: Outcome = "not_sent"
-        self.repeatable: bool = True
+    repeatable = True
 
     def __str__(self) -> str:
         return (

@@ -15,14 +15,7 @@ NOT_PROCESSED = frozenset(
     {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
 )
 
-_AFTER_FAULT = (
-    "an earlier attempt of this call was answered with 500 and may have been {done}: "
-    "ask the service for the outcome before repeating the call"
-)
-_AFTER_UNKNOWN = (
-    "an earlier call for this approval has an unknown outcome: "
-    "ask the service for the outcome before repeating the call"
-)
+_ASK = "ask the service for the outcome before repeating the call"
 
 
 @define(slots=False, repr=False)
@@ -80,11 +73,13 @@ class ServiceError(LoanError):
     def _says(self, advice: str, after_fault: str = "") -> str:
         said = f" ({listed(self.problems)})" if self.problems else ""
         # Only a 500 is ever followed by another attempt.
-        is_repeat = self.meta.after_unknown and self._proves_no_evaluation
-        done = "evaluated" if self.operation == "approve" else "carried out"
-        after_fault = after_fault or _AFTER_FAULT.format(done=done)
-        what = after_fault if self.attempts > 1 else _AFTER_UNKNOWN if is_repeat else advice
-        return f"{self.operation} was answered with {self.status}{said}: {what}"
+        if self.attempts > 1:
+            done = "evaluated" if self.operation == "approve" else "carried out"
+            fault = f"an earlier attempt of this call was answered with 500 and may have been {done}: {_ASK}"
+            advice = after_fault or fault
+        elif self.meta.after_unknown and self._proves_no_evaluation:
+            advice = f"an earlier call for this approval has an unknown outcome: {_ASK}"
+        return f"{self.operation} was answered with {self.status}{said}: {advice}"
 
     def __str__(self) -> str:
         return self._says("see its problems")

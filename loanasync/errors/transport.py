@@ -4,8 +4,26 @@ from typing import Literal
 
 from attrs import define
 
-from loanasync.errors.advice import NO_TLS
 from loanasync.errors.root import LoanError
+
+# What to do about a server that cannot be trusted, by the name of the flaw.
+_CERTIFICATE = "ClientConnectorCertificateError: "
+_NO_TLS = {
+    "ClientConnectorSSLError": "no TLS with this server; check base_url and its port",
+    _CERTIFICATE + "wrong host": "the certificate is for another host; check base_url",
+    _CERTIFICATE + "expired": (
+        "the server's certificate has expired; ask the service, and check this machine's clock"
+    ),
+    _CERTIFICATE + "not yet valid": "the server's certificate is not valid yet; check this machine's clock",
+    _CERTIFICATE + "self-signed": (
+        "the server's certificate is signed by itself; check base_url, or give its CA file as ssl"
+    ),
+    _CERTIFICATE + "unknown authority": (
+        "the server's certificate is of an authority unknown here; check base_url, or give its CA file as ssl"
+    ),
+    _CERTIFICATE + "not accepted": "the server's certificate is not accepted; check base_url",
+}
+
 
 Sent = Literal["not_sent", "unknown"]
 
@@ -76,7 +94,7 @@ class ConnectError(TransportError):
 
     def __str__(self) -> str:
         cause = self.cause_type.partition(" errno ")[0]
-        return self._says(NO_TLS.get(cause, "no connection; check base_url and the network"))
+        return self._says(_NO_TLS.get(cause, "no connection; check base_url and the network"))
 
 
 class PoolTimeoutError(TransportError):
