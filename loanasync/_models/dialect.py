@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 from attrs import frozen
@@ -101,14 +101,10 @@ class Dialect:
     """Whether `ApprovalRequest.payment_day_of_month` is part of the call (spec §2.1)."""
 
     def __attrs_post_init__(self) -> None:
-        spellings = {
-            "street_number_field": ("streetNumber", "civicNumber"),
-            "instalments_field": ("instalments", "installments"),
-            "italian": ("italian", "Italian"),
-        }
-        for knob, allowed in spellings.items():
-            if getattr(self, knob) not in allowed:
-                raise ConfigurationError(f"dialect.{knob}", f"must be {' or '.join(allowed)}")
+        for knob in attrs.fields(Dialect):
+            allowed = get_args(knob.type)  # empty unless the type is a Literal
+            if allowed and getattr(self, knob.name) not in allowed:
+                raise ConfigurationError(f"dialect.{knob.name}", f"must be {' or '.join(allowed)}")
 
     @classmethod
     def street_number(cls) -> "Dialect":

@@ -146,18 +146,15 @@ _ECHO: dict[type, tuple[dict[str, str], dict[str, type]]] = {
 
 
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())
-_USER_DATA_READERS: Mapping[str, Read] = {
-    "document_type": _read_document_type,
-    "document_code": _read_text,
-    "document_city": _read_text,
-    "document_issue_date": _read_day,
-    "document_expiration_date": _read_day,
-    "iban": _read_text,
-    "politically_exposed": _read_flag,
-    "us_person": _read_flag,
-    "marketing": _read_flag,
-    "payment_day_of_month": _read_day_of_month,
-    "profession": _read_text,
+_READERS_BY_TYPE: Mapping[object, Read] = {
+    str | None: _read_text,
+    bool | None: _read_flag,
+    int | None: _read_day_of_month,
+    date | None: _read_day,
+    DocumentType | str | None: _read_document_type,
+}
+_USER_DATA_READERS = {
+    each.name: _READERS_BY_TYPE[each.type] for each in attrs.fields(UserData) if each.name in USER_DATA_NAMES
 }
 
 

@@ -44,6 +44,8 @@ class ServiceError(LoanError):
     problems: tuple[Problem, ...]
     meta: Meta
 
+    _advice = "see its problems"
+
     def __attrs_post_init__(self) -> None:
         # Only a 500 is followed by another attempt, and the service may have evaluated that first request.
         is_first = self.attempts <= 1 and not self.meta.after_unknown
@@ -82,7 +84,7 @@ class ServiceError(LoanError):
         return f"{self.operation} was answered with {self.status}{said}: {advice}"
 
     def __str__(self) -> str:
-        return self._says("see its problems")
+        return self._says(self._advice)
 
 
 class RejectedError(ServiceError):
@@ -101,9 +103,7 @@ class RejectedError(ServiceError):
     """
 
     _proves_no_evaluation = True
-
-    def __str__(self) -> str:
-        return self._says("correct these fields; then the call may be repeated")
+    _advice = "correct these fields; then the call may be repeated"
 
 
 class DomainError(ServiceError):
@@ -122,8 +122,7 @@ class DomainError(ServiceError):
         domain: The campaign has ended
     """
 
-    def __str__(self) -> str:
-        return self._says("ask the service for the outcome; do not repeat the call")
+    _advice = "ask the service for the outcome; do not repeat the call"
 
 
 class UserNotFoundError(DomainError):
@@ -158,9 +157,7 @@ class ShopNotAllowedError(DomainError):
     """
 
     _proves_no_evaluation = True
-
-    def __str__(self) -> str:
-        return self._says("the service has to allow this shop to request loans; no retry helps")
+    _advice = "the service has to allow this shop to request loans; no retry helps"
 
 
 class InvalidFiscalCodeError(DomainError):
@@ -176,9 +173,7 @@ class InvalidFiscalCodeError(DomainError):
     """
 
     _proves_no_evaluation = True
-
-    def __str__(self) -> str:
-        return self._says("let the customer check the fiscal code")
+    _advice = "let the customer check the fiscal code"
 
 
 @define(slots=False, repr=False)
@@ -232,9 +227,7 @@ class AccessDeniedError(ServiceError):
     """
 
     _proves_no_evaluation = True
-
-    def __str__(self) -> str:
-        return self._says("check shop_id and auth_token, and that base_url is the environment they belong to")
+    _advice = "check shop_id and auth_token, and that base_url is the environment they belong to"
 
 
 class CannotCompleteError(ServiceError):

@@ -61,6 +61,8 @@ class TransportError(LoanError):
     trace_id: str | None = None
     entry: str | None = None
 
+    _what = "no response"
+
     def __attrs_post_init__(self) -> None:
         self.repeatable: bool = self.outcome == "not_sent"
 
@@ -73,7 +75,7 @@ class TransportError(LoanError):
         return f"{self.operation}: {what} ({self.cause_type}): {advice}"
 
     def __str__(self) -> str:
-        return self._says("no response")
+        return self._says(self._what)
 
 
 class ConnectError(TransportError):
@@ -108,8 +110,7 @@ class PoolTimeoutError(TransportError):
         approve: no free slot in time (TimeoutError): request not sent; the call may be repeated
     """
 
-    def __str__(self) -> str:
-        return self._says("no free slot in time")
+    _what = "no free slot in time"
 
 
 class ReadTimeoutError(TransportError):
@@ -127,8 +128,7 @@ class ReadTimeoutError(TransportError):
         unknown
     """
 
-    def __str__(self) -> str:
-        return self._says("no answer within the time of one attempt")
+    _what = "no answer within the time of one attempt"
 
 
 class ConnectionLostError(TransportError):
@@ -146,8 +146,7 @@ class ConnectionLostError(TransportError):
         unknown
     """
 
-    def __str__(self) -> str:
-        return self._says("the connection broke before a response arrived, or the response was not HTTP")
+    _what = "the connection broke before a response arrived, or the response was not HTTP"
 
 
 class DeadlineExceededError(TransportError):
@@ -166,5 +165,4 @@ class DeadlineExceededError(TransportError):
         unknown
     """
 
-    def __str__(self) -> str:
-        return self._says("the call's total time ran out")
+    _what = "the call's total time ran out"

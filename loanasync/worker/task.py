@@ -265,13 +265,12 @@ def _ledger_of(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger,
 
 
 def _require(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:
-    within = redelivery if redelivery is not None else _redelivery_of(broker)
+    setting, within = _redelivery_of(broker) if redelivery is None else ("redelivery", redelivery)
     if within is None:
         raise ConfigurationError(
-            "redelivery", "say after how many seconds this broker delivers again what was not acknowledged"
+            setting, "say after how many seconds this broker delivers again what was not acknowledged"
         )
     if within < longest:
-        setting = "redelivery" if redelivery is not None else _SETTINGS[_kind(broker)]
         raise ConfigurationError(
             setting,
             f"must be at least {longest:g} seconds, not {within:g}: so long a delivery may take "
@@ -279,20 +278,11 @@ def _require(broker: AsyncBroker, longest: float, redelivery: float | None) -> N
         )
 
 
-_SETTINGS = {"redis": "idle_timeout", "nats": "consumer_config.ack_wait"}
-
-
-def _kind(broker: AsyncBroker) -> str:
-    if hasattr(broker, "idle_timeout"):
-        return "redis"
-    return "nats" if hasattr(broker, "consumer_config") else ""
-
-
-def _redelivery_of(broker: Any) -> float | None:  # noqa: ANN401  (neither package need be installed)
-    match _kind(broker):
-        case "redis":
-            return float(broker.idle_timeout) / 1000
-        case "nats":
-            config = broker.consumer_config
-            return float((config and config.ack_wait) or _NATS_ACK_WAIT)
-    return None
+def _redelivery_of(broker: Any) -> tuple[str, float | None]:  # noqa: ANN401  (neither package need be installed)
+    """Return the setting of a broker for the time until it delivers again, and its seconds."""
+    if hasattr(broker, "idle_timeout"):  # of taskiq-redis
+        return "idle_timeout", broker.idle_timeout / 1000
+    if hasattr(broker, "consumer_config"):  # of taskiq-nats
+        config = broker.consumer_config
+        return "consumer_config.ack_wait", float((config and config.ack_wait) or _NATS_ACK_WAIT)
+    return "redelivery", None
