@@ -1,6 +1,7 @@
 """A memory of decisions, so that no crash, redelivery or race asks twice or loses an answer."""
 
 from loanasync._public import name_by_package
+from loanasync.ledger.backend import StoredLedger
 from loanasync.ledger.maintenance import resolve, sweep
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Change, Entry, Settlement, State, Subject
@@ -10,6 +11,8 @@ from loanasync.ledger.postgres import PostgresLedger
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
+
+BACKENDS: tuple[type[StoredLedger], ...] = (SqliteLedger, RedisLedger, PostgresLedger)
 
 __all__ = [
     "Change",

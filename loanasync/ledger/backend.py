@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import ClassVar
 
+from attrs import frozen
 from yarl import URL
 
 from loanasync._lifecycle import Closing
@@ -31,21 +32,31 @@ _CONDITIONS: Mapping[str, str] = {
 INDEXES = ("(state, key)", f"(key) WHERE {_CONDITIONS[WITHOUT_REDIRECT]}")
 
 
+@frozen(kw_only=True)
+class Address:
+    """The form of the addresses by which the command line opens the ledgers of a backend.
+
+    Args:
+        schemes: Each scheme of such an address.
+        parameter: The query parameter that is an argument of the class; empty without one.
+        form: The form of an address, for ``--help``.
+        absent: The message that there is no ledger at an address; ``{file}`` stands for its path.
+    """
+
+    schemes: tuple[str, ...]
+    parameter: str = ""
+    form: str
+    absent: str
+
+
 class StoredLedger(Closing):
     """A ledger with an address, which the command line can open.
 
-    A backend defines `get`, `exists` and `_page`, the other methods of `DecisionLedger`, and the class
-    variables. Its class is listed in ``loanasync.ledger.BACKENDS``.
+    To add a backend, derive from this class, define `address` and the methods of `DecisionLedger`
+    that are missing here, and add the class to ``loanasync.ledger.BACKENDS``.
     """
 
-    schemes: ClassVar[tuple[str, ...]]
-    """Schemes of its addresses."""
-    parameter: ClassVar[str] = ""
-    """The parameter of an address that is an argument of the class; empty if there is none."""
-    form: ClassVar[str]
-    """The form of an address, as ``--help`` shows it."""
-    absence: ClassVar[str]
-    """The sentence that says that there is no ledger at an address, and what to do."""
+    address: ClassVar[Address]
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
@@ -69,7 +80,7 @@ class StoredLedger(Closing):
         """
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        """Return the entry as soon as it is not INFLIGHT, or as it is after `within` seconds."""
         return await poll(self.get, key, within)
 
     async def scan(

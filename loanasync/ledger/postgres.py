@@ -11,7 +11,7 @@ from attrs import fields
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import CLOSING, INDEXES, StoredLedger, missing, queries, shown
+from loanasync.ledger.backend import CLOSING, INDEXES, Address, StoredLedger, missing, queries, shown
 from loanasync.ledger.model import (
     FORMAT,
     HISTORY,
@@ -27,7 +27,6 @@ from loanasync.ledger.model import (
 
 Row: TypeAlias = Any  # of asyncpg's, which has no types
 
-_ADDRESSES = ("postgresql://", "postgres://")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _TABLE = "loanasync_decisions"
 _REPEATS = 10
@@ -91,6 +90,14 @@ class PostgresLedger(StoredLedger):
         >>> PostgresLedger("postgresql://shop:secret@db.example.com/shop")
         PostgresLedger('postgresql://db.example.com/shop')
     """
+
+    address = Address(
+        schemes=("postgresql", "postgres"),
+        parameter="table",
+        form="postgresql://...?table=...",
+        absent="the table of the ledger is not in this database: name the database and the table that "
+        "your clients use, such as postgresql://host/shop?table=loanasync_decisions",
+    )
 
     def __init__(
         self,
@@ -260,7 +267,7 @@ def _check_address(url: str) -> None:
         import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
     except ImportError:
         raise missing("asyncpg", "postgres") from None
-    if not url.startswith(_ADDRESSES):
+    if url.partition("://")[0] not in PostgresLedger.address.schemes:
         raise ConfigurationError("ledger", "must be at an address that begins with postgresql://")
 
 

@@ -11,7 +11,16 @@ from loanasync._log import LOGGER
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import ALL, CLOSING, PAGE, WITHOUT_REDIRECT, StoredLedger, missing, shown
+from loanasync.ledger.backend import (
+    ALL,
+    CLOSING,
+    PAGE,
+    WITHOUT_REDIRECT,
+    Address,
+    StoredLedger,
+    missing,
+    shown,
+)
 from loanasync.ledger.model import (
     FORMAT,
     HISTORY,
@@ -58,6 +67,14 @@ class RedisLedger(StoredLedger):
         >>> RedisLedger("rediss://shop:secret@valkey.example.com/0")
         RedisLedger('rediss://valkey.example.com/0')
     """
+
+    address = Address(
+        schemes=("redis", "rediss", "unix"),
+        parameter="prefix",
+        form="redis://...?prefix=...",
+        absent="no ledger has this prefix on this server: name the address, the number of the database and "
+        "the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
+    )
 
     def __init__(
         self, url: str, *, prefix: str = _PREFIX, connections: int = 10, durable: bool = True
@@ -244,7 +261,7 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     if not version:
         return None
     check_format(_FORMATS.get(version, FORMAT + 1))
-    # Format 1 has fewer fields, and no field stands for None.
+    # Fields that are absent, as many are in format 1, arrive as False.
     values = {name: value for name, value in zip(_FIELDS, told, strict=True) if value is not False}
     values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
     values.setdefault("source", source_in_format_1(values["state"], body, values.get("fault")))

@@ -22,7 +22,7 @@ from attrs import fields
 from loanasync._lifecycle import free_after_fork
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import INDEXES, StoredLedger, queries
+from loanasync.ledger.backend import INDEXES, Address, StoredLedger, queries
 from loanasync.ledger.model import (
     FORMAT,
     NO_SUBJECT,
@@ -82,6 +82,12 @@ class SqliteLedger(StoredLedger):
         ...     run(ledger.get("nobody"))
         ...     run(ledger.aclose())
     """
+
+    address = Address(
+        schemes=("sqlite",),
+        form="a file's path",
+        absent="{file} is not there, or is empty: name the file that your clients use",
+    )
 
     def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
         self._file = Path(file)

@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from attrs import frozen
@@ -13,36 +13,22 @@ from attrs import frozen
 from loanasync import ConfigurationError
 from loanasync._config import Shop, configure, from_environment
 from loanasync.ledger import (
+    BACKENDS,
     DecisionLedger,
     Entry,
     LedgerPolicy,
     MemoryLedger,
-    PostgresLedger,
-    RedisLedger,
     SqliteLedger,
     State,
 )
+from loanasync.ledger.backend import StoredLedger
 
 WITHOUT_LEDGER = "with --sandbox the ledger is not used: it is for a service that stays"
 SHORT = 12  # characters of a key that tell it from all others, as errors show it
 _FEWEST = 4  # characters of a key that a person may give
-Stored: TypeAlias = SqliteLedger | RedisLedger | PostgresLedger
-# By the scheme of their addresses; what each needs to be installed, it says.
-_SERVERS: Mapping[str, Callable[..., RedisLedger | PostgresLedger]] = {
-    "redis": RedisLedger,
-    "rediss": RedisLedger,
-    "unix": RedisLedger,
-    "postgresql": PostgresLedger,
-    "postgres": PostgresLedger,
-}
-# The parameter of an address that is the ledger's own.
-_OWN: Mapping[object, str] = {RedisLedger: "prefix", PostgresLedger: "table"}
-_ABSENT = {
-    SqliteLedger: "{file} is not there, or is empty: name the file that your clients use",
-    RedisLedger: "no ledger has this prefix on this server: name the address, the number of the database and "
-    "the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
-    PostgresLedger: "the table of the ledger is not in this database: name the database and the table that "
-    "your clients use, such as postgresql://host/shop?table=loanasync_decisions",
+# By the scheme of their addresses; each says which extra it needs.
+_SERVERS: Mapping[str, type[StoredLedger]] = {
+    scheme: kind for kind in BACKENDS if kind is not SqliteLedger for scheme in kind.address.schemes
 }
 _MADE = "; a client makes the ledger with its first approval"
 _PAGE = 500  # entries that are read before any is shown
@@ -63,7 +49,7 @@ def short(key: str) -> str:
     return key[:SHORT]
 
 
-def ledger_at(name: str) -> Stored:
+def ledger_at(name: str) -> StoredLedger:
     """The ledger of this name: a path, ``sqlite:///path``, or the address of a server.
 
     The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address belong to the ledger.
@@ -87,20 +73,22 @@ def ledger_at(name: str) -> Stored:
     if scheme not in _SERVERS:
         told = f"{scheme}:// is no ledger; give a path, {', '.join(f'{each}://' for each in _SERVERS)}"
         raise ConfigurationError("ledger", told)
-    kind = _SERVERS[scheme]
-    address, own = _split(name)
-    if others := own.keys() - {_OWN[kind]}:
-        raise ConfigurationError("ledger", f"{scheme}:// takes {_OWN[kind]}=, and not {min(others)}=")
-    return kind(address, **own)
+    kind: Callable[..., StoredLedger] = _SERVERS[scheme]
+    own = _SERVERS[scheme].address.parameter
+    address, given = _split(name)
+    if others := given.keys() - {own}:
+        raise ConfigurationError("ledger", f"{scheme}:// takes {own}=, and not {min(others)}=")
+    return kind(address, **given)
 
 
 def _split(name: str) -> tuple[str, dict[str, str]]:
     """Return the address of a server without the ledger's own parameters, and these."""
+    parameters = {kind.address.parameter for kind in BACKENDS}
     address, _, query = name.partition("?")
     own, others = {}, []
     for part in query.split("&"):
         parameter, _, value = part.partition("=")
-        if parameter in _OWN.values():
+        if parameter in parameters:
             own[parameter] = unquote(value)
         elif part:
             others.append(part)
@@ -126,7 +114,7 @@ def used_by_a_client(name: str | None, *, only_reads: bool = False) -> dict[str,
     return {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
 
 
-def _exists(ledger: Stored) -> bool:
+def _exists(ledger: StoredLedger) -> bool:
     with asyncio.Runner() as runner:
         try:
             return Opened(ledger, runner).run(ledger.exists())
@@ -247,7 +235,7 @@ def opened(name: str) -> Iterator[Opened]:
         use = Opened(ledger, runner)
         try:
             if not use.run(ledger.exists()):
-                raise ConfigurationError("ledger", _ABSENT[type(ledger)].format(file=_file(name)) + _MADE)
+                raise ConfigurationError("ledger", ledger.address.absent.format(file=_file(name)) + _MADE)
             use.run(ledger.get(""))  # so that a ledger of which nothing can be had is told of before all else
             yield use
         finally:
