@@ -13,6 +13,7 @@ from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.errors import ConfigurationError
 from loanasync.ledger.model import NO_REDIRECT, Entry, State
+from loanasync.ledger.protocol import DecisionLedger
 
 CLOSING = 5.0  # seconds that a server may take to end its connections
 PAGE = 500  # entries that a list reads at once, between which others have their turn
@@ -39,17 +40,15 @@ class Address:
     Args:
         schemes: Each scheme of such an address.
         parameter: The query parameter that is an argument of the class; empty without one.
-        form: The form of an address, for ``--help``.
         absent: The message that there is no ledger at an address; ``{file}`` stands for its path.
     """
 
     schemes: tuple[str, ...]
     parameter: str = ""
-    form: str
     absent: str
 
 
-class StoredLedger(Closing):
+class StoredLedger(Closing, DecisionLedger):
     """A ledger with an address, which the command line can open.
 
     To add a backend, derive from this class, define `address` and the methods of `DecisionLedger`
@@ -57,10 +56,6 @@ class StoredLedger(Closing):
     """
 
     address: ClassVar[Address]
-
-    @abstractmethod
-    async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
 
     @abstractmethod
     async def exists(self) -> bool:

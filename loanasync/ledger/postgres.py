@@ -94,7 +94,6 @@ class PostgresLedger(StoredLedger):
     address = Address(
         schemes=("postgresql", "postgres"),
         parameter="table",
-        form="postgresql://...?table=...",
         absent="the table of the ledger is not in this database: name the database and the table that "
         "your clients use, such as postgresql://host/shop?table=loanasync_decisions",
     )

@@ -71,7 +71,6 @@ class RedisLedger(StoredLedger):
     address = Address(
         schemes=("redis", "rediss", "unix"),
         parameter="prefix",
-        form="redis://...?prefix=...",
         absent="no ledger has this prefix on this server: name the address, the number of the database and "
         "the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
     )

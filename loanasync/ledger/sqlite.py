@@ -85,7 +85,6 @@ class SqliteLedger(StoredLedger):
 
     address = Address(
         schemes=("sqlite",),
-        form="a file's path",
         absent="{file} is not there, or is empty: name the file that your clients use",
     )
 

@@ -21,7 +21,7 @@ from loanasync.cli.ledger.display import answer_of, facts_of, line_of, story_of
 from loanasync.cli.ledger.open import NotFoundError, Opened, UnusableError, opened, policy_of, shop_of
 from loanasync.cli.ledger.resolve import OPEN, Word, note_that_is_safe, settle, settle_by_asking
 from loanasync.cli.rows.append import Appending
-from loanasync.ledger import BACKENDS, Entry, State
+from loanasync.ledger import Entry, State
 from loanasync.ledger.keys import key_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from
@@ -33,11 +33,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
 
-_FORMS = [kind.address.form for kind in BACKENDS]
 LEDGER = typer.Option(
     metavar="NAME",
     envvar="LOANASYNC_LEDGER",
-    help=f"The ledger: {', '.join(_FORMS[:-1])} or {_FORMS[-1]}",
+    help="The ledger: a file's path, redis://...?prefix=... or postgresql://...?table=...",
 )
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]

@@ -73,17 +73,18 @@ def ledger_at(name: str) -> StoredLedger:
     if scheme not in _SERVERS:
         told = f"{scheme}:// is no ledger; give a path, {', '.join(f'{each}://' for each in _SERVERS)}"
         raise ConfigurationError("ledger", told)
-    kind: Callable[..., StoredLedger] = _SERVERS[scheme]
-    own = _SERVERS[scheme].address.parameter
+    kind = _SERVERS[scheme]
+    own = kind.address.parameter
     address, given = _split(name)
     if others := given.keys() - {own}:
         raise ConfigurationError("ledger", f"{scheme}:// takes {own}=, and not {min(others)}=")
-    return kind(address, **given)
+    opener: Callable[..., StoredLedger] = kind
+    return opener(address, **given)
 
 
 def _split(name: str) -> tuple[str, dict[str, str]]:
     """Return the address of a server without the ledger's own parameters, and these."""
-    parameters = {kind.address.parameter for kind in BACKENDS}
+    parameters = {kind.address.parameter for kind in _SERVERS.values()}
     address, _, query = name.partition("?")
     own, others = {}, []
     for part in query.split("&"):
