@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loanasync import Approved, ClientClosedError, Decision, LoanError, OutcomeUnknownError, Refused
-from loanasync._runtime.flights import Unknown
+from loanasync._runtime.memory import Unknown
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import approval_request

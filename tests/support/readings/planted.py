@@ -14,7 +14,7 @@ from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPL
 from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._runtime import memory, pipeline, retry
-from loanasync._runtime.flights import Flight
+from loanasync._runtime.memory import Flight
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
-from loanasync._runtime.flights import Flight
+from loanasync._runtime.memory import Flight
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.ledger.keys import key_of
 from loanasync.sandbox import Readings
