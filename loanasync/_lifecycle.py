@@ -7,8 +7,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
-from weakref import WeakMethod
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 
 class Waits:
@@ -94,22 +94,24 @@ def made_here() -> Callable[[], None]:
     return warn
 
 
-_renewals: set["WeakMethod[Callable[[], None]]"] = set()
+Owner = TypeVar("Owner")
+
+_owners: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
-def free_after_fork(renew_lock: Callable[[], None]) -> None:
-    """Call a method in each forked child, as long as its object exists; it replaces a lock by a free one.
+def free_after_fork(owner: Owner, renew_lock: Callable[[Owner], None]) -> None:
+    """Have an object replace its lock by a free one in each forked child, as long as the object exists.
 
     A thread that holds the lock does not exist in the child, so it would never be released there. The data
     that the lock guards must be consistent after each step of the thread that holds it.
     """
-    _renewals.add(WeakMethod(renew_lock, _renewals.discard))
+    _owners[owner] = renew_lock
 
 
 def _renew() -> None:
-    for reference in tuple(_renewals):
-        if (renew_lock := reference()) is not None:
-            renew_lock()
+    for reference in _owners.keyrefs():
+        if (owner := reference()) is not None:
+            _owners[owner](owner)
 
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork

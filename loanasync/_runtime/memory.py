@@ -230,7 +230,7 @@ class Memory:
         self._flights: dict[bytes, Flight] = {}
         self._outcomes: OrderedDict[bytes, tuple[Decision | Unknown, float]] = OrderedDict()
         self._renew_lock()
-        free_after_fork(self._renew_lock)
+        free_after_fork(self, Memory._renew_lock)
 
     def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""

@@ -84,7 +84,7 @@ class _Making:
 
     def __init__(self) -> None:
         self._renew_lock()
-        free_after_fork(self._renew_lock)
+        free_after_fork(self, _Making._renew_lock)
 
     def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""

@@ -21,7 +21,7 @@ class MemoryLedger(Closing):
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._renew_lock()
-        free_after_fork(self._renew_lock)
+        free_after_fork(self, MemoryLedger._renew_lock)
         # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
         self._began = time.time() - time.monotonic()
 

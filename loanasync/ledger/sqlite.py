@@ -93,7 +93,7 @@ class SqliteLedger(StoredLedger):
         self._patience = patience
         self._thread: _Thread | None = None
         self._renew_lock()
-        free_after_fork(self._renew_lock)
+        free_after_fork(self, SqliteLedger._renew_lock)
 
     def _renew_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
