@@ -137,9 +137,9 @@ class LoanClient(Closing):
         )
         require(bool, "remember", remember)
         self._recorder = _recorder(ledger, ledger_policy)
-        has_ledger = self._recorder is not None
         # A ledger's calls share requests in any case: its entry belongs to one of them.
-        self._memory = Memory(self._pipeline, has_ledger=has_ledger) if remember or has_ledger else None
+        has_memory = remember or self._recorder is not None
+        self._memory = Memory(self._pipeline, self._recorder) if has_memory else None
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
@@ -510,11 +510,8 @@ class LoanClient(Closing):
             options = options.changed(timeout=timeout, retry=retry)
         if self._memory is None or scope is None:
             return await self._pipeline.run(call, options.timeout, options.retry)
-        approval = None
-        if self._recorder is not None:
-            approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown)
         return await self._memory.approve(
-            call, options.timeout, options.retry, scope, approval, repeat_unknown=repeat_unknown
+            call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown
         )
 
     async def aclose(self) -> None:

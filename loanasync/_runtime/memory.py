@@ -39,6 +39,22 @@ if TYPE_CHECKING:
 Error = TypeVar("Error", bound=Exception)
 Waiter: TypeAlias = "asyncio.Future[None]"
 
+_MOST = 10_000  # approvals
+_LONGEST = 3600.0  # seconds that an outcome is kept
+_LAST = 5.0  # seconds for what is still to be written to a ledger when a client was closed
+
+
+class Unknown(NamedTuple):
+    """An approval whose outcome is not known."""
+
+    state: Literal["unknown", "lost"]
+    note: str
+    response: RawResponse | None = None
+
+
+class AbandonedError(LoanError):
+    """The first caller was cancelled before its request was sent, or while it waited for a retry."""
+
 
 class Flight:
     """A request in progress, and the futures of those who wait for its outcome.
@@ -71,20 +87,15 @@ class Flight:
         """Return True in a forked child of the process that makes the request."""
         return self._process != os.getpid()
 
-    async def wait(self, within: float | None = None) -> Outcome | Exception:
-        """Return the outcome once the request has ended.
-
-        Raises:
-            TimeoutError: It has not ended within that many seconds.
-        """
+    async def wait(self) -> Outcome | Exception:
+        """Return the outcome once the request has ended."""
         waiter = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         if self.ended is not None:  # in another thread, at the same time
             wake(waiter)
         try:
-            async with asyncio.timeout(within):
-                await waiter
-        except (TimeoutError, CancelledError):
+            await waiter
+        except CancelledError:
             self._leave(waiter)
             raise
         assert self.ended is not None  # noqa: S101  (it is set before anybody is woken)
@@ -97,7 +108,8 @@ class Flight:
         if self.key != key:
             return PayloadMismatchError("approve", call.entry or "", "inflight")
         try:
-            ended = await self.wait(within)
+            async with asyncio.timeout(within):
+                ended = await self.wait()
         except TimeoutError:
             return InFlightError("approve", call.entry or "")
         if isinstance(ended, AbandonedError):
@@ -145,74 +157,18 @@ class Flight:
                 self.task.cancel()
 
 
-_IN_FILE = (
-    "%s, entry %s: the service decided after the call was cancelled, and the ledger could not be written "
-    "(%s); the decision is in a file: import it with import_orphans"
-)
-_IN_MEMORY = (
-    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and neither "
-    "the ledger (%s) nor a file could be written; only the memory of this client has the decision, for an "
-    "hour: call approve again with the same data and client"
-)
-
-
-def wake(waiter: Waiter) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-class AbandonedError(LoanError):
-    """The first caller was cancelled before its request was sent, or while it waited for a retry."""
-
-
-class Unknown(NamedTuple):
-    """An approval whose outcome is not known."""
-
-    state: Literal["unknown", "lost"]
-    note: str
-    response: RawResponse | None = None
-
-
-def unknown_after(ended: object, call: Call) -> Unknown | None:
-    match ended:
-        case AbandonedError():  # if nobody goes on, the request may have been evaluated
-            return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
-        case AlreadyEvaluatedError():
-            return Unknown("lost", type(ended).__name__)
-        case OutcomeUnknownError():
-            return Unknown("unknown", ended.note)
-        case LoanError(outcome="unknown"):
-            return Unknown("unknown", type(ended).__name__, getattr(ended, "response", None))
-        case LoanError():
-            return None
-        case _:
-            return Unknown("unknown", type(ended).__name__) if call.may_be_evaluated else None
-
-
-def unknown_outcome(call: Call, note: str) -> LoanError:
-    return OutcomeUnknownError("approve", call.entry or "", "unknown", note)
-
-
-def anew(error: Error) -> Error:
-    """Return a copy for each caller: one exception cannot be raised in several places."""
-    if not isinstance(error, LoanError):
-        return error
-    again = type(error)(*error.args)
-    if isinstance(error, LedgerError) and isinstance(again, LedgerError):
-        again.trace_id = error.trace_id
-    return again
-
-
-_MOST = 10_000  # approvals
-_LONGEST = 3600.0  # seconds that an outcome is kept
-_LAST = 5.0  # seconds for what is still to be written to a ledger when a client was closed
-
-
 class Approval(Protocol):
-    """An approval with a ledger."""
+    """An approval with a ledger (`loanasync.ledger.recorder.RecordedApproval`)."""
 
     async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
         """Return the decision of the ledger or of the service."""
+
+
+class Recorder(Protocol):
+    """The ledger of a client (`loanasync.ledger.recorder.Recorder`)."""
+
+    def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> Approval:
+        """Return an approval that is to be run with the ledger, and set the key of its entry."""
 
 
 class Memory:
@@ -222,9 +178,9 @@ class Memory:
     this keeps only the decisions that could not be written to it.
     """
 
-    def __init__(self, pipeline: Pipeline, *, has_ledger: bool, most: int = _MOST) -> None:
+    def __init__(self, pipeline: Pipeline, recorder: Recorder | None, *, most: int = _MOST) -> None:
         self._pipeline = pipeline
-        self._has_ledger = has_ledger
+        self._recorder = recorder
         self._most = most
         self._secret = token_bytes(32)
         self._flights: dict[bytes, Flight] = {}
@@ -243,7 +199,6 @@ class Memory:
         timeout: Timeout,
         retry: RetryPolicy,
         scope: str,
-        approval: Approval | None,
         *,
         repeat_unknown: bool,
     ) -> Outcome:
@@ -254,13 +209,15 @@ class Memory:
             timeout: How long it may take.
             retry: When it is repeated.
             scope: Distinguishes applications of one customer.
-            approval: Runs the call, if the client has a ledger.
             repeat_unknown: Send the request although the outcome of an earlier one is unknown.
 
         Raises:
+            InvalidRequestError: The key of the entry needs an order token.
             LoanError: The call ended without a decision.
         """
-        pipeline = self._pipeline
+        pipeline, approval = self._pipeline, None
+        if self._recorder is not None:
+            approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown)
         application, key = self._keys(call, scope)
         resumed: Unknown | None = None
         while True:
@@ -293,17 +250,71 @@ class Memory:
         call.outlives_caller = True
         try:
             ended = await pipeline.run(call, timeout, retry)
-        except CancelledError:
-            self._leave(flight)
-            raise
         except BaseException as error:
-            self._raise_unknown(flight, error)
+            self._fail(flight, error)
             raise
         self._end(flight, ended)
         return ended
 
-    def _raise_unknown(self, flight: Flight, error: BaseException) -> None:
+    def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
+        """Return digests of the application (shop, customer, scope) and of the approval (and its payload)."""
+        # With a ledger, the key of its entry says which application it is.
+        names = call.entry or "\0".join(
+            (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", scope)
+        )
+        application = blake2b(names.encode(errors="surrogatepass"), key=self._secret, digest_size=16).digest()
+        try:
+            members = orjson.dumps(orjson.loads(call.body), option=orjson.OPT_SORT_KEYS)
+        except ValueError:  # half of a surrogate pair
+            members = call.body
+        return application, blake2b(application + members, key=self._secret, digest_size=16).digest()
+
+    def _known(
+        self, key: bytes, resumed: Unknown | None, *, repeat_unknown: bool
+    ) -> Decision | Unknown | None:
+        """Return what is remembered of an approval, but the outcome that this call resumes from."""
+        outcome, until = self._outcomes[key]
+        if until <= monotonic():
+            del self._outcomes[key]
+            return None
+        is_unknown = isinstance(outcome, Unknown) and outcome.state == "unknown"
+        if outcome is resumed or (repeat_unknown and is_unknown):
+            return None
+        return outcome
+
+    async def _run_in_task(
+        self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy
+    ) -> Outcome:
+        """Run a call with a ledger in a separate task, which outlives its callers and settles the entry."""
+        run = self._fly(flight, approval, timeout, retry)
+        flight.task = asyncio.Task(run, loop=flight.loop)
+        ended = await flight.wait()
+        del flight
+        if isinstance(ended, AbandonedError):
+            raise CancelledError  # somebody cancelled the task that ran the call, such as the end of its loop
+        if isinstance(ended, Exception):
+            try:
+                raise anew(ended)
+            finally:
+                del ended  # or error, traceback and frame would hold each other
+        return ended
+
+    async def _fly(self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy) -> None:
+        """Run a request to its end, although its callers may leave."""
+        try:
+            ended: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
+        except (Exception, CancelledError) as error:  # noqa: BLE001  (raised where each waits for it)
+            ended = self._failure(flight, error)
+        except BaseException as error:
+            self._end(flight, self._failure(flight, error))
+            raise
+        self._end(flight, ended)
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
         """End a request with an error; raise another if that does not know of an earlier caller's 500."""
+        if isinstance(error, CancelledError):
+            self._leave(flight)
+            return
         failure = self._failure(flight, error)
         self._end(flight, failure)
         if isinstance(error, LoanError) and type(failure) is not type(error):
@@ -345,60 +356,6 @@ class Memory:
         LOGGER.info("approve: the response to a call that was cancelled has come: %s", what)
         self._end(flight, cast("Outcome | Exception", ended))
 
-    async def _run_in_task(
-        self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy
-    ) -> Outcome:
-        """Run a call with a ledger in a separate task, which outlives its callers and settles the entry."""
-        run = self._fly(flight, approval, timeout, retry)
-        flight.task = asyncio.Task(run, loop=flight.loop)
-        ended = await flight.wait()
-        del flight
-        if isinstance(ended, AbandonedError):
-            raise CancelledError  # somebody cancelled the task that ran the call, such as the end of its loop
-        if isinstance(ended, Exception):
-            try:
-                raise anew(ended)
-            finally:
-                del ended  # or error, traceback and frame would hold each other
-        return ended
-
-    def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
-        """Return digests of the application (shop, customer, scope) and of the approval (and its payload)."""
-        # With a ledger, the key of its entry says which application it is.
-        names = call.entry or "\0".join(
-            (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", scope)
-        )
-        application = blake2b(names.encode(errors="surrogatepass"), key=self._secret, digest_size=16).digest()
-        try:
-            members = orjson.dumps(orjson.loads(call.body), option=orjson.OPT_SORT_KEYS)
-        except ValueError:  # half of a surrogate pair
-            members = call.body
-        return application, blake2b(application + members, key=self._secret, digest_size=16).digest()
-
-    def _known(
-        self, key: bytes, resumed: "Unknown | None", *, repeat_unknown: bool
-    ) -> "Decision | Unknown | None":
-        """Return what is remembered of an approval, but the outcome that this call resumes from."""
-        outcome, until = self._outcomes[key]
-        if until <= monotonic():
-            del self._outcomes[key]
-            return None
-        is_unknown = isinstance(outcome, Unknown) and outcome.state == "unknown"
-        if outcome is resumed or (repeat_unknown and is_unknown):
-            return None
-        return outcome
-
-    async def _fly(self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy) -> None:
-        """Run a request to its end, although its callers may leave."""
-        try:
-            ended: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
-        except (Exception, CancelledError) as error:  # noqa: BLE001  (raised where each waits for it)
-            ended = self._failure(flight, error)
-        except BaseException as error:
-            self._end(flight, self._failure(flight, error))
-            raise
-        self._end(flight, ended)
-
     def _failure(self, flight: Flight, error: BaseException) -> Exception:
         """Return the exception for the callers that wait."""
         call = flight.call
@@ -415,12 +372,12 @@ class Memory:
             return AbandonedError()
         return unknown_outcome(call, type(error).__name__)
 
-    def _end(self, flight: Flight, ended: "Outcome | Exception") -> None:
+    def _end(self, flight: Flight, ended: Outcome | Exception) -> None:
         """Remember an outcome, and wake the callers that wait for it."""
         outcome: Decision | Unknown | None = None
         if isinstance(ended, DecisionNotRecordedError):
             outcome = ended.decision
-        elif not self._has_ledger:
+        elif self._recorder is None:
             outcome = ended if isinstance(ended, Approved | Refused) else unknown_after(ended, flight.call)
         with self._lock:
             if flight.ended is not None:  # several threads found it dead, or its first caller was collected
@@ -458,6 +415,11 @@ class Memory:
             await asyncio.wait(tasks, timeout=_LAST)
 
 
+def wake(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 def _recalled(call: Call, known: Decision | Unknown, record: CallRecord) -> Decision | LoanError:
     if isinstance(known, Unknown):
         record.guarded("blocked")
@@ -465,3 +427,44 @@ def _recalled(call: Call, known: Decision | Unknown, record: CallRecord) -> Deci
     record.guarded("remembered")
     record.decided(approved=known.approved)
     return known
+
+
+def unknown_after(ended: object, call: Call) -> Unknown | None:
+    match ended:
+        case AbandonedError():  # if nobody goes on, the request may have been evaluated
+            return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
+        case AlreadyEvaluatedError():
+            return Unknown("lost", type(ended).__name__)
+        case OutcomeUnknownError():
+            return Unknown("unknown", ended.note)
+        case LoanError(outcome="unknown"):
+            return Unknown("unknown", type(ended).__name__, getattr(ended, "response", None))
+        case LoanError():
+            return None
+        case _:
+            return Unknown("unknown", type(ended).__name__) if call.may_be_evaluated else None
+
+
+def unknown_outcome(call: Call, note: str) -> LoanError:
+    return OutcomeUnknownError("approve", call.entry or "", "unknown", note)
+
+
+def anew(error: Error) -> Error:
+    """Return a copy for each caller: one exception cannot be raised in several places."""
+    if not isinstance(error, LoanError):
+        return error
+    again = type(error)(*error.args)
+    if isinstance(error, LedgerError) and isinstance(again, LedgerError):
+        again.trace_id = error.trace_id
+    return again
+
+
+_IN_FILE = (
+    "%s, entry %s: the service decided after the call was cancelled, and the ledger could not be written "
+    "(%s); the decision is in a file: import it with import_orphans"
+)
+_IN_MEMORY = (
+    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and neither "
+    "the ledger (%s) nor a file could be written; only the memory of this client has the decision, for an "
+    "hour: call approve again with the same data and client"
+)

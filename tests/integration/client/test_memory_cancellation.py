@@ -166,7 +166,7 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
         named = LoanClient(address, shop_id="s", auth_token="t")
         if session == "users":
             named._pipeline = client._pipeline
-            named._memory = Memory(client._pipeline, has_ledger=False)
+            named._memory = Memory(client._pipeline, None)
         call = asyncio.create_task(request(named))
         await asked.wait()
         await cancelled(call)

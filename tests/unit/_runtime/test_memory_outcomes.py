@@ -201,7 +201,7 @@ async def test_memory_waiter_waits_no_longer_than_its_own_time() -> None:
 
 async def test_memory_beyond_its_size_forgets_the_oldest() -> None:
     shop = Shop(*[approved()] * 4)
-    shop.client._memory = Memory(shop.client._pipeline, has_ledger=False, most=2)
+    shop.client._memory = Memory(shop.client._pipeline, None, most=2)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     assert len(shop.client._memory._outcomes) == 2
