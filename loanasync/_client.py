@@ -253,11 +253,15 @@ class LoanClient(Closing):
         if self._recorder is None:
             raise ConfigurationError("ledger", "is missing: give LoanClient a ledger")
         problems = tuple(rules.check_fiscal_code(fiscal_code, strict=self._options.strict))
-        code = "" if problems else rules.normalize_fiscal_code(fiscal_code)
-        del fiscal_code  # personal: must not stand in a traceback
         if problems:
+            del fiscal_code, order_token  # personal: must not stand in a traceback
             raise InvalidRequestError(problems)
-        return self._recorder.entry_key(self._options.shop, code, scope, order_token)
+        code = rules.normalize_fiscal_code(fiscal_code)
+        key = self._recorder.entry_key(self._options.shop, code, scope, order_token)
+        del fiscal_code, code, order_token  # as above
+        if isinstance(key, InvalidRequestError):
+            raise InvalidRequestError(key.problems)
+        return key
 
     def check(
         self,

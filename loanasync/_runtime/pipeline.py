@@ -104,21 +104,21 @@ def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, st
 
 
 class Pipeline:
-    """What a client and its light copies share: sessions, places, quota and instruments."""
+    """The transports, slots, retry quota and telemetry that a client and its light copies share."""
 
     def __init__(
         self,
         open_transport: Callable[[], Transport],
         telemetry: Telemetry,
         quota: Quota,
-        places: int | None,
+        slots: int | None,
         *,
         forgotten: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        # No method of ours goes in: without a cycle, a forgotten client is noticed when it is dropped.
-        self._lanes = PerLoop(lambda: _Lane(open_transport(), places), _Lane.close, forgotten)
+        # No method of this object goes in: without a cycle, an unclosed client is noticed when it is dropped.
+        self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, forgotten)
         self._telemetry = telemetry
         self.quota = quota
         self.now = now
@@ -187,7 +187,7 @@ class Pipeline:
         return ended
 
     async def aclose(self, drain: float) -> None:
-        """Take no more calls, wait for those under way at most `drain` seconds, and close the sessions."""
+        """Take no more calls, wait `drain` seconds for those in progress, and close the transports."""
         self._closed = True
         await self._lanes.aclose(drain)
 

@@ -23,17 +23,13 @@ class Digests:
     subject: Subject
 
 
-def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> Digests:
-    """Return the digests of an approval: one customer of one shop in one environment, within a scope."""
-    return _digests(_secret(call.shop, policy), call, policy, scope)
+def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
+    """Return the digests of an approval under the policy's key, and then under each of its old keys.
 
-
-def old_digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
-    """Return the digests of an approval under each of the policy's old keys."""
-    return tuple(
-        _digests(_from_token(each) if isinstance(each, str) else each, call, policy, scope)
-        for each in policy.old_keys
-    )
+    An approval is one customer of one shop in one environment, within a scope.
+    """
+    old = (_from_token(each) if isinstance(each, str) else each for each in policy.old_keys)
+    return tuple(_digests(secret, call, policy, scope) for secret in (_secret(call.shop, policy), *old))
 
 
 def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Digests:

@@ -26,7 +26,7 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.keys import Digests, digests_of, key_of, old_digests_of
+from loanasync.ledger.keys import Digests, digests_of, key_of
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_more, spool
@@ -73,22 +73,20 @@ class Recorder:
         Raises:
             InvalidRequestError: It has no order token, and the policy's scope is the order token.
         """
-        self._require_order_token(call.order_token)
+        if self._lacks_order_token(call.order_token):
+            raise InvalidRequestError((_ORDER_TOKEN,))
         return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
 
-    def entry_key(self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None) -> str:
-        """Return the key of an approval's entry.
-
-        Raises:
-            InvalidRequestError: As `approval`.
-        """
-        self._require_order_token(order_token)
+    def entry_key(
+        self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
+    ) -> str | InvalidRequestError:
+        """Return the key of an approval's entry, or an error if it needs an order token."""
+        if self._lacks_order_token(order_token):
+            return InvalidRequestError((_ORDER_TOKEN,))
         return key_of(shop, fiscal_code, self.policy, scope, order_token)
 
-    def _require_order_token(self, order_token: str | None) -> None:
-        if self.policy.scope == "order_token" and order_token is None:
-            message = "is required: LedgerPolicy(scope='order_token') distinguishes applications by it"
-            raise InvalidRequestError((Problem("order_token", "orderToken", message),))
+    def _lacks_order_token(self, order_token: str | None) -> bool:
+        return self.policy.scope == "order_token" and order_token is None
 
     async def aclose(self) -> None:
         """Release the claims whose request was never sent; the ledger stays open."""
@@ -116,8 +114,7 @@ class RecordedApproval:
         self._policy = recorder.policy
         self._withdrawals = recorder.withdrawals
         self._call = call
-        # Under the secret in use, and then under each old secret.
-        self._digests = (digests_of(call, self._policy, scope), *old_digests_of(call, self._policy, scope))
+        self._digests = digests_of(call, self._policy, scope)
         self._use(self._digests[0])
         self._repeats_unknown = repeats_unknown
         self._began = 0.0
@@ -445,6 +442,11 @@ class RecordedApproval:
         return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
 
 
+_ORDER_TOKEN = Problem(
+    "order_token",
+    "orderToken",
+    "is required: LedgerPolicy(scope='order_token') distinguishes applications by it",
+)
 _IN_DANGER = (
     "approve, entry %s: a decision is in danger: the event loop was closed while the decision was being "
     "written to the ledger, and no file could be written: ask the service for its decision"

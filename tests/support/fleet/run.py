@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from loanasync._protocol.endpoints import APPROVE, Call
-from loanasync.ledger import LedgerPolicy, State
-from loanasync.ledger.keys import digests_of
+from loanasync.ledger import LedgerPolicy, MemoryLedger, State
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message
@@ -207,14 +205,9 @@ class Play:
 
     def keys(self) -> dict[str, str]:
         """The entry of each customer."""
-        client = self.sandbox.client()
         policy = LedgerPolicy(key=worker_process.KEY)
-        found = {}
-        for code, request in self.requests.items():
-            call = APPROVE.prepare(client._options, code, request)
-            assert isinstance(call, Call)
-            found[code] = digests_of(call, policy, "").key
-        return found
+        client = self.sandbox.client(ledger=MemoryLedger(), ledger_policy=policy)
+        return {code: client.entry_key(code) for code in self.requests}
 
 
 def chunks(items: Sequence[str]) -> Iterator[Sequence[str]]:

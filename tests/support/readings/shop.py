@@ -9,7 +9,6 @@ from attrs import evolve
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
 from loanasync._runtime.memory import Flight
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
-from loanasync.ledger.keys import key_of
 from loanasync.sandbox import Readings
 from support.raw_shop import BODY, CODE
 from support.readings.service import CURRENT, Clock, Gate, Log, Service
@@ -209,9 +208,8 @@ class Shop:
         """Return the ledger's entries, each with its order."""
         if self.ledger is None:
             return []
-        shop = self.client._options.shop
         found = [
-            (order, await self.ledger.get(key_of(shop, CODE, self.policy, order_token=order)))
+            (order, await self.ledger.get(self.client.entry_key(CODE, order_token=order)))
             for order in sorted(self.orders)
         ]
         return [(order, entry) for order, entry in found if entry is not None]

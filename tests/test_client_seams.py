@@ -1,0 +1,144 @@
+"""The client's public seams: a transport of the user's own, its clock, its ledger, closing without a loop."""
+
+import asyncio
+import traceback
+
+import pytest
+from builders import FISCAL_CODE, approval_request
+
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    ConfigurationError,
+    ConnectionLostError,
+    InvalidRequestError,
+    LoanClient,
+    NoResponse,
+    Request,
+    Response,
+    Timeout,
+    Transport,
+)
+from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.testing import ScriptedTransport, approved, scripted_client
+
+
+class Recorded(Transport):
+    """Answers each request alike, and counts."""
+
+    opened = 0
+    closed = 0
+
+    def __init__(self, answer: Response | NoResponse | None = None) -> None:
+        type(self).opened += 1
+        self._answer = answer or Response(status=201, headers={}, body=b'{"approved": true}')
+
+    def check(self) -> None:
+        """Let each call begin."""
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
+        assert 0 < connect < within
+        assert request.url.endswith(FISCAL_CODE)
+        return self._answer
+
+    async def aclose(self) -> None:
+        type(self).closed += 1
+
+
+def client_of(**options: object) -> LoanClient:
+    return LoanClient("https://loans.example.com", shop_id="shop", auth_token="token", **options)  # type: ignore[arg-type]
+
+
+def test_transport_is_opened_once_in_each_event_loop() -> None:
+    class Counted(Recorded):
+        """Has counters of its own."""
+
+    client = client_of(transport=Counted, remember=False)
+
+    async def approve_twice() -> None:
+        for _ in range(2):
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+    for loops in (1, 2):
+        asyncio.run(approve_twice())
+        assert (Counted.opened, Counted.closed) == (loops, loops)
+
+
+async def test_transport_without_response_raises_the_error_it_names() -> None:
+    lost = NoResponse(error=ConnectionLostError, cause_type="OSError", is_sent=True)
+    async with client_of(transport=lambda: Recorded(lost)) as client:
+        with pytest.raises(ConnectionLostError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert (caught.value.outcome, caught.value.cause_type) == ("unknown", "OSError")
+
+
+@pytest.mark.parametrize("option", ["session", "ssl"])
+def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option}: cannot be used with transport=: leave one"):
+        client_of(transport=Recorded, **{option: "anything"})
+
+
+def test_transport_that_is_no_function_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="transport: must be a function that returns"):
+        client_of(transport=ScriptedTransport())
+
+
+async def test_entry_key_finds_the_entry_of_an_approval() -> None:
+    ledger = MemoryLedger()
+    async with scripted_client(approved(), ledger=ledger) as client:
+        await client.approve(FISCAL_CODE, approval_request(), scope="spring")
+        entry = await ledger.get(client.entry_key(f" {FISCAL_CODE.lower()}", scope="spring"))
+        assert client.ledger is ledger
+    assert entry is not None
+    assert entry.state is State.APPROVED
+    assert client.entry_key(FISCAL_CODE) != entry.key
+
+
+async def test_entry_key_of_an_order_finds_its_entry() -> None:
+    ledger, policy = MemoryLedger(), LedgerPolicy(scope="order_token")
+    async with scripted_client(approved(), ledger=ledger, ledger_policy=policy) as client:
+        await client.approve(FISCAL_CODE, approval_request(order_token="A-1"))
+        entry = await ledger.get(client.entry_key(FISCAL_CODE, order_token="A-1"))
+        assert client.ledger_policy is policy
+    assert entry is not None
+
+
+def test_entry_key_without_a_ledger_says_what_is_missing() -> None:
+    client = scripted_client()
+    assert (client.ledger, client.ledger_policy) == (None, None)
+    with pytest.raises(ConfigurationError, match="ledger: is missing"):
+        client.entry_key(FISCAL_CODE)
+
+
+@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE[:-1]])
+def test_entry_key_error_holds_no_fiscal_code(code: str) -> None:
+    client = scripted_client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(scope="order_token"))
+    with pytest.raises(InvalidRequestError) as caught:
+        client.entry_key(code)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)][1:]
+    assert frames
+    assert code not in repr([frame.f_locals for frame in frames])
+
+
+def test_timeout_is_that_of_the_copy() -> None:
+    client = scripted_client()
+    assert client.with_options(timeout=Timeout(total=120)).timeout.total == 120
+    assert client.timeout == Timeout()
+
+
+async def test_close_in_an_event_loop_says_what_to_do() -> None:
+    async with scripted_client(approved()) as client:
+        with pytest.raises(RuntimeError, match=r"use `await client.aclose\(\)`"):
+            client.close()
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+def test_close_outside_a_loop_closes_the_transport() -> None:
+    script = ScriptedTransport(approved())
+    client = script.client()
+    with asyncio.Runner() as runner:
+        runner.run(client.approve(FISCAL_CODE, approval_request()))
+        client.close()
+        assert script.closed == 1
+        with pytest.raises(ClientClosedError):
+            runner.run(client.approve(FISCAL_CODE, approval_request()))
