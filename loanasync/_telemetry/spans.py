@@ -60,10 +60,6 @@ class Telemetry:
         self._waits = isinstance(self.tracer, trace.ProxyTracer)  # for a provider that may come
         self.metrics = metrics_of(meter_provider)
 
-    def call(self, call: Call) -> "CallRecord":
-        """What a call tells; enter it to begin."""
-        return CallRecord(self, call)
-
     def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
         """Begin a span; `INVALID_SPAN` means that nobody traces."""
         # As a tracer would say, at a third of the cost: the function that tells of a provider reads the
