@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from loanasync import ConfigurationError
 from loanasync.cli.ledger.open import ledger_at, name_of
-from loanasync.ledger import PostgresLedger, State
+from loanasync.ledger import PostgresLedger, RedisLedger, State
 from loanasync.sandbox import Sandbox
 from support.cli import create, member, run, write
 from support.ledger_file import ask, listed, put
@@ -120,7 +120,9 @@ def test_approve_many_writes_to_the_named_table_or_prefix(
 def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     redis = "redis://shop:SECRET@valkey.example.com/0?socket_timeout=5&prefix=a%3Ab:&health_check_interval=9"
     assert repr(ledger_at(redis)) == "RedisLedger('redis://valkey.example.com/0', prefix='a:b:')"
-    assert ledger_at(redis)._url.endswith("/0?socket_timeout=5&health_check_interval=9")  # type: ignore[union-attr]
+    opened = ledger_at(redis)
+    assert isinstance(opened, RedisLedger)
+    assert opened._url.endswith("/0?socket_timeout=5&health_check_interval=9")
     postgres = "postgresql://shop:SECRET@db.example.com/shop?sslmode=require&table=public.decisions"
     told = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
     assert name_of(postgres) == repr(ledger_at(postgres)) == told

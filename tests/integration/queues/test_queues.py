@@ -70,7 +70,7 @@ async def test_a_worker_that_is_told_to_stop_ends_its_calls_first(
 ) -> None:
     times = {"total": 20.0, "redelivery": 60.0}
     fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path, **times)
-    command = ["-m", "taskiq", "worker", "--workers", "1", "fleetworker:make"]
+    command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
     with fleet.worker(*command) as manager:
         (task,) = await fleet.put(await fleet.customer("+slow3000after"))
         await until(lambda: bool(evaluated(served)))  # and the answer is still to come

@@ -147,5 +147,10 @@ if __name__ == "__main__":
     logging.basicConfig()
     slots = json.loads(os.environ[SETTINGS]).get("slots", 100)
     start_listen(
-        WorkerArgs(broker="fleetworker:make", modules=[], configure_logging=False, max_async_tasks=slots)
+        WorkerArgs(
+            broker="support.fleet.worker_process:make",
+            modules=[],
+            configure_logging=False,
+            max_async_tasks=slots,
+        )
     )

@@ -4,7 +4,6 @@ import asyncio
 import traceback
 
 import pytest
-from builders import FISCAL_CODE, approval_request
 
 from loanasync import (
     Approved,
@@ -21,6 +20,7 @@ from loanasync import (
 )
 from loanasync.ledger import LedgerPolicy, MemoryLedger, State
 from loanasync.testing import ScriptedTransport, approved, scripted_client
+from support.builders import FISCAL_CODE, approval_request
 
 
 class Recorded(Transport):
