@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import pickle
+import subprocess
+import sys
 import time
 import tracemalloc
 from typing import Any
@@ -351,3 +353,26 @@ async def test_a_500_with_a_hostile_body_is_a_500() -> None:
         with pytest.raises(SystemFaultError) as caught:
             await approve(client)
     assert (caught.value.attempts, caught.value.problems) == (2, ())
+
+
+UNLIMITED = r"""
+import sys
+from loanasync._protocol.json import Malformed, decode
+
+sys.setrecursionlimit(1_000_000)
+half = b'"\\ud800"'  # which keeps the fast parser from reading it
+texts = b'"\\"' + b"[" * 20_000 + b'"'
+assert decode(b'{"a": [' + b"[]," * 20_000 + texts + b"," + half + b"]}")["a"][20_000] == '"' + "[" * 20_000
+for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'["' + b'\\"' * 400_000):
+    try:
+        decode(deep)
+    except Malformed as malformed:
+        print(*malformed.args)
+"""
+
+
+def test_no_body_ends_a_process_whose_recursion_has_no_limit() -> None:
+    command = [sys.executable, "-c", UNLIMITED]
+    said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
+    deep = "body: nested too deeply"
+    assert said.splitlines() == [deep, deep, "body: not JSON"]

@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
 from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
 from loanasync._runtime.memory import Memory
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
-from support.canned_server import APPROVAL, FAULT
+from support.canned_server import APPROVAL, FAULT, serving
 from support.memory_clients import SESSIONS, cancelled, held_server, request
 from support.raw_server import until
 
@@ -115,3 +116,31 @@ async def test_approve_cancelled_after_sending_is_settled(session: str, tmp_path
         server.answer_all(APPROVAL)
         await client.aclose()
         assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
+
+
+async def test_call_cancelled_while_connecting_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, found = asyncio.Event(), asyncio.Event()
+    look_up = asyncio.get_running_loop().getaddrinfo
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        asked.set()
+        await found.wait()
+        return await look_up(*arguments, **options)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
+    ledger = MemoryLedger()
+    async with serving(APPROVAL) as server:
+        address = server.base_url.replace("127.0.0.1", "localhost")
+        async with LoanClient(address, shop_id="s", auth_token="t", ledger=ledger) as client:
+            call = asyncio.create_task(request(client))
+            await asked.wait()
+            [entry] = [each async for each in ledger.scan()]
+            assert entry.state is State.INFLIGHT
+            await cancelled(call)
+            assert client._memory is not None
+            await client._memory.aclose()
+            [entry] = [each async for each in ledger.scan()]
+            assert (entry.state, server.requests) == (State.RELEASED, 0)
+            found.set()
+            assert isinstance(await request(client), Approved)
+            assert server.requests == 1

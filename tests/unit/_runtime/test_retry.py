@@ -1,6 +1,5 @@
 """How often a call is repeated and how long it waits, as a table; and never a storm."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,22 @@ from tenacity import AsyncRetrying
 
 from loanasync import (
     Approved,
-    LoanClient,
     LoanError,
     Refused,
     RetryPolicy,
-    SystemFaultError,
     Timeout,
 )
-from loanasync.sandbox import Sandbox
 from loanasync.testing import (
     Sent,
     Step,
-    approval_request,
     approved,
     computed,
     connection_lost,
-    fiscal_code,
     refused,
     reply,
     system_error,
     timed_out,
 )
-from support.canned_server import FAULT, approve, serving
 from support.scripted_pipeline import Run
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
@@ -98,20 +91,6 @@ async def test_a_call_that_is_answered_at_once_never_enters_tenacity(monkeypatch
     assert len(entered) == 1
 
 
-async def test_calls_that_repeat_at_the_same_time_count_their_own_attempts(
-    sandbox: Sandbox, client: LoanClient
-) -> None:
-    async def attempts(faults: int) -> int:
-        code = fiscal_code()
-        await client.create_request({"fiscalCode": code})
-        tag = f"500x{faults}" if faults else "approved"
-        return (await client.approve(code, approval_request(tag=tag))).meta.attempts
-
-    faults = [0, 1, 2] * 8
-    assert await asyncio.gather(*map(attempts, faults)) == [each + 1 for each in faults]
-    assert len(sandbox.journal.calls(operation="approve")) == sum(faults) + len(faults)
-
-
 ROUNDING = 1e-9
 STATUSES = st.sampled_from([200, 201, 301, 400, 403, 408, 409, 422, 425, 429, 500, 500, 500, 502, 503, 504])
 ENDINGS = st.sampled_from([connection_lost(), timed_out()])
@@ -161,29 +140,3 @@ async def test_never_more_than_the_policy_never_after_anything_but_500_never_pas
     assert waited < total + ROUNDING, "an attempt began past the deadline"
     assert run.clock.time - started == pytest.approx(waited + takes * (sent <= len(statuses)))
     assert isinstance(outcome, LoanError | Approved | Refused)
-
-
-async def test_a_thousand_calls_against_a_failing_service_send_a_thousand_requests_and_the_quota() -> None:
-    async with (
-        serving(FAULT) as server,
-        server.client(retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30)) as client,
-    ):
-        outcomes = await asyncio.gather(*(approve(client) for _ in range(1000)), return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {SystemFaultError}
-        assert server.requests == 1000 + 30
-        stopped = [outcome.stopped_by for outcome in outcomes if isinstance(outcome, SystemFaultError)]
-        assert stopped.count("quota") >= 1000 - 30
-        # It is over as soon as the service is: the quota is for retries, and a first attempt is none.
-        with pytest.raises(SystemFaultError) as caught:
-            await approve(client)
-        assert (caught.value.attempts, caught.value.stopped_by) == (1, "quota")
-
-
-async def test_light_copies_share_the_quota_so_that_they_cannot_storm_together() -> None:
-    async with (
-        serving(FAULT) as server,
-        server.client(retry=RetryPolicy(base=0.001, cap=0.001, quota=5)) as client,
-    ):
-        copies = [client.with_options(retry=RetryPolicy(base=0.001, cap=0.001, quota=500)) for _ in range(20)]
-        await asyncio.gather(*(approve(copy) for copy in copies), return_exceptions=True)
-        assert server.requests == 20 + 5

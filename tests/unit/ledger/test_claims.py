@@ -9,13 +9,12 @@ from loanasync import (
     Approved,
     ConfigurationError,
     InvalidRequestError,
-    LoanClient,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
 )
-from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.ledger import LedgerPolicy, State
 from loanasync.testing import (
     Step,
     approved,
@@ -29,9 +28,8 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import approval_request
-from support.canned_server import APPROVAL, serving
 from support.ledger_clients import FailingLedger, Shop, held
-from support.memory_clients import cancelled, request
+from support.memory_clients import cancelled
 
 
 class TestScopeOfOrders:
@@ -125,33 +123,6 @@ class TestCancelledCalls:
         assert shop.script.left == 1
         assert (await shop.entry()).state is State.RELEASED
         assert isinstance(await shop.approve(), Approved)
-
-    async def test_call_cancelled_while_connecting_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked, found = asyncio.Event(), asyncio.Event()
-        look_up = asyncio.get_running_loop().getaddrinfo
-
-        async def slow(*arguments: Any, **options: Any) -> Any:
-            asked.set()
-            await found.wait()
-            return await look_up(*arguments, **options)
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
-        ledger = MemoryLedger()
-        async with serving(APPROVAL) as server:
-            address = server.base_url.replace("127.0.0.1", "localhost")
-            async with LoanClient(address, shop_id="s", auth_token="t", ledger=ledger) as client:
-                call = asyncio.create_task(request(client))
-                await asked.wait()
-                [entry] = [each async for each in ledger.scan()]
-                assert entry.state is State.INFLIGHT
-                await cancelled(call)
-                assert client._memory is not None
-                await client._memory.aclose()
-                [entry] = [each async for each in ledger.scan()]
-                assert (entry.state, server.requests) == (State.RELEASED, 0)
-                found.set()
-                assert isinstance(await request(client), Approved)
-                assert server.requests == 1
 
     async def test_call_cancelled_in_the_queue_makes_no_entry(self) -> None:
         step, arrived, go = held(approved())

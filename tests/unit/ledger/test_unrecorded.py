@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import LedgerPolicy, SqliteLedger, import_orphans
+from loanasync.ledger import LedgerPolicy
 from loanasync.testing import approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held
@@ -71,44 +69,6 @@ async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None
 
 def orphans_in(folder: Path) -> int:
     return len(list(folder.glob("*.json")))
-
-
-SHUTDOWN = """
-import asyncio, concurrent.futures.thread as pool, sys, threading, time
-from loanasync import LoanError
-from loanasync.ledger import LedgerPolicy, SqliteLedger
-from loanasync.testing import approval_request, approved, computed, scripted_client
-
-arrived = threading.Event()
-
-async def late(_):
-    arrived.set()
-    while not pool._shutdown:
-        await asyncio.sleep(0.01)
-    return approved()
-
-async def main():
-    ledger = SqliteLedger(sys.argv[1] + "/decisions.db")
-    policy = LedgerPolicy(key=b"0123456789abcdef", spool=sys.argv[1] + "/spool")
-    client = scripted_client(computed(late), ledger=ledger, ledger_policy=policy)
-    try:
-        await client.approve("TSTXYZ00A00A000A", approval_request())
-    except LoanError as error:
-        print(type(error).__name__, error.decision.approved, error.file is not None, flush=True)
-
-threading.Thread(target=asyncio.run, args=[main()]).start()
-arrived.wait()
-"""
-
-
-async def test_approve_at_interpreter_shutdown_writes_the_orphan(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", SHUTDOWN, str(tmp_path)]
-    done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout == "DecisionNotRecordedError True True\n", done.stderr
-    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
-        assert await import_orphans(ledger, tmp_path / "spool") == 1
 
 
 class Nothing(FailingLedger):

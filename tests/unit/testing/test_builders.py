@@ -13,11 +13,7 @@ from loanasync import (
     Citizenship,
     Dialect,
     InvalidRequestError,
-    LoanClient,
-    Refused,
-    RetryPolicy,
 )
-from loanasync.sandbox import Sandbox
 from loanasync.testing import (
     additional_data,
     approval_request,
@@ -98,16 +94,3 @@ def test_a_tag_and_an_address_are_not_both_taken() -> None:
 def test_a_change_of_no_field_is_named(build: Callable[..., object]) -> None:
     with pytest.raises(InvalidRequestError, match="is not a field of this model"):
         build(amuont=1)
-
-
-async def test_the_tags_reach_the_sandbox() -> None:
-    async with (
-        Sandbox() as sandbox,
-        LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token) as client,
-    ):
-        code = fiscal_code()
-        await client.create_request({"fiscalCode": code})
-        quick = client.with_options(retry=RetryPolicy(base=0.001, cap=0.002))
-        decision = await quick.approve(code, approval_request(tag="500x1.refused"))
-    assert isinstance(decision, Refused)
-    assert decision.meta.attempts == 2
