@@ -97,7 +97,7 @@ class Tag:
     asks: Mapping[str, Any] = {}
 
 
-# By section of the reference. In the words, N stands for a count, <ms> for milliseconds, <field> for a field.
+# By section of the reference page. N is a count, <ms> a number of milliseconds, <field> the name of a field.
 TAGS: Mapping[str, Mapping[str, Tag]] = {
     "Decisions": {
         "approved": Tag(
@@ -153,7 +153,7 @@ _SEVERAL = ("before", "invalid", "without")
 
 @frozen(kw_only=True)
 class Outcome:
-    """What the words of a tag, a rule or a command line ask for.
+    """The outcome that the words of a tag, a rule or a command line ask for.
 
     Args:
         decision: ``approved`` or ``refused``, whatever the amount.
@@ -215,14 +215,14 @@ class UnknownTagError(ValueError):
 
 
 def words_of(email: object) -> str:
-    """The words between ``+`` and ``@``; empty when there are none."""
+    """Return the words between ``+`` and ``@``, or an empty text."""
     if not isinstance(email, str) or "+" not in email:
         return ""
     return email.partition("@")[0].partition("+")[2].strip(".")
 
 
 def read_email(email: object) -> Outcome:
-    """What an address asks for; each fault is for one call unless it says for how many.
+    """Return the outcome that an address asks for; a fault without a count is for one call.
 
     Raises:
         UnknownTagError: A word is not known; a silent approval would be worse.
@@ -233,7 +233,7 @@ def read_email(email: object) -> Outcome:
 
 @lru_cache(maxsize=1024)
 def read_words(words: str, *, endless: bool = False) -> Outcome:
-    """What words joined by dots ask for.
+    """Return the outcome that words joined by dots ask for.
 
     Args:
         words: Such as ``500x2.refused`` or ``invalid.city``.

@@ -77,7 +77,7 @@ def missing() -> str | None:
 
 
 def shop(shop_id: str) -> str | None:
-    """Where the customer comes back to when the shop named no page of its own."""
+    """The page of the shop, for a shop that named no page of its own."""
     return _render("shop.html", shop_id=shop_id)
 
 

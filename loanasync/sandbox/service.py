@@ -242,7 +242,7 @@ def _written(body: object) -> bytes:
 
 
 def _has_gone(request: web.Request) -> bool:
-    """Whether nobody is there to be answered any more."""
+    """Return whether the client closed its connection."""
     return request.transport is None or request.transport.is_closing()
 
 

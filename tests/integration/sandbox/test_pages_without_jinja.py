@@ -22,7 +22,7 @@ REQUESTS = "/api/shops/sandbox-shop/requests"
 
 @pytest.fixture
 def base_url() -> Iterator[str]:
-    """Address of a sandbox in a process of its own."""
+    """Start a sandbox without Jinja2 and yield its address."""
     command = [sys.executable, "-c", WITHOUT_JINJA]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
