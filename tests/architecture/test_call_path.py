@@ -5,10 +5,9 @@ from itertools import groupby
 from types import FrameType
 from typing import Any
 
-from support.builders import approval_request
-
 from loanasync import LoanClient, NoResponse, Request, Response, Transport
 from loanasync.ledger import MemoryLedger
+from support.builders import approval_request
 
 CALL_PATH = (
     "loanasync._client",

@@ -4,8 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from loanasync.ledger import (
     MemoryLedger,
     Settlement,
-    SqliteLedger,
     State,
     Subject,
     import_orphans,
@@ -141,15 +138,6 @@ async def test_import_after_a_writer_was_killed_reads_whole_files(tmp_path: Path
     assert [file.name for file in tmp_path.iterdir()] == ["2.part"]
 
 
-async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
-    """Start a script in another process, and wait for its first line."""
-    command = (sys.executable, "-c", script, *arguments)
-    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"ready\n"
-    return process
-
-
 def test_spool_whose_unfinished_file_was_imported_writes_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,56 +155,3 @@ def test_spool_whose_unfinished_file_was_imported_writes_another(
     assert file is not None
     assert list(tmp_path.iterdir()) == [file]
     assert Orphan.from_json(file.read_bytes()) == ORPHAN
-
-
-LOCKING = """
-import fcntl, sys
-with open(sys.argv[1]) as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
-async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
-    file = await asyncio.to_thread(spool, [tmp_path], ORPHAN)
-    other = await started(LOCKING, str(file))
-    assert await asyncio.to_thread(spool, [tmp_path], ORPHAN) not in (None, file)
-    assert await import_orphans(MemoryLedger(), tmp_path) == 2
-    await other.communicate(b"")
-    assert list(tmp_path.iterdir()) == []
-
-
-SPOOLING = """
-import sys
-from pathlib import Path
-from loanasync.ledger import Settlement, State
-from loanasync.ledger.orphans import Orphan, spool
-
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(50):
-    key = f"{sys.argv[2]}-{number}"
-    settlement = Settlement(state=State.APPROVED, status=201, body=key.encode())
-    assert spool([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
-"""
-
-
-async def test_orphans_of_two_processes_land_while_two_imports_run(tmp_path: Path) -> None:
-    folder = tmp_path / "orphans"
-    processes = [await started(SPOOLING, str(folder), name) for name in "ab"]
-    ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
-
-    async def importing() -> None:
-        async with SqliteLedger(tmp_path / "decisions.db") as ledger:
-            while not all(end.done() for end in ends):
-                await import_orphans(ledger, folder)
-            await import_orphans(ledger, folder)
-
-    await asyncio.gather(importing(), importing())
-    assert [process.returncode for process in processes] == [0, 0]
-    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
-        bodies = {entry.key: entry.body async for entry in ledger.scan(State.APPROVED)}
-    assert bodies == {key: key.encode() for key in (f"{name}-{n}" for name in "ab" for n in range(50))}
-    assert list(folder.iterdir()) == []

@@ -1,0 +1,77 @@
+"""Orphan files of several processes: none is lost, and none is counted twice."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loanasync.ledger import MemoryLedger, Settlement, SqliteLedger, State, import_orphans
+from loanasync.ledger.orphans import Orphan, spool
+
+APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
+ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED)
+
+
+async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a script in another process, and wait for its first line."""
+    command = (sys.executable, "-c", script, *arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    return process
+
+
+LOCKING = """
+import fcntl, sys
+with open(sys.argv[1]) as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
+async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
+    file = await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    other = await started(LOCKING, str(file))
+    assert await asyncio.to_thread(spool, [tmp_path], ORPHAN) not in (None, file)
+    assert await import_orphans(MemoryLedger(), tmp_path) == 2
+    await other.communicate(b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+SPOOLING = """
+import sys
+from pathlib import Path
+from loanasync.ledger import Settlement, State
+from loanasync.ledger.orphans import Orphan, spool
+
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(50):
+    key = f"{sys.argv[2]}-{number}"
+    settlement = Settlement(state=State.APPROVED, status=201, body=key.encode())
+    assert spool([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
+"""
+
+
+async def test_orphans_of_two_processes_land_while_two_imports_run(tmp_path: Path) -> None:
+    folder = tmp_path / "orphans"
+    processes = [await started(SPOOLING, str(folder), name) for name in "ab"]
+    ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
+
+    async def importing() -> None:
+        async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+            while not all(end.done() for end in ends):
+                await import_orphans(ledger, folder)
+            await import_orphans(ledger, folder)
+
+    await asyncio.gather(importing(), importing())
+    assert [process.returncode for process in processes] == [0, 0]
+    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+        bodies = {entry.key: entry.body async for entry in ledger.scan(State.APPROVED)}
+    assert bodies == {key: key.encode() for key in (f"{name}-{n}" for name in "ab" for n in range(50))}
+    assert list(folder.iterdir()) == []
