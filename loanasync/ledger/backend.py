@@ -38,9 +38,9 @@ class Address:
     """The form of the addresses by which the command line opens the ledgers of a backend.
 
     Args:
-        schemes: Each scheme of such an address.
+        schemes: The schemes of the addresses.
         parameter: The query parameter that is an argument of the class; empty without one.
-        absent: The message that there is no ledger at an address; ``{file}`` stands for its path.
+        absent: The message that there is no ledger at an address; ``{file}`` is replaced by its path.
     """
 
     schemes: tuple[str, ...]

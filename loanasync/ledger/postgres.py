@@ -41,18 +41,18 @@ _FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expi
 
 @runtime_checkable
 class PostgresConnection(Protocol):
-    """What the ledger uses of an ``asyncpg.Connection``."""
+    """The methods of an ``asyncpg.Connection`` that the ledger calls."""
 
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
 
     def is_in_transaction(self) -> bool:
-        """Whether a transaction was begun, and not ended."""
+        """Return True within a transaction."""
 
 
 @runtime_checkable
 class PostgresPool(Protocol):
-    """What the ledger uses of an ``asyncpg.Pool``."""
+    """The methods of an ``asyncpg.Pool`` that the ledger calls."""
 
     def acquire(self) -> Any:  # noqa: ANN401  (as of asyncpg)
         """A connection, when awaited."""
@@ -280,7 +280,7 @@ class _Pool:
         self.pool: Any = None
 
     async def opened(self) -> PostgresPool:
-        import asyncpg  # noqa: PLC0415  (as above)
+        import asyncpg  # noqa: PLC0415  (its extra may not be installed)
 
         async with self._opening:
             if self.pool is None:
@@ -467,9 +467,9 @@ WHERE found.format <= {FORMAT} AND ({_CORRECTS} OR found.state NOT IN ('approved
     AND (found.token = excluded.token
         OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service'))
 RETURNING {_ROW}, {_SAFELY}
-"""  # noqa: S608  (as above)
+"""  # noqa: S608  (constants, and a name that was checked)
 
-_LOOK = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (as above)
+_LOOK = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (constants, and a name that was checked)
 _PAGES = queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
 # customer, order; one of them is not empty. The constant conditions let the planner use the indexes.
 _BY = {
@@ -486,4 +486,4 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone
-"""  # noqa: S608  (as above)
+"""  # noqa: S608  (constants, and a name that was checked)

@@ -259,7 +259,7 @@ def _let_go(connection: Connection, process: int) -> None:
 
 
 def _ended(what: Use[Any], connection: Connection) -> object:
-    """What came of one write among others; one that cannot be made is no reason to lose those."""
+    """Return the result of one write of several, or its error, which does not undo the others."""
     try:
         return what(connection)
     except sqlite3.OperationalError:  # the disk is full, for one: none of them is made
@@ -529,7 +529,7 @@ def _start(connection: Connection, boot: str) -> float:
 
 
 class _User(Protocol):
-    """Who has a file open."""
+    """An object that has a file open."""
 
     def let_go(self) -> None:
         """Close it; it is opened anew when it is needed next."""
