@@ -297,8 +297,8 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "history": history_from,
 }
 
-# By the server's clock, the same for all, whatever they believe what time it is. An entry is
-# returned as one text, which a client reads faster than a dozen, and its body, which may be any bytes.
+# Times are those of the server's clock, the same for all clients. An entry is returned as one text, which a
+# client reads faster than a dozen, and its body, which may be any bytes.
 _BEGIN = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
