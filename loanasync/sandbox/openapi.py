@@ -1,6 +1,6 @@
 """Everything the sandbox serves of the specification, as an OpenAPI 3.1 document."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loanasync.sandbox.answers import DOMAIN
@@ -32,17 +32,15 @@ _DOMAIN = DOMAIN["verbatim"]  # spec §7
 _UNKNOWN_TAG = _assumed("a tag in an address asks for an outcome", {"pattern": "^Unknown sandbox tag"})
 
 
-def _object(properties: Schema, *required: str, **more: object) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(required), **more}
-
-
-def _all_required(properties: Schema, **more: object) -> Schema:
-    return _object(properties, *properties, **more)
+def _object(properties: Schema, required: Iterable[str] | None = None, **more: object) -> Schema:
+    """Return the schema of an object, whose properties are all required if `required` is left out."""
+    names = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": names, **more}
 
 
 def _body(fields: Fields) -> Schema:
     required = [name for name, field in fields.items() if field.required]
-    return _object({name: _schema(field) for name, field in fields.items()}, *required)
+    return _object({name: _schema(field) for name, field in fields.items()}, required)
 
 
 def _or_null(what: str, schema: Schema) -> Schema:
@@ -51,8 +49,8 @@ def _or_null(what: str, schema: Schema) -> Schema:
 
 def _either(first: str, second: str, schema: Schema) -> list[Schema]:
     """Two spellings of one field: at least one is sent, and of both only the second is read."""
-    only_first = _object({first: schema, second: False}, first)
-    with_second = _object({second: schema}, second)
+    only_first = _object({first: schema, second: False}, [first])
+    with_second = _object({second: schema})
     return [only_first, _assumed(f"it counts where {first} is sent, too", with_second)]
 
 
@@ -69,7 +67,7 @@ def _approval() -> Schema:
     instalments, street_number = (
         _either(name, field.other_name, _schema(field)) for name, field in spelled.items()
     )
-    return _object(properties, *required, oneOf=instalments, anyOf=street_number)
+    return _object(properties, required, oneOf=instalments, anyOf=street_number)
 
 
 def _decision(*, approved: bool) -> Schema:
@@ -97,7 +95,7 @@ def _decision(*, approved: bool) -> Schema:
     required = [name for name in properties if name not in sometimes]
     one_spelling = [{"required": ["streetNumber"]}, {"required": ["civicNumber"]}]
     what = "what was not sent is not echoed, and the street number keeps its spelling"
-    return _assumed(what, _object(properties, *required, oneOf=one_spelling))
+    return _assumed(what, _object(properties, required, oneOf=one_spelling))
 
 
 def _message(text: str) -> Schema:
@@ -114,8 +112,8 @@ def _rejection(fields: Fields, *domain: str, **more: Schema) -> Schema:
     lists = {
         name: {"type": "array", "minItems": 1, "items": {"anyOf": each}} for name, each in messages.items()
     }
-    errors = _object(lists, minProperties=1, additionalProperties=False)
-    return _object({"errors": errors}, "errors", additionalProperties=False)
+    errors = _object(lists, (), minProperties=1, additionalProperties=False)
+    return _object({"errors": errors}, additionalProperties=False)
 
 
 def _schemas() -> Mapping[str, Schema]:
@@ -125,23 +123,23 @@ def _schemas() -> Mapping[str, Schema]:
     return {
         "Creation": _assumed("the whole shape", _body(CREATION)),
         "Created": _assumed(
-            "the whole shape", _all_required({**code, "additionalDataNeeded": {"type": "boolean"}})
+            "the whole shape", _object({**code, "additionalDataNeeded": {"type": "boolean"}})
         ),
         "CreationRejected": _assumed("which errors there are", _rejection(CREATION, _DOMAIN["already"])),
         "Approval": _approval(),
         "Approved": _decision(approved=True),
         "Refused": _decision(approved=False),
         "ApprovalRejected": _rejection(approval, *_DOMAIN.values(), email=_UNKNOWN_TAG),
-        "Conflict": _all_required({"errors": _assumed("the wording", {"type": "string"})}),
+        "Conflict": _object({"errors": _assumed("the wording", {"type": "string"})}),
         "Documents": _assumed("any object will do", {"type": "object"}),
         "DocumentsReceived": _assumed(
-            "the whole shape", _all_required({**code, "documents": {"const": "received"}})
+            "the whole shape", _object({**code, "documents": {"const": "received"}})
         ),
         "DocumentsRejected": _assumed("which errors there are", _rejection({}, _DOMAIN["nouser"])),
         "UserData": _assumed("no field is mandatory", _body(USER_DATA)),
         "UserDataRejected": _rejection(USER_DATA, _DOMAIN["code"], _DOMAIN["nouser"], documents=no_documents),
-        "Denied": _all_required({"error": {"const": "Access denied"}}),  # spec §7: singular, and a string
-        "SystemError": _all_required({"errors": {"const": {"system": ["System error"]}}}),
+        "Denied": _object({"error": {"const": "Access denied"}}),  # spec §7: singular, and a string
+        "SystemError": _object({"errors": {"const": {"system": ["System error"]}}}),
     }
 
 
