@@ -61,6 +61,7 @@ _MIDNIGHT = "T00:00:00+00:00"
 # Assumed: spec §4 says that all bodies are JSON objects, and does not show the response to others.
 UNREADABLE = Answer(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
+_ALL_OF_APPROVAL = {**APPROVAL, **ADDITIONAL}
 _REFUSED_ABOVE = 1_000_000  # euro cents: the sandbox's own line, so that a refusal is easy to get
 _FEE = 0.03  # assumed, so that netAmount is not the amount
 
@@ -108,7 +109,7 @@ class Answers:
         if not customer.created or customer.approved is not None:
             return self._barred(customer, code)
         errors = wrong_in_approval(body, self._dialect, additional=customer.additional_data_needed)
-        if errors := errors or asked_to_be_wrong(outcome.invalid, {**APPROVAL, **ADDITIONAL}):
+        if errors := errors or asked_to_be_wrong(outcome.invalid, _ALL_OF_APPROVAL):
             return self.rejected(errors)
         conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"
         if outcome.error is not None and not conflict_after:
@@ -156,7 +157,7 @@ class Answers:
         if chosen.error is not None:
             conflict_after = chosen.error == "conflict" and self._readings.conflict == "after"
             return None if operation == "approve" and conflict_after else self._asked_for(chosen.error)
-        known = {"approve": {**APPROVAL, **ADDITIONAL}, "complete": USER_DATA}.get(operation, {})
+        known = {"approve": _ALL_OF_APPROVAL, "complete": USER_DATA}.get(operation, {})
         errors = asked_to_be_wrong(chosen.invalid, known)
         return self.rejected(errors) if errors else None
 
