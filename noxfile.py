@@ -210,10 +210,11 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def lint(session: nox.Session) -> None:
-    """Check style and form, and that nothing unfinished is left behind."""
+    """Check style, form and the order of imports, and that nothing unfinished is left behind."""
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", "--no-cache", "--no-logo")
     folders = (sorted(Path(folder).rglob("*.py")) for folder in FOLDERS)
     for file in chain(Path().glob("*.py"), *folders):
         text = file.read_text(encoding="utf-8")
