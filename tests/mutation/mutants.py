@@ -44,11 +44,12 @@ def by_mutmut() -> Iterator[tuple[str, Change | None]]:
     """Each change's module, and the change itself if no test noticed it."""
     for line in run("mutmut", "results", "--all", "true").splitlines():
         name, _, status = line.strip().partition(": ")
-        module = name.split(".")[1]
+        _, *path, changed = name.split(".")
+        module = ".".join(path)
         if status in {"killed", "timeout"}:
             yield module, None
         else:
-            function = re.sub(r"^x_|^xǁ|__mutmut_\d+$", "", name.split(".")[2]).replace("ǁ", ".")
+            function = re.sub(r"^x_|^xǁ|__mutmut_\d+$", "", changed).replace("ǁ", ".")
             yield module, change(module, function, run("mutmut", "show", name))
 
 
@@ -57,7 +58,7 @@ def by_cosmic_ray() -> Iterator[tuple[str, Change | None]]:
     for line in run("cosmic-ray", "dump", "tables.sqlite").splitlines():
         item, result = json.loads(line)
         (mutation,) = item["mutations"]
-        module = Path(mutation["module_path"]).stem
+        module = ".".join(Path(mutation["module_path"]).with_suffix("").parts[1:])
         if result["worker_outcome"] == "skipped":
             continue
         if result["test_outcome"] == "killed":
@@ -81,9 +82,9 @@ def main() -> str | None:
             killed[module] += 1
         else:
             survivors.add(survivor)
-    sys.stdout.write(f"{'module':<12}{'killed':>8}{'survived':>10}{'total':>7}\n")
+    sys.stdout.write(f"{'module':<24}{'killed':>8}{'survived':>10}{'total':>7}\n")
     for module, total in sorted(tried.items()):
-        sys.stdout.write(f"{module:<12}{killed[module]:>8}{total - killed[module]:>10}{total:>7}\n")
+        sys.stdout.write(f"{module:<24}{killed[module]:>8}{total - killed[module]:>10}{total:>7}\n")
     share = killed.total() / tried.total()
     sys.stdout.write(f"{killed.total()} of {tried.total()} killed: {share:.1%}\n")
     known = explained()
