@@ -1,4 +1,4 @@
-"""Draws the picture of the architecture again, with `nox -s pictures`: one call's way through the modules."""
+"""Draw the architecture: one call and the packages that it passes (`nox -s pictures`)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,10 +14,10 @@ WIDTH, EDGE, HEAD, INSET, GAP = 460, 8, 44, 9, 26
 
 @frozen
 class Stage:
-    """What happens on the way, the modules that do it, and what stands within it."""
+    """A step of a call, the packages that do it, and the step within it."""
 
     what: str
-    modules: str
+    packages: str
     kind: str = "pure"
     within: "Stage | None" = None
 
@@ -41,21 +41,20 @@ class Box:
         return WIDTH - 2 * self.left
 
 
-REQUEST = Stage("one HTTP request", "_sessions _direct _wire _transport _replies", "wire")
-ATTEMPT = Stage("a span for each attempt", "_propagation", "awaits", REQUEST)
-ATTEMPTS = Stage("attempts: after a 500 only", "_retry", "awaits", ATTEMPT)
-SLOT = Stage("a slot among the concurrent calls", "_pipeline _loops", "awaits", ATTEMPTS)
-LEDGER = Stage("a ledger, if there is one", "_ledger ledger", "awaits", SLOT)
-CALL = Stage("a span for the call", "_telemetry _metrics _events", "awaits", LEDGER)
-MEMORY = Stage("earlier approvals of this process", "_memory _flights", "awaits", CALL)
+REQUEST = Stage("one HTTP request", "_transport", "wire")
+ATTEMPT = Stage("a span for each attempt", "_telemetry", "awaits", REQUEST)
+ATTEMPTS = Stage("attempts: after a 500 only", "_runtime", "awaits", ATTEMPT)
+SLOT = Stage("a slot among the concurrent calls", "_runtime", "awaits", ATTEMPTS)
+LEDGER = Stage("a ledger, if there is one", "ledger", "awaits", SLOT)
+CALL = Stage("a span and metrics for the call", "_telemetry _log", "awaits", LEDGER)
+MEMORY = Stage("earlier approvals of this process", "_runtime", "awaits", CALL)
 
 WAY = (
-    Stage("client.approve(...)", "_client _options"),
-    Stage("every broken rule at once", "_prepare _models _rules _values _limits"),
-    Stage("our names become the wire's", "_dialect _codec _json"),
-    Stage("a call is a value: endpoint, shop, body", "_calls _configuration"),
+    Stage("client.approve(...)", "_client _config _settings"),
+    Stage("every broken rule at once", "_models _validation"),
+    Stage("the request as JSON, in the dialect", "_protocol"),
     MEMORY,
-    Stage("the status table reads the reply", "_calls _problems _echo _codec"),
+    Stage("the status and the body are read", "_protocol"),
     Stage("Approved or Refused, or an error", "_results errors"),
 )
 
