@@ -83,7 +83,6 @@ class Engine:
 
     Example:
         >>> from loanasync.sandbox import Readings
-        >>> from loanasync.sandbox.engine import Call, Engine
         >>> engine = Engine.in_memory(Readings(creation="array"))
         >>> call = Call("create_request", "TSTXYZ00A00A000A", {"fiscalCode": "TSTXYZ00A00A000A"})
         >>> engine.plan(call)
