@@ -261,8 +261,7 @@ class Sandbox:
         return client_of(self.base_url, self.shop_id, self.auth_token, options)
 
     @classmethod
-    @contextmanager
-    def in_thread(cls, **options: Any) -> Iterator[Self]:
+    def in_thread(cls, **options: Any) -> AbstractContextManager[Self]:
         """A sandbox that runs in a thread of its own, for blocking clients and for loops that come and go.
 
         Args:
@@ -273,9 +272,14 @@ class Sandbox:
             ...     sandbox.base_url.startswith("http://127.0.0.1:")
             True
         """
-        sandbox, started = cls(**options), Future[_Running]()
+        sandbox = cls(**options)  # wrong options are errors of this call
+        return sandbox._in_thread()
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[Self]:
+        started = Future[_Running]()
         thread = threading.Thread(
-            target=lambda: asyncio.run(sandbox._serve(started)),
+            target=lambda: asyncio.run(self._serve(started)),
             name="loanasync-sandbox",
             daemon=True,
         )
@@ -286,7 +290,7 @@ class Sandbox:
             thread.join()
             raise
         try:
-            yield sandbox
+            yield self
         finally:
             loop.call_soon_threadsafe(stop.set)
             thread.join()
