@@ -9,7 +9,7 @@ from loanasync._display.masking import mask
 from loanasync.errors import TransportError
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    import asyncio
 
 
 UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not known, or not that of the body
@@ -44,7 +44,7 @@ class Request:
     outlives_caller: bool = False
     is_sent: bool = True
     is_withdrawn: bool = False
-    late: "Future[Response | NoResponse] | None" = field(default=None, repr=False)
+    late: "asyncio.Future[Response | NoResponse] | None" = field(default=None, repr=False)
 
 
 @define(kw_only=True)
