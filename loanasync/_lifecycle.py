@@ -18,7 +18,7 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self.is_closed = False
+        self.is_closed: bool = False
         self._limits: set[asyncio.Timeout] = set()
 
     def add(self, limit: asyncio.Timeout) -> None:

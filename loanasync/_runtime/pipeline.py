@@ -40,9 +40,9 @@ class _Lane:
 
     def __init__(self, transport: Transport, slots: int | None) -> None:
         self.transport = transport
-        self.waits = Waits()
-        self.slots = None if slots is None else asyncio.Semaphore(slots)
-        self.calls = 0
+        self.waits: Waits = Waits()
+        self.slots: asyncio.Semaphore | None = None if slots is None else asyncio.Semaphore(slots)
+        self.calls: int = 0
         self._idle: asyncio.Event | None = None  # set when the last call has ended, for `close`
 
     def end_call(self, _: object = None) -> None:
@@ -220,7 +220,7 @@ class Run:
         self._timeout = timeout
         self._retry = retry
         self._deadline = call.started + timeout.total
-        self.record = record
+        self.record: CallRecord = record
 
     def __enter__(self) -> Self:
         self.record.__enter__()

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import (
     CallbackOptions,
+    Histogram,
     MeterProvider,
     Observation,
     get_meter_provider,
@@ -29,7 +30,8 @@ class Tally:
 
     def __init__(self, attribute: str, values: Iterable[str]) -> None:
         self._attribute = attribute
-        self.counts = dict.fromkeys(values, 0)  # from the start: a rate needs the zero before the first
+        # From the start: a rate needs the zero before the first.
+        self.counts: dict[str, int] = dict.fromkeys(values, 0)
 
     def observe(self, _: CallbackOptions) -> list[Observation]:
         """What it came to."""
@@ -41,21 +43,21 @@ class Metrics:
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter("loanasync", release("loanasync"), SCHEMA)
-        self.duration = meter.create_histogram(
+        self.duration: Histogram = meter.create_histogram(
             "http.client.request.duration",
             unit="s",
             description="Duration of HTTP client requests.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
-        self.queue = meter.create_histogram(
+        self.queue: Histogram = meter.create_histogram(
             "loanasync.queue.duration",
             unit="s",
             description="Time that calls waited for a place among the concurrent ones, of those that had to.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
-        self.decisions = Tally("loanasync.outcome", ("approved", "refused", "unknown"))
-        self.retries = Tally("loanasync.operation", OPERATIONS)
-        self.inflight = Tally("loanasync.operation", OPERATIONS)
+        self.decisions: Tally = Tally("loanasync.outcome", ("approved", "refused", "unknown"))
+        self.retries: Tally = Tally("loanasync.operation", OPERATIONS)
+        self.inflight: Tally = Tally("loanasync.operation", OPERATIONS)
         meter.create_observable_counter(
             "loanasync.decisions",
             [self.decisions.observe],

@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 from loanasync._config import release, require_provider
 from loanasync._log import LOGGER, broken, tell
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
-from loanasync._telemetry.metrics import SCHEMA, metrics_of
+from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_of
 from loanasync._telemetry.propagation import Propagate, injector
 from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
@@ -54,11 +54,13 @@ class Telemetry:
         require_provider("Tracer", "tracer_provider", tracer_provider)
         require_provider("Meter", "meter_provider", meter_provider)
         self._inject = injector(propagate)
-        self.sends_more_than_traces = propagate == "global"  # baggage, which needs no trace
+        self.sends_more_than_traces: bool = propagate == "global"  # baggage, which needs no trace
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
-        self.tracer = trace.get_tracer("loanasync", release("loanasync"), tracer_provider, SCHEMA)
+        self.tracer: trace.Tracer = trace.get_tracer(
+            "loanasync", release("loanasync"), tracer_provider, SCHEMA
+        )
         self._waits = isinstance(self.tracer, trace.ProxyTracer)  # for a provider that may come
-        self.metrics = metrics_of(meter_provider)
+        self.metrics: Metrics = metrics_of(meter_provider)
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
         """Begin a span; `INVALID_SPAN` means that nobody traces."""

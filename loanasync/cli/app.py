@@ -14,7 +14,7 @@ from loanasync.cli.dead_letters import app as letters
 from loanasync.cli.ledger.commands import app as ledger
 from loanasync.cli.rows.orders import Description
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="loanasync",
     help="Tools around the loan request approval service.",
     no_args_is_help=True,

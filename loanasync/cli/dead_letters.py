@@ -14,7 +14,7 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import when
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="List messages that a queue gave up, and replay them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables

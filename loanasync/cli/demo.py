@@ -43,9 +43,9 @@ class Recorded:
         resource = Resource.create({SERVICE_NAME: self.service})
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
-        self.tracer_provider = TracerProvider(ALWAYS_ON, resource)
+        self.tracer_provider: TracerProvider = TracerProvider(ALWAYS_ON, resource)
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.meter_provider = MeterProvider([self._reader], resource=resource)
+        self.meter_provider: MeterProvider = MeterProvider([self._reader], resource=resource)
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:

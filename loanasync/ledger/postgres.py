@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from attrs import fields
 
@@ -91,7 +91,7 @@ class PostgresLedger(StoredLedger):
         PostgresLedger('postgresql://db.example.com/shop')
     """
 
-    address = Address(
+    address: ClassVar[Address] = Address(
         schemes=("postgresql", "postgres"),
         parameter="table",
         absent="the table of the ledger is not in this database: name the database and the table that "

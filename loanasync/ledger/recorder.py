@@ -65,7 +65,7 @@ class Recorder:
             LOGGER.warning(_WITHOUT_KEY)
         self.ledger = ledger
         self.policy = policy
-        self.withdrawals = Withdrawals(ledger, policy.patience)
+        self.withdrawals: Withdrawals = Withdrawals(ledger, policy.patience)
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> "RecordedApproval":
         """Return an approval that is to be run with the ledger, and set the key of its entry.

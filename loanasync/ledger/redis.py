@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from attrs import fields
 from orjson import loads
@@ -68,7 +68,7 @@ class RedisLedger(StoredLedger):
         RedisLedger('rediss://valkey.example.com/0')
     """
 
-    address = Address(
+    address: ClassVar[Address] = Address(
         schemes=("redis", "rediss", "unix"),
         parameter="prefix",
         absent="no ledger has this prefix on this server: name the address, the number of the database and "

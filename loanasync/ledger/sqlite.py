@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from attrs import fields
@@ -83,7 +83,7 @@ class SqliteLedger(StoredLedger):
         ...     run(ledger.aclose())
     """
 
-    address = Address(
+    address: ClassVar[Address] = Address(
         schemes=("sqlite",),
         absent="{file} is not there, or is empty: name the file that your clients use",
     )

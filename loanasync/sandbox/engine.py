@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
@@ -22,6 +22,9 @@ from loanasync.sandbox.outcomes import (
 )
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.rules import Rule, Rules
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 _MANY = 10_000  # customers, as a sandbox remembers by default
 _TOO_LONG = "(too long to be kept)"
@@ -105,7 +108,9 @@ class Engine:
         self.linter = linter
         self.journal = journal
         self.watching: set[Callable[[], None]] = set()  # who wants to know that something changed
-        self.lock = threading.RLock()  # a test may reset what another thread serves
+        self.lock: AbstractContextManager[bool] = (
+            threading.RLock()
+        )  # a test may reset what another thread serves
         self.readings = readings
         self._answers = Answers(customers, dialect, readings)
         rules.changed = self.changed

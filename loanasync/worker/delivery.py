@@ -85,7 +85,7 @@ class Pause:
     def __init__(self, name: str) -> None:
         self._name = name
         self._denied: set[int] = set()
-        self.reason = ""
+        self.reason: str = ""
 
     def now(self, reason: str) -> None:
         """Pause the task until the worker is started again."""

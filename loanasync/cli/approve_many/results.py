@@ -107,7 +107,7 @@ class Results:
         self._file = Appending(path)
         self._is_standard_output = path == STANDARD_OUTPUT
         self._elsewhere: Appending | None = None
-        self.told = ""  # why, and where what was not taken is
+        self.told: str = ""  # why, and where what was not taken is
         if form.head and not has_content(path):
             self._put(form.head)
 

@@ -27,7 +27,7 @@ from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from
 from loanasync.ledger.policy import default_spools, spools_of_others
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="Look at a ledger of decisions, and settle what nobody else can.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables

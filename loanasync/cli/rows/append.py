@@ -23,7 +23,7 @@ class Appending:
     """
 
     def __init__(self, path: str, *, afresh: str | None = None) -> None:
-        self.name = "standard output" if path == STANDARD_OUTPUT else path
+        self.name: str = "standard output" if path == STANDARD_OUTPUT else path
         self._is_zipped = path.endswith(".gz")
         if path == STANDARD_OUTPUT:
             self._file = os.dup(1)

@@ -32,8 +32,8 @@ class Table:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.head = ""
-        self.delimiter = ","  # of a CSV
+        self.head: str = ""
+        self.delimiter: str = ","  # of a CSV
         self.columns: Sequence[str] | None = None  # of a CSV
         first = next((line for line in source.lines() if line.strip()), "")
         self._is_csv = not first.lstrip().startswith("{")

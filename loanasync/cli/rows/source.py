@@ -52,7 +52,7 @@ class Source:
     """A file's lines, to be read more than once; ``-`` is what is piped in, which is kept meanwhile."""
 
     def __init__(self, path: str, encoding: str | None = None) -> None:
-        self.name = "standard input" if path == "-" else path
+        self.name: str = "standard input" if path == "-" else path
         self._encoding = encoding
         try:
             self._file = _copied(_standard_input()) if path == "-" else _opened(path)
