@@ -33,6 +33,7 @@ from rounds import interleaved
 
 from loanasync import ApprovalRequest, Decision, LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._runtime import pipeline
 from loanasync._telemetry.spans import Telemetry
 from loanasync.testing import approval_request, fiscal_code
 
@@ -43,14 +44,10 @@ LIMITS = {"no SDK": 4.0, "sampled out": 8.0, "recording": 1.15}  # µs, µs, tim
 
 
 class Removed:
-    """Telemetry's place in the pipeline, with nothing in it."""
+    """A call record that records nothing."""
 
     trace_id = None
     headers: ClassVar[dict[str, str]] = {}
-
-    def call(self, _: object) -> "Removed":
-        """Tell nothing of a call."""
-        return self
 
     def attempt(self, _: int) -> "Removed":
         """Tell nothing of an attempt."""
@@ -83,10 +80,17 @@ class Spanned(Memory):
         return await self._by_hand.attempt(lambda _: answer(request, connect=connect, within=within))
 
 
-def telling(sender: Memory, telemetry: Telemetry | Removed) -> LoanClient:
-    """A client that asks the sender, and tells the telemetry."""
+def recorded(sender: Memory, telemetry: Telemetry | None) -> LoanClient:
+    """Return a client over the sender that records calls with the telemetry; with None, nothing is recorded.
+
+    That holds for the whole process, which has one variant only.
+    """
     client = client_over(sender, remember=False)  # each approval is sent
-    client._pipeline._telemetry = telemetry  # type: ignore[assignment]  # noqa: SLF001  (the part that is measured)
+    if telemetry is None:
+        removed = Removed()
+        vars(pipeline)["CallRecord"] = lambda *_: removed
+    else:
+        client._pipeline._telemetry = telemetry  # noqa: SLF001  (the part that is measured)
     return client
 
 
@@ -96,12 +100,12 @@ Built = tuple[Variant, Callable[[], object]]  # and what empties its queue
 
 def _ours(tracing: TracerProvider | None = None, metering: MeterProvider | None = None) -> Built:
     flush = Removed().nothing if tracing is None else tracing.force_flush
-    return telling(Memory(), Telemetry(tracing, metering, "traceparent")).approve, flush
+    return recorded(Memory(), Telemetry(tracing, metering, "traceparent")).approve, flush
 
 
 def _by_hand(tracing: TracerProvider, metering: MeterProvider) -> Built:
     hand = Spanned(ByHand((tracing, metering)))
-    client = telling(hand, Removed())
+    client = recorded(hand, None)
     return lambda code, request: hand.approve(client, code, request), tracing.force_flush
 
 
@@ -109,7 +113,7 @@ def _sdk_alone() -> Built:
     """One span that is sampled out, and its propagation: less than that nobody can ask of an SDK."""
     tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("shop")
     inject = TraceContextTextMapPropagator().inject
-    client = telling(Memory(), Removed())
+    client = recorded(Memory(), None)
 
     async def approve(code: str, request: ApprovalRequest) -> Decision:
         span = tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
@@ -126,7 +130,7 @@ def _sdk_alone() -> Built:
 
 
 VARIANTS: dict[str, Callable[[], Built]] = {
-    "removed": lambda: (telling(Memory(), Removed()).approve, Removed().nothing),
+    "removed": lambda: (recorded(Memory(), None).approve, Removed().nothing),
     "no SDK": _ours,
     "sampled out": lambda: _ours(TracerProvider(sampler=ALWAYS_OFF)),
     "the SDK alone, out": _sdk_alone,

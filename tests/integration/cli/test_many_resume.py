@@ -43,7 +43,7 @@ def test_resume_after_token_change_requests_no_customer_again(tmp_path: Path, se
     assert bulk.run()[0] == 3
     bulk.out.unlink()
     changed = {**service(served), "LOANASYNC_AUTH_TOKEN": "new"}
-    with mock.patch("asking.service", return_value=changed):
+    with mock.patch("support.cli.service", return_value=changed):
         assert bulk.run()[0] == 3
     assert bulk.requested == 3
     codes = [row["fiscal_code"] for row in bulk.rows]
@@ -217,7 +217,6 @@ _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
 POINTS = [
     *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
-    *((f"{_SQLITE}get", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
     *(("loanasync.cli.rows.append Appending.add", when, 2) for when in ("before", "after")),
