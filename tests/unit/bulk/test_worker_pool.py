@@ -1,8 +1,6 @@
 """How many rows are under way and held, in which order they come back, and what ends them."""
 
 import asyncio
-import gc
-import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
@@ -94,24 +92,6 @@ async def test_without_order_what_comes_first_is_read_first() -> None:
     assert (await reading).index == 2
     desk.answer_all()
     assert {result.index async for result in approvals} == {0, 1}
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-async def test_memory_is_flat_however_many_rows_there_are(*, ordered: bool) -> None:
-    async def most(number: int) -> int:
-        gc.collect()
-        tracemalloc.start()
-        try:
-            async for _ in bulk(at_once, rows(number), concurrency=64, ordered=ordered):
-                pass
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    await most(100)
-    # The least of three: threads of other tests may allocate at the same time.
-    many, few = [min([await most(number) for _ in range(3)]) for number in (20_000, 2_000)]
-    assert many < 1.2 * few
 
 
 async def test_rows_that_come_one_by_one_are_asked_for_by_one_at_a_time() -> None:

@@ -1,0 +1,26 @@
+"""Memory of many approvals."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from support.bulk import at_once, bulk, rows
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_approve_many_memory_does_not_grow_with_the_rows(*, ordered: bool) -> None:
+    async def most(number: int) -> int:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            async for _ in bulk(at_once, rows(number), concurrency=64, ordered=ordered):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    await most(100)
+    # The least of three: threads of other tests may allocate at the same time.
+    many, few = [min([await most(number) for _ in range(3)]) for number in (20_000, 2_000)]
+    assert many < 1.2 * few
