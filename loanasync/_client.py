@@ -131,6 +131,7 @@ class LoanClient(Closing):
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             places(session, max_concurrency),
+            is_users_transport=transport is not None,
             forgotten=made_here() if session is None and transport is None else None,
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,
@@ -523,11 +524,13 @@ class LoanClient(Closing):
 
         Calls still in progress after ``timeout.total`` seconds end with the error of their state.
         """
-        await self._pipeline.aclose(self._options.timeout.total)
-        if self._memory is not None:
-            await self._memory.aclose()
-        if self._recorder is not None:
-            await self._recorder.aclose()
+        try:
+            await self._pipeline.aclose(self._options.timeout.total)
+        finally:  # also if a transport of the user's cannot be closed
+            if self._memory is not None:
+                await self._memory.aclose()
+            if self._recorder is not None:
+                await self._recorder.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:

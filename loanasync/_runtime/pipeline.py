@@ -12,22 +12,25 @@ from attrs import evolve
 
 from loanasync._lifecycle import Waits
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._protocol.messages import NoResponse, Response
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, repeat
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync._transport.base import Transport
+from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (
     ClientClosedError,
     ConnectError,
+    ConnectionLostError,
     DeadlineExceededError,
     LedgerError,
     LoanError,
     PoolTimeoutError,
     ReadTimeoutError,
     SystemFaultError,
+    TransportError,
 )
 from loanasync.errors.service import StoppedBy
 
@@ -103,6 +106,23 @@ def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, st
     )
 
 
+def _no_response(request: Request, cause_type: str) -> NoResponse:
+    """Return the outcome of a user's transport that broke the rules of `Transport`."""
+    error = ConnectionLostError if request.is_sent else ConnectError
+    return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
+
+
+def _is_of_caller(error: BaseException) -> bool:
+    """Return True if the call was cancelled, or for an assertion of a test's transport."""
+    if isinstance(error, asyncio.CancelledError):
+        return was_cancelled()
+    return isinstance(error, AssertionError)
+
+
+def _is_transport_error(error: object) -> bool:
+    return isinstance(error, type) and issubclass(error, TransportError)
+
+
 class Pipeline:
     """The transports, slots, retry quota and telemetry that a client and its light copies share."""
 
@@ -113,6 +133,7 @@ class Pipeline:
         quota: Quota,
         slots: int | None,
         *,
+        is_users_transport: bool = False,
         forgotten: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -121,6 +142,7 @@ class Pipeline:
         self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, forgotten)
         self._telemetry = telemetry
         self.quota = quota
+        self.is_users_transport = is_users_transport
         self.now = now
         self.sleep = sleep
         self._closed = False
@@ -318,10 +340,17 @@ class Run:
         call.attempts += 1
         with self.record.attempt(call.attempts) as sending:
             request = call.sending = call.request(sending.headers)
-            answer = await lane.transport.send(request, connect=timeout.connect, within=within)
+            try:
+                answer = await lane.transport.send(request, connect=timeout.connect, within=within)
+            except (Exception, asyncio.CancelledError) as error:
+                if not self._pipeline.is_users_transport or _is_of_caller(error):
+                    raise
+                answer = _no_response(request, type(error).__name__)
             if isinstance(answer, Response):
                 sending.answered(answer.status, answer.fault)
                 return answer
+            if not (isinstance(answer, NoResponse) and _is_transport_error(answer.error)):
+                answer = _no_response(request, type(answer).__name__)
             if answer.error is ReadTimeoutError and within < timeout.attempt:
                 answer = evolve(answer, error=DeadlineExceededError)
             sending.unanswered(answer.cause_type)

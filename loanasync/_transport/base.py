@@ -41,6 +41,8 @@ class Transport(Protocol):
 
         - Return `NoResponse` if no response arrived, and do not raise an error. Its ``is_sent`` may be False
           only if no byte of the request was written: the call then counts as not sent, and may be repeated.
+          An error that is raised all the same, except an AssertionError of a test, counts as
+          `ConnectionLostError`, or as `ConnectError` if ``request.is_sent`` is False.
         - Never send a request twice, and follow no redirect: an approval may be requested once.
         - A transport that knows when it writes the first byte sets ``request.is_sent`` to False first, and to
           True just before that byte. For a transport that leaves it alone, each request counts as sent.

@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from typing import Any, cast
 
 import pytest
 
@@ -9,16 +10,18 @@ from loanasync import (
     Approved,
     ClientClosedError,
     ConfigurationError,
+    ConnectError,
     ConnectionLostError,
     InvalidRequestError,
     LoanClient,
     NoResponse,
+    OutcomeUnknownError,
     Request,
     Response,
     Timeout,
     Transport,
 )
-from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State
 from loanasync.testing import ScriptedTransport, approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 
@@ -70,6 +73,92 @@ async def test_transport_without_response_raises_the_error_it_names() -> None:
         with pytest.raises(ConnectionLostError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert (caught.value.outcome, caught.value.cause_type) == ("unknown", "OSError")
+
+
+class Broken(Transport):
+    """Breaks a rule of the protocol with each request, and counts the requests."""
+
+    sent = 0
+
+    def __init__(self, error: BaseException | None, answer: object = None, *, is_sent: bool = True) -> None:
+        self._error = error
+        self._answer = answer
+        self._is_sent = is_sent
+
+    def check(self) -> None:
+        """Let each call begin."""
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Response:
+        del connect, within
+        self.sent += 1
+        request.is_sent = self._is_sent
+        if self._error is not None:
+            raise self._error
+        return cast("Response", self._answer)
+
+    async def aclose(self) -> None:
+        """Close nothing."""
+
+
+class Unclosable(Broken):
+    async def aclose(self) -> None:
+        raise OSError("cannot be closed")
+
+
+@pytest.mark.parametrize("has_ledger", [False, True])
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (RuntimeError(FISCAL_CODE), None),
+        (ConnectError("approve", "OSError", "not_sent", 1), None),
+        (asyncio.CancelledError(), None),
+        (None, None),
+        (None, NoResponse(error=ValueError, cause_type="OSError", is_sent=False)),  # type: ignore[arg-type]
+    ],
+)
+async def test_transport_that_breaks_a_rule_ends_in_an_unknown_outcome(
+    error: BaseException | None, answer: object, *, has_ledger: bool
+) -> None:
+    transport = Broken(error, answer)
+    client = client_of(transport=lambda: transport, ledger=MemoryLedger() if has_ledger else None)
+    with pytest.raises(ConnectionLostError) as caught:
+        await client.approve(FISCAL_CODE, approval_request())
+    assert caught.value.outcome == "unknown"
+    assert caught.value.__context__ is None
+    assert FISCAL_CODE not in str(caught.value)
+    with pytest.raises(OutcomeUnknownError):
+        await client.approve(FISCAL_CODE, approval_request())
+    assert transport.sent == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError(FISCAL_CODE), asyncio.CancelledError()])
+async def test_transport_error_before_the_first_byte_is_not_sent(error: BaseException) -> None:
+    client = client_of(transport=lambda: Broken(error, is_sent=False))
+    with pytest.raises(ConnectError) as caught:
+        await client.approve(FISCAL_CODE, approval_request())
+    assert (caught.value.outcome, caught.value.cause_type) == ("not_sent", type(error).__name__)
+
+
+async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:
+    class Unavailable(MemoryLedger):
+        """Cannot be written, until it can."""
+
+        is_down = True
+
+        async def settle(self, key: str, **options: Any) -> Entry:
+            if self.is_down:
+                raise OSError
+            return await super().settle(key, **options)
+
+    ledger, policy = Unavailable(), LedgerPolicy(patience=0.1)
+    transport = Unclosable(RuntimeError(), is_sent=False)
+    client = client_of(transport=lambda: transport, ledger=ledger, ledger_policy=policy)
+    with pytest.raises(ConnectError):
+        await client.approve(FISCAL_CODE, approval_request())
+    ledger.is_down = False
+    with pytest.raises(OSError, match="cannot be closed"):
+        await client.aclose()
+    assert [entry.state async for entry in ledger.scan()] == [State.RELEASED]
 
 
 @pytest.mark.parametrize("option", ["session", "ssl"])
