@@ -9,6 +9,7 @@ from contextlib import suppress
 from attrs import define
 
 from loanasync._log import LOGGER
+from loanasync._transport.failures import was_cancelled
 from loanasync.ledger.model import Entry, Settlement
 from loanasync.ledger.protocol import DecisionLedger
 
@@ -97,7 +98,9 @@ class Withdrawals:
             for token in tuple(self._claims):
                 async with asyncio.timeout(within):
                     await self.release(token)
-        except Exception as error:  # noqa: BLE001  (whatever a backend raises: it may work later)
+        except (Exception, asyncio.CancelledError) as error:  # of a backend: it may work later
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
             LOGGER.debug("claims are still to be released (%s)", type(error).__name__)
 
     async def aclose(self, within: float) -> None:

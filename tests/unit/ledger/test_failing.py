@@ -14,6 +14,7 @@ from cryptography.fernet import Fernet
 from loanasync import (
     Approved,
     ConfigurationError,
+    ConnectError,
     DecisionNotRecordedError,
     LedgerUnavailableError,
     LoanClient,
@@ -23,7 +24,7 @@ from loanasync import (
 )
 from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
-from loanasync.testing import approved, refused, timed_out
+from loanasync.testing import approved, not_connected, refused, timed_out
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, held
 
@@ -382,3 +383,16 @@ async def test_an_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> No
     ledger.faults.clear()
     assert isinstance(await shop.comes_to(), OutcomeUnknownError)
     assert shop.script.left == 1
+
+
+async def test_aclose_with_a_ledger_that_cancels_ends_without_an_error() -> None:
+    """A connection of the ledger that is closed cancels the caller; the claim is released by a later call."""
+
+    def cancelled() -> NoReturn:
+        raise asyncio.CancelledError
+
+    ledger = FailingLedger(settle=cancelled)
+    shop = Shop(not_connected(), ledger=ledger)
+    assert isinstance(await shop.comes_to(), ConnectError)
+    await shop.client.aclose()
+    assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]
