@@ -1,4 +1,4 @@
-"""The client: the four calls of the service, checked before they are sent and read exactly."""
+"""`LoanClient`: the four calls of the service, `approve_many`, and the client's lifetime."""
 
 import asyncio
 import os

@@ -173,7 +173,7 @@ _CALLS_AT_ONCE = 100  # with a session of our own, unless max_concurrency says o
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """Who asks, in which dialect, within which limits, how often and how long."""
+    """The options of a client: shop, dialect, limits, retries, timeouts and strictness."""
 
     shop: Shop
     dialect: Dialect
@@ -211,7 +211,7 @@ class Options:
 
 
 def places(session: object, max_concurrency: int | None) -> int | None:
-    """How many calls may be under way in one event loop; None when the user's session is to decide.
+    """Return the number of slots of one event loop; None if the user's session limits connections.
 
     Raises:
         ConfigurationError: The limit is no count.

@@ -17,7 +17,7 @@ class Citizenship(StrEnum):
 
 
 class Residence(StrEnum):
-    """How the customer lives (spec §2.1, ``residence``).
+    """The customer's housing situation (spec §2.1, ``residence``).
 
     Example:
         >>> Residence("rent")
@@ -47,7 +47,7 @@ class EducationalQualification(StrEnum):
 
 
 class SalaryType(StrEnum):
-    """What the figure in ``salary`` counts (spec §2.1, ``salaryType``).
+    """Period and kind of the amount in ``salary`` (spec §2.1, ``salaryType``).
 
     Example:
         >>> SalaryType("net-monthly")

@@ -1,4 +1,4 @@
-"""What a client tells the logger ``loanasync``."""
+"""The logger ``loanasync``, and functions that write events and warnings to it."""
 
 import logging
 from contextlib import suppress

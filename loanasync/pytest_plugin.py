@@ -1,7 +1,6 @@
-"""Fixtures for a shop's own tests: a sandbox for each test, a client for it, and the protocol watched.
+"""Pytest fixtures: a sandbox and a client for each test; a protocol misuse fails the test.
 
-pytest loads this file by itself, in every run where loanasync is installed, so it imports what it needs
-only once a test asks for it.
+pytest loads this file in every run where loanasync is installed, so it imports lazily.
 """
 
 import difflib

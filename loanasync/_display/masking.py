@@ -1,4 +1,4 @@
-"""How personal values are shown: not at all. Reading an attribute is plain, printing its object is not."""
+"""Masking of personal data in `repr()` and logs. Attributes return the real value."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, overload

@@ -1,1 +1,1 @@
-"""The values that a shop sends."""
+"""Models of the requests, and the dialects in which they are written."""

@@ -1,4 +1,4 @@
-"""How the two descriptions of the approval call differ (spec §2.1), as knobs one can turn."""
+"""Dialects: the differences between the two descriptions of the approval call (spec §2.1)."""
 
 from collections.abc import Mapping
 from functools import cached_property

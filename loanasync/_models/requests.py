@@ -1,4 +1,4 @@
-"""What a shop sends: the approval request and the customer's additional data, field by field."""
+"""Models of the requests: `ApprovalRequest`, `AdditionalData` and `UserData`."""
 
 import difflib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""JSON as bytes: by a library that is fast and strict, and by the standard one where that says no."""
+"""JSON encoding and decoding: with orjson, and with the standard library for JSON that orjson refuses."""
 
 import json
 import re

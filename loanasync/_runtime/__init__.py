@@ -1,1 +1,1 @@
-"""How a call is run: slots, attempts, deadline, retries."""
+"""Execution of a call: slots, attempts, deadline, retries, and the memory of approvals."""

@@ -1,4 +1,4 @@
-"""What belongs to one event loop, made where it is first needed, because loops come and go under a client."""
+"""One object for each event loop, made when it is first needed: a client outlives event loops."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""One call from its span to its outcome: slot, attempts, deadline, retries."""
+"""One call: its span, its slot, its attempts within a deadline, and its outcome."""
 
 import asyncio
 import re

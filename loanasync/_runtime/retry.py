@@ -1,4 +1,4 @@
-"""Repeating after HTTP 500 and after nothing else, within attempts, deadline and quota."""
+"""Retries: after HTTP 500 only, within the attempts, the deadline and the retry quota."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The metrics of a client."""
+"""The metrics of a client, and the instruments that record them."""
 
 import threading
 from collections.abc import Iterable

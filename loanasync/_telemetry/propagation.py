@@ -1,4 +1,4 @@
-"""What of a trace goes on the wire."""
+"""Trace headers of a request: the propagators, and the headers that they may not set."""
 
 import re
 from collections.abc import Callable

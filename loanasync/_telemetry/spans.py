@@ -1,7 +1,7 @@
-"""What a call and its attempts tell: spans, metrics and log events, and nothing personal in any of them.
+"""Spans, metrics and log events of a call and its attempts, without personal data.
 
-A shop without OpenTelemetry pays for every step here, so that little is done before somebody listens. And
-samplers, propagators, processors and handlers are the shop's: what they raise stays here.
+Without an OpenTelemetry SDK, little work is done here. Exceptions of the shop's samplers, propagators,
+processors and handlers are logged and not raised.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Results of aiohttp as messages of the pipeline: a response, a part of it, or a failure."""
+"""Conversion of aiohttp's responses and exceptions to `Response` and `NoResponse`."""
 
 import asyncio
 import zlib

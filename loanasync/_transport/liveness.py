@@ -1,4 +1,4 @@
-"""Connections that ended while their loop stood still, as it does between the cells of a notebook."""
+"""Check for unread data, such as the end of a connection, after the event loop was blocked."""
 
 import asyncio
 import select

@@ -1,4 +1,4 @@
-"""Transports of one event loop: through a session of the user's, or through one of our own."""
+"""Selection of the transport for an event loop: over the user's session, or over one that it opens."""
 
 import ssl
 from collections.abc import Callable

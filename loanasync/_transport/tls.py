@@ -1,4 +1,4 @@
-"""Whose certificates are trusted, and what is wrong with one that is not."""
+"""TLS: the trusted certificates, and the reason why a certificate was rejected."""
 
 import ssl
 from os import PathLike

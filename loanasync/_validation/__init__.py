@@ -1,1 +1,1 @@
-"""The rules of the specification for what is sent."""
+"""Validation of requests against the rules of the specification."""

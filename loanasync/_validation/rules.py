@@ -1,4 +1,4 @@
-"""Every rule of the specification that a request can break, checked in one pass before anything is sent."""
+"""The rules of the specification for requests: all broken ones are found before anything is sent."""
 
 import json
 import re

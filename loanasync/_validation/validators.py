@@ -1,4 +1,4 @@
-"""One rule for each kind of value: what is wrong with it, as a sentence, or None."""
+"""Validators for kinds of values: each returns a sentence that says what is wrong, or None."""
 
 import math
 import re

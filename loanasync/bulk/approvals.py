@@ -1,4 +1,4 @@
-"""The results of `approve_many`, for one reader; nothing is lost when the loop is left."""
+"""The results of `approve_many`: an asynchronous iterator that loses none when its loop is left."""
 
 import math
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sized

@@ -1,4 +1,4 @@
-"""How many calls begin in a second, evenly spread."""
+"""Rate limit: the calls that begin in a second, evenly spread."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Rows of a bulk, and what became of each: a decision, or why there is none."""
+"""Rows of `approve_many`, and the result of each row: a decision or an error."""
 
 from typing import Any, Literal, TypeAlias
 

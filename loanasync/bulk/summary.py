@@ -1,4 +1,4 @@
-"""What many approvals came to: how many of each kind, which sums, and how long they took."""
+"""Summary of the results of `approve_many`: counts, sums and durations."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The commands, their options and their help."""
+"""The command line application: its commands, their options and their help."""
 
 import asyncio
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""How a command ended, for the shell."""
+"""Exit codes of the commands."""
 
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """A refusal is a decision; what is interrupted can be gone on with."""
+    """Exit codes. A refusal is a decision; an interrupted command can be resumed."""
 
     DECIDED = 0
     FAILED = 1

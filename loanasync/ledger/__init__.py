@@ -1,4 +1,4 @@
-"""A memory of decisions, so that no crash, redelivery or race asks twice or loses an answer."""
+"""An idempotency store for decisions: no crash, redelivery or race repeats a request or loses a decision."""
 
 from loanasync._public import name_by_package
 from loanasync.ledger.backend import StoredLedger

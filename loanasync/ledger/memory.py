@@ -1,4 +1,4 @@
-"""A ledger in the memory of one process: for tests, and for a shop whose every approval one process asks."""
+"""A ledger in the memory of one process: for tests, and for shops that run in one process."""
 
 import threading
 import time

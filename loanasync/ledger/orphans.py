@@ -1,4 +1,4 @@
-"""Answers that the ledger did not take, each in a file of this machine, until they are brought to it."""
+"""Orphans: decisions that could not be written to the ledger, one file each, and their import."""
 
 import asyncio
 import json

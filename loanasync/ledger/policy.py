@@ -1,4 +1,4 @@
-"""How a client uses its ledger: plain values, given to the client beside the ledger."""
+"""Ledger policy: the settings with which a client uses its ledger."""
 
 import os
 import tempfile

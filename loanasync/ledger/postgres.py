@@ -1,4 +1,4 @@
-"""A ledger in PostgreSQL: for the processes of many machines, beside the shop's own orders."""
+"""A ledger in PostgreSQL: for processes on many machines."""
 
 import asyncio
 import re

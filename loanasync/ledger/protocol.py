@@ -1,4 +1,4 @@
-"""What a client asks of a ledger; anything that keeps these promises will do, ours or a shop's own."""
+"""The ledger protocol: the methods that a client calls, and the promises that each backend keeps."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable

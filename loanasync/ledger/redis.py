@@ -1,4 +1,4 @@
-"""A ledger on Valkey or Redis: for the processes of many machines, in a server that shops mostly have."""
+"""A ledger in Valkey or Redis: for processes on many machines."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

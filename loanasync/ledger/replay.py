@@ -1,4 +1,4 @@
-"""Conversion of a call's end to what the ledger keeps of it, and of what it keeps to a decision."""
+"""Conversion of a call's outcome to a settlement, and of a stored entry to a decision."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""A ledger in a file of SQLite's: for the processes of one machine, and with nothing to install."""
+"""A ledger in an SQLite file: for the processes of one machine, without another package."""
 
 import asyncio
 import errno

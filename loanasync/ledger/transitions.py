@@ -1,4 +1,4 @@
-"""The rules of the two moves, as functions of an entry: each backend makes them one atomic write."""
+"""Transitions of an entry, claim and settle, as pure functions; a backend makes each one atomic write."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
-"""A service to talk to without credentials and network: it answers as the specification says.
+"""A local service that responds as the specification says, without credentials and network.
 
-It shares no code with the SDK, only the wire, so that an error in one does not hide in the other.
+It shares only the HTTP format with the SDK, and no code, so that an error in one does not hide in the other.
 """
 
 from loanasync.sandbox.customers import Snapshot

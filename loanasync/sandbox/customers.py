@@ -1,4 +1,4 @@
-"""What the sandbox remembers of each customer of its shop (spec §3), as many as it was told to keep."""
+"""Customers of the sandbox and their states (spec §3); only the newest ones are kept."""
 
 import json
 import secrets

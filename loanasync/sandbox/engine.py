@@ -1,4 +1,4 @@
-"""The way of one call through the service: its outcome, its fault, its work, and what is noted of it."""
+"""Processing of one call: choose its outcome and its fault, respond, and add it to the journal."""
 
 import threading
 import time

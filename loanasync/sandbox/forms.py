@@ -1,4 +1,4 @@
-"""Forms and queries that pages and programs send to the sandbox: each field known, and given once."""
+"""Reading of forms and queries sent to the sandbox: each field must be known and given once."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The calls that came: one entry each, criteria to find them by, and the journal that keeps the last ones."""
+"""The journal: one entry for each call, and criteria to find calls."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Misuse of the protocol, told apart by what the shop had been told before (spec §3 to §5)."""
+"""Detection of protocol misuse, from the responses that the shop received before (spec §3 to §5)."""
 
 import re
 from collections import deque

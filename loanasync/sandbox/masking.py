@@ -1,4 +1,4 @@
-"""Masked forms of calls: a list of the values that are not personal, a mask for all others."""
+"""Masking of calls: values on a list of harmless ones are shown, all others are masked."""
 
 import re
 import secrets

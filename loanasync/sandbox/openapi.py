@@ -1,4 +1,4 @@
-"""Everything the sandbox serves of the specification, as an OpenAPI 3.1 document."""
+"""The OpenAPI 3.1 document of the sandbox."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

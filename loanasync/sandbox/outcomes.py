@@ -1,4 +1,4 @@
-"""Outcomes in words: in an e-mail's tag, anna+500x2.refused@example.com, in a rule or on the command line.
+"""Outcomes as words: the tags of e-mail addresses such as anna+500x2.refused@example.com, and rules.
 
 A new tag is a row of `TAGS`. A new fault is a row of `FAULTS` besides, a new error a row of `ERRORS`.
 """

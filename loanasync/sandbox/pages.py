@@ -1,4 +1,4 @@
-"""HTML of the pages, from plain values; personal data only when a person asked for it."""
+"""The HTML pages; they show personal data only on request."""
 
 import json
 import shlex

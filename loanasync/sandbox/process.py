@@ -1,4 +1,4 @@
-"""A sandbox as a process of its own, and what can be asked of it from outside."""
+"""A sandbox in a process of its own, and a proxy that controls it."""
 
 import json
 import os

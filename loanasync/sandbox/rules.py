@@ -1,4 +1,4 @@
-"""Rules that choose outcomes from Python and from the command line, reproducibly, whatever runs at once."""
+"""Rules that choose outcomes, from Python and the command line, reproducibly by a seed."""
 
 import json
 import re

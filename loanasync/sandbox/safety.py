@@ -1,4 +1,4 @@
-"""Safeguards: this machine only, no token that may open a real shop, logs without what was sent."""
+"""Safeguards: local addresses only, no production tokens, logs without request data."""
 
 import logging
 import re

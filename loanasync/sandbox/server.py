@@ -1,4 +1,4 @@
-"""The sandbox as a value: started and stopped, ruled, asked what came, and reset."""
+"""`Sandbox`: start, stop, reset, rules, journal and findings."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The endpoints of spec §4 over HTTP: credentials, the JSON object, the response and its faults."""
+"""The endpoints of spec §4 over HTTP: credentials, request bodies, responses and faults."""
 
 import asyncio
 import contextlib

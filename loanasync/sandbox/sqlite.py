@@ -1,4 +1,4 @@
-"""State in a file of SQLite's, so that a sandbox goes on where it was stopped, or killed."""
+"""State of the sandbox in an SQLite file, which survives a stop, a crash or a kill."""
 
 import sqlite3
 from collections.abc import Mapping

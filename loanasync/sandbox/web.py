@@ -1,4 +1,4 @@
-"""Pages for people: the customer's web application, the inspector, and what other programs may ask."""
+"""Routes of the customer's web application, the inspector, and the calls for programs."""
 
 import asyncio
 import json

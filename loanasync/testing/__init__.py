@@ -1,4 +1,4 @@
-"""For a shop's own tests: valid made-up requests, a service that plays a script, and what was recorded.
+"""For a shop's own tests: valid made-up requests, scripted responses, and recorded requests and telemetry.
 
 Nothing here needs an extra to be imported, and importing `loanasync` does not load it. To test against
 a whole service over real HTTP, take `loanasync.sandbox`.

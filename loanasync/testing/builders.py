@@ -1,4 +1,4 @@
-"""Valid requests of customers who do not exist, to be bent by each test as it needs."""
+"""Builders of valid requests for made-up customers; each argument replaces a field."""
 
 import re
 import secrets

@@ -1,4 +1,4 @@
-"""What a client has sent, as a test reads it."""
+"""Recorded requests of a client."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a client tells of itself, spans and metrics, kept in memory for a test to read."""
+"""A recorder that keeps spans and metrics in memory."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A service that plays a script in place of the network, and a clock that only moves when a client waits."""
+"""A transport that responds from a script, and a clock that moves only when a client waits."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Approvals from a queue: each customer is asked once, however often a message is delivered.
+"""Approvals from a queue: each is requested once, however often its message is delivered.
 
 `register` makes a task for taskiq's workers and needs the extra ``taskiq``. A shop with a queue of another
 kind calls `answer` from a task of its own.

@@ -1,4 +1,4 @@
-"""Approvals as messages of a queue: JSON objects, read and answered."""
+"""Messages of a queue: creation, parsing, and the approval that each message requests."""
 
 from collections.abc import Mapping
 from contextlib import suppress

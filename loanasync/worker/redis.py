@@ -1,4 +1,4 @@
-"""A queue in Redis or Valkey: what a dead worker had is delivered again, also when nothing new comes."""
+"""A queue in Redis or Valkey that redelivers the messages of dead workers."""
 
 import asyncio
 import time

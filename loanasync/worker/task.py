@@ -1,4 +1,4 @@
-"""The task of taskiq's: within the sender's trace, tried again after a delay, and checked when it is made."""
+"""The taskiq task: it runs within the sender's trace and is tried again after a delay."""
 
 import asyncio
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""The check that the installed aiohttp is one whose connections and parser the direct path may use.
+"""The check that the direct path can use the connections and the parser of the installed aiohttp.
 
-The names that it uses are public in aiohttp and yet not documented. So it needs a tested version, parameters
-in the known form, and a parser that behaves as `connection` expects.
+The direct path uses names that are public in aiohttp and not documented. So it needs a tested version,
+the known parameters, and a parser that behaves as `connection` expects.
 """
 
 from functools import cache

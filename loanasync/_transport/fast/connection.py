@@ -1,4 +1,4 @@
-"""A connection of the direct path, and the exchange on it: one request, and one future for its response."""
+"""A connection of the direct path: it writes one request, and sets one future to the response."""
 
 import asyncio
 from collections import deque

@@ -1,9 +1,9 @@
-"""Requests written directly to the connections of an aiohttp session of our own.
+"""The pool of the direct path: idle connections per origin, and the transport that sends on them.
 
-For each request a session sees to cookies, redirects, middlewares, uploads and traces: more work than all
-else that a call does. None of it is wanted here. So the session's connector makes a connection, head and
-body are written to it at once, and aiohttp's own parser reads the response. It keeps the rules of the package
-`_transport`. While a test replaces methods of the session, requests go through `ClientSession.request`.
+A session handles cookies, redirects, middlewares, uploads and traces for each request. That costs more than
+the rest of a call, and no call needs it. So the session's connector opens a connection, head and body are
+written to it at once, and aiohttp's parser reads the response. The rules of the package `_transport` apply.
+While a test replaces methods of the session, requests go through `ClientSession.request`.
 """
 
 import asyncio

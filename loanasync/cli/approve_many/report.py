@@ -1,4 +1,4 @@
-"""What a bulk tells people: what is planned, how far it is, and what came of it."""
+"""Plan, progress and report of `approve-many`, as text and as JSON."""
 
 import time
 from collections import Counter

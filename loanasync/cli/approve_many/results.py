@@ -1,4 +1,4 @@
-"""The file of results: a line of JSON or CSV for each row, written as soon as its response is there."""
+"""The results file: a line of JSON or CSV for each row, written as soon as its response arrives."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The customers that were requested before, so that the same command continues where it ended."""
+"""Resume of `approve-many`: the customers that earlier runs of the same command requested."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""``loanasync ledger``: looking at a ledger, settling what is unknown, and keeping it in order."""
+"""``loanasync ledger``: list and show entries, settle unknown outcomes, sweep, purge and export."""
 
 import json
 import os

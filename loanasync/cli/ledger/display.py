@@ -1,4 +1,4 @@
-"""Entries of a ledger as a person and a program read them: nobody's name, and no token, is in it."""
+"""Display of ledger entries as text and as JSON, without names and tokens."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The ledger that an option names, and the approvals in it that a person means."""
+"""Opening the ledger that an option names, and finding entries in it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Asking a person what the service said of approvals that nobody else can settle."""
+"""Questions to a person about unknown outcomes, and the settlements from the answers."""
 
 import re
 from collections.abc import Sequence

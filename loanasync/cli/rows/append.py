@@ -1,4 +1,4 @@
-"""A file that lines are added to, each at once and as a whole, and that is read again after a crash."""
+"""A file to which whole lines are appended at once, and which can be read after a crash."""
 
 import gzip
 import os

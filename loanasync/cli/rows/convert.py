@@ -1,4 +1,4 @@
-"""One cell of a table, or one member of an object, as the value of a field."""
+"""Conversion of a CSV cell or a JSON member to the value of a field."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Rows of a file as rows of approvals, or everything that is wrong with them."""
+"""Conversion of a file's rows to `Row`, with all problems of each row."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The rows of a file: JSON objects, one a line, or CSV with a line of names first."""
+"""Parsing of a file into rows: JSON lines, or CSV with a header."""
 
 import csv
 import json

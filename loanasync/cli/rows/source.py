@@ -1,4 +1,4 @@
-"""Files as people have them: compressed or not, from a pipe, with a byte order mark, cut off."""
+"""Reading of input files: text or gzip, from a file or a pipe, with or without a byte order mark."""
 
 import gzip
 import io

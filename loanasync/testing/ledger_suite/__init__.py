@@ -1,1 +1,1 @@
-"""Tests that every ledger must pass."""
+"""Conformance tests that every ledger must pass."""

@@ -1,4 +1,4 @@
-"""The promises of a ledger to several processes at once, some of which are killed."""
+"""Conformance tests for ledgers that several processes use, some of which are killed."""
 
 import asyncio
 import json
