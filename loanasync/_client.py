@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync._config import Options, configure, from_environment, places, require
+from loanasync._config import Options, configure, from_environment, require, slots_of
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._lifecycle import Closing, made_here
 from loanasync._models.dialect import Dialect
@@ -130,7 +130,7 @@ class LoanClient(Closing):
             else opener_of(transport, session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
-            places(session, max_concurrency),
+            slots_of(session, max_concurrency),
             is_users_transport=transport is not None,
             forgotten=made_here() if session is None and transport is None else None,
             now=time.monotonic if clock is None else clock.now,
@@ -170,7 +170,7 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         strict: bool | None = None,
     ) -> Self:
-        """A light copy that shares sessions, retry quota and places; closing either closes both.
+        """A light copy that shares sessions, retry quota and slots; closing either closes both.
 
         Args:
             shop_id: Another shop at the same address; give its token, too.

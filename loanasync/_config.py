@@ -210,7 +210,7 @@ class Options:
         return attrs.evolve(self, **new)
 
 
-def places(session: object, max_concurrency: int | None) -> int | None:
+def slots_of(session: object, max_concurrency: int | None) -> int | None:
     """Return the number of slots of one event loop; None if the user's session limits connections.
 
     Raises:

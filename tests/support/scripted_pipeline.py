@@ -20,7 +20,7 @@ Step: TypeAlias = PublicStep | asyncio.Event
 class Run:
     """A script and its pipeline; an Event as a step holds the request until it is set, then approves."""
 
-    def __init__(self, *steps: Step, quota: int = 50, places: int | None = None) -> None:
+    def __init__(self, *steps: Step, quota: int = 50, slots: int | None = None) -> None:
         self.arrived = asyncio.Event()
         self.transport = ScriptedTransport()
         self.clock = self.transport.clock
@@ -29,7 +29,7 @@ class Run:
             lambda: self.transport,
             Telemetry(None, None, "traceparent"),
             Quota(quota),
-            places,
+            slots,
             now=self.clock.now,
             sleep=self.clock.sleep,
         )

@@ -234,7 +234,7 @@ async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
 
 async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     held = asyncio.Event()
-    run = Run(held, approved(), places=1)
+    run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
@@ -248,7 +248,7 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
 async def test_take_slot_after_the_deadline_does_not_wait() -> None:
     """A ledger may have taken all of the call's time."""
     held = asyncio.Event()
-    run = Run(held, places=1)
+    run = Run(held, slots=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
     with run.pipeline.start(approval(), Timeout(), RetryPolicy()) as call:
@@ -261,7 +261,7 @@ async def test_take_slot_after_the_deadline_does_not_wait() -> None:
 
 
 async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
-    run = Run(asyncio.Event(), approved(), places=1)
+    run = Run(asyncio.Event(), approved(), slots=1)
     task = asyncio.create_task(run.approve())
     await run.arrived.wait()
     task.cancel()
