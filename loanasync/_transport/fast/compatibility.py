@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def senders() -> tuple[object, object]:
+def request_methods() -> tuple[object, object]:
     """Return the methods that aioresponses and others replace, to see requests or to answer them."""
     return aiohttp.ClientSession.request, getattr(aiohttp.ClientSession, "_request", None)
 
 
-SENDERS = senders()
+REQUEST_METHODS = request_methods()
 
 
 @cache
@@ -47,7 +47,7 @@ def _has_what_is_used() -> bool:
             and isinstance(Connection.protocol, property)
             and isinstance(ResponseHandler.should_close, property)
             and is_parser_usable()
-            and all(map(_is_aiohttps, SENDERS))
+            and all(map(_is_aiohttps, REQUEST_METHODS))
         )
     except Exception:  # noqa: BLE001  (whatever another aiohttp raises)
         return False

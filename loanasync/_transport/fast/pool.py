@@ -18,7 +18,7 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import AT_ONCE
 from loanasync._transport.aiohttp_session import SessionTransport, connecting
-from loanasync._transport.fast.compatibility import SENDERS, senders
+from loanasync._transport.fast.compatibility import REQUEST_METHODS, request_methods
 from loanasync._transport.fast.connection import DirectConnection, Origin, Scheduler
 
 _LONGEST_CLOSE = 1.0  # seconds that aiohttp may take to close its session
@@ -53,7 +53,7 @@ class DirectTransport:
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send once; `connect` and `within` are seconds for the connection and for the whole."""
-        is_replaced = senders() != SENDERS
+        is_replaced = request_methods() != REQUEST_METHODS
         if is_replaced:
             warn_once(_SEEN)
         if is_replaced or self._session.closed:
