@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from loanasync._display.masking import mask
 from loanasync._log import LOGGER
-from loanasync._transport.liveness import hear_out, listener
+from loanasync._transport.liveness import read_pending, unread_data_check
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -261,9 +261,9 @@ class Body(bytes, aiohttp.Payload):
         out = cast("StreamWriter", writer)
         transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
         self.protocol = out.protocol
-        has_news = listener(transport)
-        if has_news():
-            await hear_out(has_news)
+        has_unread_data = unread_data_check(transport)
+        if has_unread_data():
+            await read_pending(has_unread_data)
         splits = is_tested(aiohttp.__version__)
         if transport is not None and splits:
             await Splitter.left(transport)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-HasNews: TypeAlias = Callable[[], object]
-_TURNS = 10  # of the loop, at the most; an end is heard of in two or three
+HasUnreadData: TypeAlias = Callable[[], object]
+_TURNS = 10  # of the event loop; the end of a connection is noticed in two or three
 
 
-def listener(transport: asyncio.BaseTransport | None) -> HasNews:
-    """What tells whether something has come that the loop has not read: of a connection at rest, its end.
+def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
+    """Return a function that checks a connection for data that the event loop has not read, or its end.
 
-    A loop that stands still, for the next cell or for a long computation, does not see the server hang up.
-    What is then written is lost, and nobody could say whether it had been read.
+    A blocked event loop, as between two notebook cells, does not notice that the server closed the connection.
+    A request that is then written is lost, and its outcome is unknown.
     """
     socket = None if transport is None else transport.get_extra_info("socket")
     if socket is None or (number := socket.fileno()) < 0:
@@ -26,9 +26,9 @@ def listener(transport: asyncio.BaseTransport | None) -> HasNews:
     return partial(poll.poll, 0)
 
 
-async def hear_out(has_news: HasNews) -> None:
-    """Let the loop read what has come."""
+async def read_pending(has_unread_data: HasUnreadData) -> None:
+    """Let the event loop read data that has arrived."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
-        if not has_news():
+        if not has_unread_data():
             return

@@ -12,7 +12,7 @@ from attrs import define, field
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import INTERIM, HeadSplitter, rest_of
-from loanasync._transport.liveness import hear_out, listener
+from loanasync._transport.liveness import read_pending, unread_data_check
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -156,7 +156,7 @@ class DirectConnection(HeadSplitter):
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
         self._is_used = False
-        self._has_unread_data = listener(transport)
+        self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
 
@@ -164,7 +164,7 @@ class DirectConnection(HeadSplitter):
         """Raise an error of aiohttp unless this new connection can be used."""
         # What the server said before it was asked would be taken for the response.
         if self._has_unread_data():
-            await hear_out(self._has_unread_data)
+            await read_pending(self._has_unread_data)
         if self._scheduler.loop.time() >= until:  # the event loop was blocked meanwhile
             raise aiohttp.ConnectionTimeoutError("no connection in time")
         if not (self._is_good and self.is_open):  # what is still unread may be another session ticket of TLS

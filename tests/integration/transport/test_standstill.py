@@ -16,7 +16,7 @@ import pytest
 
 from loanasync import LoanClient, Refused, Timeout, TransportError
 from loanasync._transport.fast import connection as wire
-from loanasync._transport.liveness import hear_out, listener
+from loanasync._transport.liveness import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
 
@@ -119,7 +119,8 @@ def of(server: HangsUp, **options: Any) -> LoanClient:
 
 
 def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "listener", lambda _: lambda: True)  # a server may send tickets at any time
+    # A server may send session tickets at any time.
+    monkeypatch.setattr(wire, "unread_data_check", lambda _: lambda: True)
     with hanging_up("https") as server, asyncio.Runner() as cells:
         client = of(server)
         assert isinstance(cells.run(approve(client)), Refused)
@@ -269,17 +270,17 @@ def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str
 async def test_what_is_no_socket_or_closed_has_no_news() -> None:
     here, there = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=here)
-    has_news = listener(writer.transport)
-    assert not has_news()
+    has_unread_data = unread_data_check(writer.transport)
+    assert not has_unread_data()
     there.sendall(b"x")
-    assert has_news()
-    await hear_out(has_news)
-    assert not has_news()
+    assert has_unread_data()
+    await read_pending(has_unread_data)
+    assert not has_unread_data()
     assert await reader.read(1) == b"x"
     writer.close()
     await writer.wait_closed()
-    assert not listener(writer.transport)()
-    assert not listener(None)()
+    assert not unread_data_check(writer.transport)()
+    assert not unread_data_check(None)()
     there.close()
 
 
@@ -288,9 +289,9 @@ async def test_who_is_never_done_talking_is_not_listened_to_for_ever() -> None:
     _, writer = await asyncio.open_connection(sock=here)
     cast("asyncio.Transport", writer.transport).pause_reading()
     there.sendall(b"x")
-    has_news = listener(writer.transport)
-    await hear_out(has_news)
-    assert has_news()
+    has_unread_data = unread_data_check(writer.transport)
+    await read_pending(has_unread_data)
+    assert has_unread_data()
     there.close()
     writer.close()
     await writer.wait_closed()
