@@ -237,7 +237,7 @@ class Memory:
                 self._end(flight, self._failure(flight, CancelledError()))
                 continue
             with pipeline.start(call, timeout, retry) as run:
-                run.record.guarded("joined")
+                run.record.ledger_result("joined")
                 joined = run.end(await flight.join(call, key, timeout.total, run.record))
             if joined is not None:
                 return joined
@@ -422,9 +422,9 @@ def wake(waiter: Waiter) -> None:
 
 def _recalled(call: Call, known: Decision | Unknown, record: CallRecord) -> Decision | LoanError:
     if isinstance(known, Unknown):
-        record.guarded("blocked")
+        record.ledger_result("blocked")
         return OutcomeUnknownError("approve", call.entry or "", *known)
-    record.guarded("remembered")
+    record.ledger_result("remembered")
     record.decided(approved=known.approved)
     return known
 

@@ -17,7 +17,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._config import release, require_provider
-from loanasync._log import LOGGER, broken, tell
+from loanasync._log import LOGGER, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_of
 from loanasync._telemetry.propagation import Propagate, injector
@@ -71,7 +71,7 @@ class Telemetry:
         try:
             return self.tracer.start_span(name, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (a sampler's)
-            broken(error)
+            log_failure(error)
             return trace.NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
 
     def headers(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Telemetry:
         try:
             return self._inject(get_current())
         except Exception as error:  # noqa: BLE001  (a propagator's)
-            broken(error)
+            log_failure(error)
             return {}
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
@@ -113,7 +113,7 @@ def _trace_id(span: Span) -> str | None:
     try:
         context = span.get_span_context()
     except Exception as error:  # noqa: BLE001  (another tracer's)
-        broken(error)
+        log_failure(error)
         return None
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
@@ -122,7 +122,7 @@ def _end(span: Span) -> None:
     try:
         span.end()
     except Exception as error:  # noqa: BLE001  (a processor's)
-        broken(error)
+        log_failure(error)
 
 
 class CallRecord:
@@ -162,7 +162,7 @@ class CallRecord:
         try:
             self._telemetry.metrics.queue.record(seconds, attributes)
         except Exception as error:  # noqa: BLE001  (a metric reader's)
-            broken(error)
+            log_failure(error)
 
     def attempt(self, number: int) -> "AttemptRecord":
         """What the call's attempt with this number tells, counted from 1; enter it to begin."""
@@ -172,15 +172,15 @@ class CallRecord:
         return AttemptRecord(self._telemetry, self._call, number, self._span)
 
     def stopped(self, by: str) -> None:
-        """Say what ended the attempts when the last was a 500, too."""
+        """Record why no further attempt was made after a 500."""
         self._stopped_by = by
 
-    def guarded(self, how: str) -> None:
-        """Say what the ledger had to do with it: what was claimed is its own, what was found is counted."""
+    def ledger_result(self, how: str) -> None:
+        """Record the result of the ledger or the memory; only a claimed approval is counted as a decision."""
         self._ledger = how
 
     def decided(self, *, approved: bool) -> None:
-        """Say what the decision is; a refusal is an answer, so the span's status stays unset."""
+        """Record the decision; a refusal is a result, so the status of the span stays unset."""
         self._outcome = "approved" if approved else "refused"
 
     def __exit__(
@@ -201,7 +201,7 @@ class CallRecord:
             if self._token is not None and self._span.is_recording():
                 self._describe(failure)
         except Exception as own:  # noqa: BLE001  (a span's)
-            broken(own)
+            log_failure(own)
         finally:  # also when somebody in there wants the program to end
             if self._token is not None:
                 detach(self._token)
@@ -213,7 +213,7 @@ class CallRecord:
         return "unknown" if self._call.may_be_evaluated else "not_sent"  # cancelled, as a rule
 
     def _log(self, level: int, end: str) -> None:
-        tell(
+        log_event(
             level,
             "%(operation)s: %(end)s, attempts: %(attempts)d, %(duration).3f s",
             operation=self._call.endpoint.operation,
@@ -308,7 +308,7 @@ class AttemptRecord:
                 if LOGGER.isEnabledFor(level):
                     self._log(level, duration)
         except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
-            broken(own)
+            log_failure(own)
         finally:  # as above
             if self._token is not None:
                 detach(self._token)
@@ -322,7 +322,7 @@ class AttemptRecord:
             self._span.set_status(trace.Status(trace.StatusCode.ERROR))
 
     def _log(self, level: int, duration: float) -> None:
-        tell(
+        log_event(
             level,
             "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
             operation=self._call.endpoint.operation,

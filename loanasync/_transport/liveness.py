@@ -13,7 +13,7 @@ _TURNS = 10  # of the event loop; the end of a connection is noticed in two or t
 def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
     """Return a function that checks a connection for data that the event loop has not read, or its end.
 
-    A blocked event loop, as between two notebook cells, does not notice that the server closed the connection.
+    A blocked event loop, as between two notebook cells, does not notice a connection that the server closed.
     A request that is then written is lost, and its outcome is unknown.
     """
     socket = None if transport is None else transport.get_extra_info("socket")

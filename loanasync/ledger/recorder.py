@@ -147,7 +147,7 @@ class RecordedApproval:
             found = await self._look_up()
         while True:
             if isinstance(found, LoanError):
-                self._record.guarded("unavailable")
+                self._record.ledger_result("unavailable")
                 return found
             if found is not None and self._withdrawals.has(found):  # this client's, and never sent
                 found = await self._in_time(partial(self._withdrawals.release, found.token))
@@ -221,7 +221,7 @@ class RecordedApproval:
         """Return what an entry says; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._is_to_be_probed(entry):
             return None
-        self._record.guarded("blocked")
+        self._record.ledger_result("blocked")
         operation = self._call.endpoint.operation
         if entry.payload != self._payload:
             if entry.state.is_decided:
@@ -247,9 +247,9 @@ class RecordedApproval:
         try:
             outcome = replayed(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: another key than then, for one)
-            self._record.guarded("unavailable")
+            self._record.ledger_result("unavailable")
             return self._unavailable(error)
-        self._record.guarded("hit")
+        self._record.ledger_result("hit")
         if isinstance(outcome, Approved | Refused):
             self._record.decided(approved=outcome.approved)
         return outcome
@@ -314,7 +314,7 @@ class RecordedApproval:
         return None
 
     async def _send(self, run: Run) -> Ended:
-        self._record.guarded(CLAIMED)
+        self._record.ledger_result(CLAIMED)
         try:
             return await run.send()
         except (Exception, asyncio.CancelledError) as error:  # what became of it is not known

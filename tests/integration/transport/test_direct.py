@@ -122,7 +122,7 @@ async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None
 async def test_whatever_took_the_place_of_the_session_sees_fiscal_codes_and_that_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(events, "_told", set())
+    monkeypatch.setattr(events, "_warned", set())
     asked = aiohttp.ClientSession._request
 
     async def agent(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:

@@ -45,7 +45,7 @@ from support.failing_telemetry import (
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_told", set())
+    monkeypatch.setattr(events, "_warned", set())
 
 
 @pytest.mark.parametrize("part", PROVIDERS)

@@ -21,7 +21,7 @@ from support.failing_telemetry import BROKEN, PLACE, calls, fail, quoted
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_told", set())
+    monkeypatch.setattr(events, "_warned", set())
 
 
 class Injecting(TextMapPropagator):
