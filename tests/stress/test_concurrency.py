@@ -64,7 +64,7 @@ async def test_two_thousand_calls_are_on_the_wire_at_once_when_that_many_are_all
 
 
 async def test_calls_get_their_places_in_the_order_they_came() -> None:
-    run = Run(*[approved()] * 50, places=1)
+    run = Run(*[approved()] * 50, slots=1)
     order: list[int] = []
 
     async def call(number: int) -> None:

@@ -31,7 +31,7 @@ from loanasync import (
 )
 from loanasync._config import configure
 from loanasync._display.masking import Body, Items
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
@@ -41,12 +41,12 @@ from support.canned_server import answer, approve, serving
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()
-APPROVE = calls.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request())
+APPROVE = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request())
 CALLS = [
     APPROVE,
-    calls.COMPLETE.call(SHOP, DIALECT, FISCAL_CODE, user_data()),
-    calls.CREATE_REQUEST.call(SHOP, DIALECT, None, {"fiscalCode": FISCAL_CODE}),
-    calls.UPLOAD_DOCUMENTS.call(SHOP, DIALECT, FISCAL_CODE, {}),
+    endpoints.COMPLETE.call(SHOP, DIALECT, FISCAL_CODE, user_data()),
+    endpoints.CREATE_REQUEST.call(SHOP, DIALECT, None, {"fiscalCode": FISCAL_CODE}),
+    endpoints.UPLOAD_DOCUMENTS.call(SHOP, DIALECT, FISCAL_CODE, {}),
 ]
 LARGEST = 1 << 20  # bytes: what the transport lets through
 
@@ -219,7 +219,7 @@ def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status
 
 def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
-    call = calls.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
+    call = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
         text = (
             " " * (pad - 4900) + f"{last_name} " * 300

@@ -5,17 +5,17 @@ from typing import Any
 
 from loanasync import Dialect, Meta
 from loanasync._config import configure
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
 STREET = Dialect.street_number()
-APPROVE = calls.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request())
-COMPLETE = calls.COMPLETE.call(SHOP, STREET, FISCAL_CODE, user_data())
-CREATE = calls.CREATE_REQUEST.call(SHOP, STREET, None, {"fiscalCode": FISCAL_CODE})
-DOCUMENTS = calls.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {})
+APPROVE = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request())
+COMPLETE = endpoints.COMPLETE.call(SHOP, STREET, FISCAL_CODE, user_data())
+CREATE = endpoints.CREATE_REQUEST.call(SHOP, STREET, None, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = endpoints.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {})
 
 
 def read(

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from loanasync import Dialect, Timeout
 from loanasync._config import configure
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import RetryPolicy
@@ -47,10 +47,10 @@ class Run:
 
     async def approve(
         self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
-    ) -> calls.Outcome:
+    ) -> endpoints.Outcome:
         return await self.pipeline.run(approval(), timeout or Timeout(), retry or RetryPolicy())
 
 
-def approval() -> calls.Call:
+def approval() -> endpoints.Call:
     shop = configure("https://loans.example.com", "shop", "token")
-    return calls.APPROVE.call(shop, Dialect.street_number(), FISCAL_CODE, approval_request())
+    return endpoints.APPROVE.call(shop, Dialect.street_number(), FISCAL_CODE, approval_request())

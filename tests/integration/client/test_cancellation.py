@@ -58,9 +58,9 @@ async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
     moment: Moment, tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     faults = (system_error(), system_error())
-    for at in points(await awaits_of(Run(*faults, approved(), places=1))):
+    for at in points(await awaits_of(Run(*faults, approved(), slots=1))):
         exporter.clear()
-        run = Run(*faults, approved(), approved(), places=1)
+        run = Run(*faults, approved(), approved(), slots=1)
         run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
         before = asyncio.all_tasks()
         task, came_so_far = await cancelled_at(run.approve(), at, moment)
@@ -82,7 +82,7 @@ async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
 async def test_at_every_await_in_the_queue_a_call_gives_its_turn_to_the_next(moment: Moment) -> None:
     for at in (1, 2):  # in the queue, and with the first answer
         held = asyncio.Event()
-        run = Run(held, *[approved()] * 3, places=1)
+        run = Run(held, *[approved()] * 3, slots=1)
         first = asyncio.create_task(run.approve())
         await run.arrived.wait()
         second = asyncio.create_task(cancelled_at(run.approve(), at, moment))

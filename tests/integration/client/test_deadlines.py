@@ -41,7 +41,7 @@ async def failure(client: LoanClient, tag: str = "approved", **options: object) 
 
 async def test_a_call_that_waited_long_for_its_place_has_the_rest_for_its_attempt() -> None:
     held = asyncio.Event()
-    run = Run(held, approved(), places=1)
+    run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
     second = asyncio.create_task(run.approve(Timeout(total=60, attempt=30)))
@@ -57,7 +57,7 @@ async def test_a_call_that_waited_long_for_its_place_has_the_rest_for_its_attemp
 
 async def test_a_place_that_comes_with_the_deadline_sends_nothing() -> None:
     held = asyncio.Event()
-    run = Run(held, approved(), places=1)
+    run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
     second = asyncio.create_task(run.approve(Timeout(total=60, attempt=30)))

@@ -17,7 +17,7 @@ from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanCli
 from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, Splitter, is_tested
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
-from loanasync._transport.fast import connection as wire
+from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.fast.pool import DirectTransport
 from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
 from support.raw_server import PATIENCE
@@ -68,7 +68,7 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
 
 async def test_error_of_one_expired_call_delays_no_other() -> None:
     loop = mock.Mock(time=mock.Mock(return_value=10.0))
-    scheduler = wire.Scheduler(loop)
+    scheduler = direct_connection.Scheduler(loop)
     broken = mock.Mock(until=1.0, interrupt=mock.Mock(side_effect=RuntimeError))
     later = mock.Mock(until=20.0)
     scheduler.connections = {broken, later}

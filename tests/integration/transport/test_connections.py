@@ -16,7 +16,7 @@ from loanasync import (
     UnexpectedStatusError,
 )
 from loanasync._transport.failures import LARGEST_BODY
-from loanasync._transport.fast import connection as wire
+from loanasync._transport.fast import connection as direct_connection
 from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
 from support.raw_server import PATIENCE, until
 
@@ -59,7 +59,7 @@ async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.Monk
     async with serving(REFUSAL) as server, server.client() as client:
         await approve(client)
         assert (len(server.open), len(scheduler_of(client).connections)) == (1, 1)
-        monkeypatch.setattr(wire, "_KEPT", 0.01)
+        monkeypatch.setattr(direct_connection, "_KEPT", 0.01)
         await approve(client)
         await until(lambda: not server.open)
         assert not scheduler_of(client).connections

@@ -15,9 +15,8 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aioresponses import aioresponses
 
-from loanasync import Approved, ConnectionLostError, LoanClient
-from loanasync import _log as events
-from loanasync._protocol import endpoints as calls
+from loanasync import Approved, ConnectionLostError, LoanClient, _log
+from loanasync._protocol import endpoints
 from loanasync._protocol.messages import Request
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
@@ -47,7 +46,9 @@ async def test_a_session_of_the_users_is() -> None:
 
 
 def request_of(client: LoanClient, **headers: str) -> Request:
-    call = calls.APPROVE.call(client._options.shop, client._options.dialect, FISCAL_CODE, approval_request())
+    call = endpoints.APPROVE.call(
+        client._options.shop, client._options.dialect, FISCAL_CODE, approval_request()
+    )
     return call.request(headers)
 
 
@@ -122,7 +123,7 @@ async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None
 async def test_whatever_took_the_place_of_the_session_sees_fiscal_codes_and_that_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(events, "_warned", set())
+    monkeypatch.setattr(_log, "_warned", set())
     asked = aiohttp.ClientSession._request
 
     async def agent(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:

@@ -9,7 +9,7 @@ import pytest
 
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
 from loanasync._protocol.messages import Response
-from loanasync._transport import failures as replies
+from loanasync._transport import failures
 from loanasync._transport.fast import compatibility
 from support.builders import FISCAL_CODE, approval_request
 from support.raw_server import Exchange, Play, RawServer, running, until
@@ -88,7 +88,7 @@ async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader of aiohttp that has failed still holds what arrived before."""
-    read = replies.read
+    read = failures.read
 
     async def read_late(
         status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
@@ -96,7 +96,7 @@ async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
         await until(lambda: content.exception() is not None)
         return await read(status, headers, content, body)
 
-    monkeypatch.setattr(replies, "read", read_late)
+    monkeypatch.setattr(failures, "read", read_late)
     decision = await outcome(path, head("201 Created") + APPROVED_PART, Play.FIN)
     assert isinstance(decision, Approved), decision
     assert decision.meta.unread == ("body",)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from loanasync import LoanClient, Refused, Timeout, TransportError
-from loanasync._transport.fast import connection as wire
+from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.liveness import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
@@ -109,7 +109,7 @@ def trust() -> ssl.SSLContext:
 
 @pytest.fixture(autouse=True)
 def a_moment_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_RESTED", 0.0)
+    monkeypatch.setattr(direct_connection, "_RESTED", 0.0)
 
 
 def of(server: HangsUp, **options: Any) -> LoanClient:
@@ -120,7 +120,7 @@ def of(server: HangsUp, **options: Any) -> LoanClient:
 
 def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # A server may send session tickets at any time.
-    monkeypatch.setattr(wire, "unread_data_check", lambda _: lambda: True)
+    monkeypatch.setattr(direct_connection, "unread_data_check", lambda _: lambda: True)
     with hanging_up("https") as server, asyncio.Runner() as cells:
         client = of(server)
         assert isinstance(cells.run(approve(client)), Refused)
@@ -237,8 +237,8 @@ def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str)
 def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
     async def close() -> None:
         lane: Any = client._pipeline._lanes.here()
-        (wire,) = lane.transport._scheduler.connections
-        wire._transport.close()
+        (connection,) = lane.transport._scheduler.connections
+        connection._transport.close()
         await client.aclose()
 
     with hanging_up("https") as server, asyncio.Runner() as cells:

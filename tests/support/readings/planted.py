@@ -8,7 +8,7 @@ import pytest
 from attrs import frozen
 
 from loanasync import Approved, LoanError, Refused, UserData
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.json import Malformed, decode
@@ -91,7 +91,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R1", "what arrived of a 201 is not read")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "decode_part", lambda *_: [])
+    patch.setattr(endpoints, "decode_part", lambda *_: [])
 
 
 def refusing(patch: pytest.MonkeyPatch, when: Callable[[Response], bool]) -> None:
@@ -193,22 +193,24 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R5", "a response that echoes another customer is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def unexpected(call: Any, reply: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
-        if reasons == (calls._ANOTHER,):
+        if reasons == (endpoints._ANOTHER,):
             return dropped(call, meta)
         return _unexpected(call, reply, reasons, meta, **options)
 
-    _unexpected = calls._unexpected
-    patch.setattr(calls, "_unexpected", unexpected)
+    _unexpected = endpoints._unexpected
+    patch.setattr(endpoints, "_unexpected", unexpected)
 
 
 @planted("R5", "the echo is not compared")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "is_another_customers", lambda *_: False)
+    patch.setattr(endpoints, "is_another_customers", lambda *_: False)
 
 
 @planted("R5", "masked codes and omocodia are another customer's")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code)
+    patch.setattr(
+        endpoints, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code
+    )
 
 
 @planted("R6", "the scope of an order is ignored")
@@ -269,7 +271,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def rejection(members: Any, sent: Any) -> Any:
         return None if "privacy" in members.get("errors", ()) else problems.rejection(members, sent)
 
-    patch.setattr(calls, "rejection", rejection)
+    patch.setattr(endpoints, "rejection", rejection)
 
 
 @planted("R14", "an approval with an empty redirect is dropped")

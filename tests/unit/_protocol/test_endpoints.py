@@ -28,7 +28,7 @@ from loanasync import (
     UserData,
     UserNotFoundError,
 )
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from support.builders import FISCAL_CODE, approval_request, user_data
@@ -71,7 +71,7 @@ def test_201_is_approved_and_422_is_refused() -> None:
 
 
 def test_an_error_after_a_large_upload_names_its_problem() -> None:
-    upload = calls.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {"front": "x" * (1 << 20)})
+    upload = endpoints.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {"front": "x" * (1 << 20)})
     error = read(upload, 400, errors(front=["too large, said secret-token"]))
     assert error.problems == (Problem("front", "front", "too large, said ***"),)
 
@@ -244,7 +244,7 @@ def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
 
 
 def test_a_name_that_is_a_word_of_a_message_does_not_change_the_error() -> None:
-    call = calls.APPROVE.call(
+    call = endpoints.APPROVE.call(
         SHOP, STREET, FISCAL_CODE, approval_request(last_name="User", first_name="found")
     )
     error = read(call, 400, errors(domain=["User not found"]))
@@ -253,7 +253,7 @@ def test_a_name_that_is_a_word_of_a_message_does_not_change_the_error() -> None:
 
 
 def test_values_within_lists_and_objects_are_personal_too() -> None:
-    call = calls.CREATE_REQUEST.call(SHOP, STREET, None, {"a": [{"b": "hidden-value"}], "c": "no"})
+    call = endpoints.CREATE_REQUEST.call(SHOP, STREET, None, {"a": [{"b": "hidden-value"}], "c": "no"})
     error = read(call, 400, errors(a=["hidden-value has no place here"]))
     assert error.problems[0].message == "*** has no place here"
 

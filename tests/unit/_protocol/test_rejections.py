@@ -22,7 +22,7 @@ from loanasync import (
     UnexpectedStatusError,
     UserNotFoundError,
 )
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync.ledger import State
 from loanasync.ledger.replay import state_of
 from support.builders import approval_request
@@ -114,7 +114,7 @@ def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
 
 
 def test_rejection_of_a_field_that_was_sent_as_extra_is_released() -> None:
-    call = calls.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
+    call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
     assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
     assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedReplyError
 

@@ -15,8 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import Approved, Refused
-from loanasync import _log as events
+from loanasync import Approved, Refused, _log
 from loanasync._telemetry.metrics import Tally, metrics_of
 from loanasync.testing import (
     Recorder,
@@ -45,7 +44,7 @@ from support.failing_telemetry import (
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_warned", set())
+    monkeypatch.setattr(_log, "_warned", set())
 
 
 @pytest.mark.parametrize("part", PROVIDERS)
@@ -231,7 +230,7 @@ async def test_logging_that_breaks_at_some_events_tells_of_it_in_another(
         return fail() if record.levelno == logging.INFO else True
 
     caplog.set_level(logging.INFO, "loanasync")
-    monkeypatch.setattr(events.LOGGER, "filters", [fail_at_decisions])
+    monkeypatch.setattr(_log.LOGGER, "filters", [fail_at_decisions])
     await calls()
     assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
 

@@ -8,8 +8,7 @@ from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 
-from loanasync import Approved
-from loanasync import _log as events
+from loanasync import Approved, _log
 from loanasync._telemetry.propagation import Propagate
 from loanasync.testing import (
     ScriptedTransport,
@@ -21,7 +20,7 @@ from support.failing_telemetry import BROKEN, PLACE, calls, fail, quoted
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_warned", set())
+    monkeypatch.setattr(_log, "_warned", set())
 
 
 class Injecting(TextMapPropagator):

@@ -22,7 +22,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, Dialect, LoanError
 from loanasync._config import configure
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._telemetry import spans as telemetry
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import CallRecord, Telemetry
@@ -242,7 +242,7 @@ async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: I
 def test_an_attempt_fails_from_400_on_and_with_half_a_body(
     run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
 ) -> None:
-    call = calls.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
+    call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span, span.attempt(1) as attempt:
         attempt.answered(status, fault)
     made = exporter.get_finished_spans()[0]
@@ -256,7 +256,7 @@ def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
-    call = calls.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
+    call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span, span.attempt(1):
         pass
     data = reader.get_metrics_data()
@@ -267,7 +267,7 @@ def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
 
 
 def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
-    call = calls.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
+    call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span:
         span.queued(0.25, "PoolTimeoutError")
     data = reader.get_metrics_data()

@@ -15,7 +15,7 @@ from loanasync import (
     LoanError,
     testing,
 )
-from loanasync._protocol import endpoints as calls
+from loanasync._protocol import endpoints
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync.testing import (
     ScriptedTransport,
@@ -123,7 +123,9 @@ async def test_each_call_is_recorded_as_it_was_sent() -> None:
 
 def test_every_endpoint_of_the_client_is_known_to_the_record() -> None:
     known = {each.operation for each in testing.sent._ENDPOINTS}
-    assert known == {each.operation for each in vars(calls).values() if isinstance(each, calls.Endpoint)}
+    assert known == {
+        each.operation for each in vars(endpoints).values() if isinstance(each, endpoints.Endpoint)
+    }
 
 
 async def test_what_was_sent_is_read_plainly_and_printed_masked() -> None:
