@@ -18,8 +18,8 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
 from loanasync.cli.rows.convert import READERS, BadCell
 from loanasync.cli.rows.orders import Description, Order, Orders, checking_client, dialect_of, plain
-from loanasync.cli.rows.parse import Entry, Table, once
-from loanasync.cli.rows.source import Finding, Source, Unreadable
+from loanasync.cli.rows.parse import ParsedRow, Table, once
+from loanasync.cli.rows.source import RowProblem, Source, Unreadable
 from loanasync.ledger import DecisionLedger
 
 _FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")
@@ -55,10 +55,10 @@ def check(
         if any(plain(name) in _OF_COMPLETION_ONLY for name in members):
             found = _completion(table, members)[2]
         else:
-            found = _order(table, members, dialect, euro=euro).findings
+            found = _order(table, members, dialect, euro=euro).problems
         if not found:
             say("nothing is wrong with it")
-        raise typer.Exit(_told(found))
+        raise typer.Exit(_print_problems(found))
 
 
 def approve(
@@ -90,7 +90,7 @@ def approve(
     with _given(file) as (table, members):
         order = _order(table, members, dialect, euro=euro)
         if order.row is None:
-            raise typer.Exit(_told(order.findings))
+            raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
             say(WITHOUT_LEDGER, "bold")
         options = used_by_a_client(None if sandbox else ledger)
@@ -109,7 +109,7 @@ def complete(file: Annotated[str, _FILE]) -> None:
     with _given(file) as (table, members):
         code, data, found = _completion(table, members)
         if found:
-            raise typer.Exit(_told(found))
+            raise typer.Exit(_print_problems(found))
         client = LoanClient.from_env()
         try:
             asyncio.run(_completed(client, code, data))
@@ -126,10 +126,10 @@ def _print(members: Mapping[str, object]) -> None:
     typer.echo(text.encode(errors="backslashreplace"))  # half a surrogate pair as JSON escapes it
 
 
-def _told(findings: tuple[Finding, ...]) -> Exit:
-    for finding in findings:
-        say(str(finding))
-    return Exit.NOTHING_SENT if findings else Exit.DECIDED
+def _print_problems(problems: tuple[RowProblem, ...]) -> Exit:
+    for problem in problems:
+        say(str(problem))
+    return Exit.NOTHING_SENT if problems else Exit.DECIDED
 
 
 @contextmanager
@@ -160,10 +160,10 @@ def _members(source: Source) -> dict[str, object]:
 
 def _order(table: Table, members: Mapping[str, object], dialect: Description, *, euro: bool) -> Order:
     orders = Orders(table, checking_client(dialect_of(dialect)), {}, euro, ignore_unknown=False)
-    return orders.order(Entry(0, members, ""))
+    return orders.order(ParsedRow(0, members, ""))
 
 
-def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserData, tuple[Finding, ...]]:
+def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserData, tuple[RowProblem, ...]]:
     code: Any = None
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
@@ -180,9 +180,9 @@ def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserD
         except BadCell as bad:
             wrong[name] = str(bad)
     data = UserData(**values)
-    problems = checking_client(Dialect.street_number()).check(code, data)
-    wrong.update({each.field: each.message for each in problems if each.field not in wrong})
-    return code, data, tuple(table.finding(message, field=name) for name, message in wrong.items())
+    broken = checking_client(Dialect.street_number()).check(code, data)
+    wrong.update({each.field: each.message for each in broken if each.field not in wrong})
+    return code, data, tuple(table.problem(message, field=name) for name, message in wrong.items())
 
 
 async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> Exit:

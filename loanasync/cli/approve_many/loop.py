@@ -16,7 +16,7 @@ from loanasync import DecisionNotRecordedError, Dialect, LedgerUnavailableError,
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli.approve_many.report import Ticker
 from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of
-from loanasync.cli.approve_many.resume import Memory, Past
+from loanasync.cli.approve_many.resume import Past, PastRequests
 from loanasync.cli.console import HASTE, interruptible
 from loanasync.cli.rows.append import Appending
 from loanasync.cli.rows.orders import Order, Orders
@@ -78,7 +78,7 @@ class Asking:
         client: The client that requests.
         orders: The rows.
         rows: Number of rows in the plan; the file may have grown since.
-        memory: The customers that were requested before.
+        earlier: The customers that were requested before.
         results: The file of results.
         dead_letters: The file of rows that may be given again, if there is one.
         console: Standard error, for messages.
@@ -88,7 +88,7 @@ class Asking:
     _client: LoanClient
     _orders: Orders
     _planned: int
-    _memory: Memory
+    _earlier: PastRequests
     _results: Results
     _dead_letters: Appending | None
     _console: Console
@@ -143,10 +143,10 @@ class Asking:
                 self._write(line_of(order, None))
                 self._bury(order)
                 continue
-            past = self._memory.past(order.code)
+            past = self._earlier.past(order.code)
             if past == "busy":
                 busy.append((order, order.row, past))
-            elif past == "new" or not self._memory.is_reported(order.code):
+            elif past == "new" or not self._earlier.is_reported(order.code):
                 yield order, order.row, past
         if busy:
             told = f"waiting for {len(busy):,} rows that another command asks for, or asked for when it died"
@@ -156,7 +156,7 @@ class Asking:
     def _came(self, result: RowResult) -> None:
         asked = cast("_Asked", result.id)
         order, ended = asked.order, self._ended
-        self._write(line_of(order, result, self._memory.entry(order.code)))
+        self._write(line_of(order, result, self._earlier.entry(order.code)))
         ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)
         if result.status == "unknown":
             ended.unknown_lines.append(order.line)

@@ -151,7 +151,7 @@ class Results:
 
 
 def line_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
-    """Return the line of a row; a row without a result was not sent, because of its findings.
+    """Return the line of a row; a row without a result was not sent, because of its problems.
 
     ``outcome`` and ``repeatable`` are those of `RowResult`; ``entry`` is the start of the key of the ledger
     entry. A row that was not sent has no ``fiscal_code``.
@@ -160,7 +160,7 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
     if order.row is not None and order.row.id is not None:
         found["id"] = order.row.id
     if result is None:
-        wrong = [{"field": each.field, "message": each.message} for each in order.findings]
+        wrong = [{"field": each.field, "message": each.message} for each in order.problems]
         return {**found, **_outcome("rejected", "not_sent"), "problems": wrong}
     found |= {"fiscal_code": result.fiscal_code, "entry": entry}
     found |= _outcome(result.status, result.outcome, repeatable=result.repeatable)

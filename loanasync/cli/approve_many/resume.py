@@ -185,7 +185,7 @@ def _past(record: Mapping[str, Any]) -> Past:
 
 
 @define
-class Memory:
+class PastRequests:
     """States of the customers by a ledger and by the results. Without either, each customer is new.
 
     It is for the plan, and for skipping customers who need no request. The ledger alone decides whether a

@@ -17,7 +17,15 @@ from loanasync import LoanClient
 from loanasync.cli.approve_many.loop import Asking, Ended, Wanted
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
-from loanasync.cli.approve_many.resume import OWN, Memory, Past, has_begun, own_ledger, reported, resumed
+from loanasync.cli.approve_many.resume import (
+    OWN,
+    Past,
+    PastRequests,
+    has_begun,
+    own_ledger,
+    reported,
+    resumed,
+)
 from loanasync.cli.console import say
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
@@ -30,43 +38,43 @@ _TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
 _AT_ONCE = 64  # rows that are looked up in a ledger together
 
 
-def survey(orders: Orders, memory: Memory) -> Plan:
+def planned(orders: Orders, earlier: PastRequests) -> Plan:
     """Read all rows, print everything that is wrong with them, and return the plan."""
     plan = Plan()
     read = orders.read()
-    with memory.looking_up() as look_up:
+    with earlier.looking_up() as look_up:
         while some := tuple(islice(read, _AT_ONCE)):
             look_up([order.code for order in some if order.row is not None])
             for order in some:
-                for finding in order.findings:
-                    say(str(finding))
-                _count(plan, order, memory)
+                for problem in order.problems:
+                    say(str(problem))
+                _count(plan, order, earlier)
     return plan
 
 
-def _count(plan: Plan, order: Order, memory: Memory) -> None:
+def _count(plan: Plan, order: Order, earlier: PastRequests) -> None:
     plan.rows += 1
     if order.row is None:
         plan.invalid += 1
         plan.duplicates += order.is_duplicate
         return
-    past = memory.past(order.code)
+    past = earlier.past(order.code)
     setattr(plan, past, getattr(plan, past) + 1)
     if past == "new":
         plan.amount += order.row.request.amount
-    if past not in _TO_BE_ASKED and not memory.is_reported(order.code):
+    if past not in _TO_BE_ASKED and not earlier.is_reported(order.code):
         plan.untold[past] += 1
 
 
 def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
-    """Check, plan or ask, as it is wanted, and tell what came of it."""
+    """Check, plan or send the rows, and report the result."""
     wrong = list(orders.wrong_with_columns())
-    for finding in wrong:
-        say(str(finding))
+    for problem in wrong:
+        say(str(problem))
     if wrong:
         return Exit.NOTHING_SENT
     if wanted.validate_only:
-        plan = survey(orders, Memory())
+        plan = planned(orders, PastRequests())
         say(f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong", "bold")
         return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
     if wanted.out is None and not wanted.dry_run:
@@ -74,7 +82,7 @@ def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
         raise typer.BadParameter(told, param_hint="-o")
     with ExitStack() as stack:
         prepared = _prepared(wanted, orders, stack)
-        plan = survey(orders, prepared.memory)
+        plan = planned(orders, prepared.earlier)
         if wanted.dry_run:
             console.print(plan_of(plan))
             cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
@@ -93,7 +101,7 @@ class _Prepared:
 
     client: LoanClient | None
     ledger: DecisionLedger | None
-    memory: Memory
+    earlier: PastRequests
     form: Format
 
 
@@ -115,7 +123,7 @@ def _prepared(wanted: Wanted, orders: Orders, stack: ExitStack) -> _Prepared:
     form = format_of(out, orders.table.delimiter)
     known = reported(out, form) if is_resumed else {}
     if shop is None:
-        return _Prepared(None, None, Memory(known), form)
+        return _Prepared(None, None, PastRequests(known), form)
     is_own = is_resumed and wanted.ledger is None
     options = used_by_a_client(wanted.ledger, only_reads=wanted.dry_run)
     if is_own:
@@ -126,9 +134,9 @@ def _prepared(wanted: Wanted, orders: Orders, stack: ExitStack) -> _Prepared:
         }
     client = LoanClient.from_env(dialect=wanted.dialect, **options)
     if not options:
-        return _Prepared(client, None, Memory(known), form)
+        return _Prepared(client, None, PastRequests(known), form)
     key = partial(key_of, shop, policy=options["ledger_policy"])
-    return _Prepared(client, options["ledger"], Memory(known, options["ledger"], key, is_own), form)
+    return _Prepared(client, options["ledger"], PastRequests(known, options["ledger"], key, is_own), form)
 
 
 def _is_file(path: str) -> bool:
@@ -160,7 +168,7 @@ async def _ask(
             head = orders.table.source.mark + orders.table.head
             letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=head)))
         tick = stack.enter_context(ticking(console, plan.to_come))
-        asking = Asking(wanted, client, orders, plan.rows, prepared.memory, results, letters, console)
+        asking = Asking(wanted, client, orders, plan.rows, prepared.earlier, results, letters, console)
         return await asking.run(tick)
 
 

@@ -14,8 +14,8 @@ from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
 from loanasync.cli.rows.convert import READERS, BadCell, Reader, cents, euro
-from loanasync.cli.rows.parse import Entry, Table
-from loanasync.cli.rows.source import Finding, Unreadable
+from loanasync.cli.rows.parse import ParsedRow, Table
+from loanasync.cli.rows.source import RowProblem, Unreadable
 
 _REQUEST = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 _ADDITIONAL = tuple(attrs.fields_dict(AdditionalData))
@@ -70,9 +70,9 @@ def checking_client(dialect: Dialect) -> LoanClient:
 class Order:
     """One row of the file: to be asked for, or with what is wrong with it."""
 
-    entry: Entry
+    entry: ParsedRow
     row: Row | None
-    findings: tuple[Finding, ...] = ()
+    problems: tuple[RowProblem, ...] = ()
     is_duplicate: bool = False
 
     @property
@@ -109,26 +109,26 @@ class Orders:
     def __attrs_post_init__(self) -> None:
         self._readers = {**READERS, "amount": euro if self.euro else cents}
 
-    def wrong_with_columns(self) -> Iterator[Finding]:
-        """What is wrong with the first line of a CSV, and so with all of it."""
+    def wrong_with_columns(self) -> Iterator[RowProblem]:
+        """Yield the problems of the header, and so of each row."""
         columns = self.table.columns
         if columns is None:
             return
         found = {column: self._field(column) for column in columns}
         for column in columns:
             if columns.count(column) > 1:
-                yield self.table.finding("stands there more than once", 1, f"column {column!r}")
+                yield self.table.problem("stands there more than once", 1, f"column {column!r}")
         for column, name in found.items():
             if name is None and not self.ignore_unknown:
-                yield self.table.finding(self._unknown(column), 1, f"column {column!r}")
+                yield self.table.problem(self._unknown(column), 1, f"column {column!r}")
         for name in _NEEDED:
             if name not in found.values():
-                yield self.table.finding(
+                yield self.table.problem(
                     f"no column for it; if it has another name: --column {name}=NAME", 1, "", name
                 )
         for name, column in self.named.items():
             if column not in columns:
-                yield self.table.finding(f"--column {name}={column}: there is no such column", 1)
+                yield self.table.problem(f"--column {name}={column}: there is no such column", 1)
 
     def read(self) -> Iterator[Order]:
         """The rows, from the first on; a customer who stands there twice is wrong the second time."""
@@ -138,7 +138,7 @@ class Orders:
                 yield self.order(entry)
         except Unreadable as unreadable:
             line = unreadable.line
-            yield Order(Entry(line, {}, ""), None, (self.table.finding(str(unreadable), line),))
+            yield Order(ParsedRow(line, {}, ""), None, (self.table.problem(str(unreadable), line),))
 
     def _field(self, column: str) -> str | None:
         for name, given in self.named.items():
@@ -156,10 +156,10 @@ class Orders:
         mend = f"name it with --column FIELD={column}, or pass over such with --ignore-unknown"
         return f"is no field; {meant}{mend}"
 
-    def order(self, entry: Entry) -> Order:
+    def order(self, entry: ParsedRow) -> Order:
         """One row."""
         if entry.wrong:
-            return Order(entry, None, (self.table.finding(entry.wrong, entry.line),))
+            return Order(entry, None, (self.table.problem(entry.wrong, entry.line),))
         values, columns, wrong = self._values(entry)
         row = Row(
             cast("str", values.get("fiscal_code")),  # None is for the rules to name
@@ -167,23 +167,23 @@ class Orders:
             additional_data_needed=bool(values.get("additional_data_needed", False)),
             id=values.get("id"),
         )
-        problems = self.client.check(
+        broken = self.client.check(
             row.fiscal_code, row.request, additional_data_needed=row.additional_data_needed
         )
-        wrong.update({each.field: each.message for each in problems if each.field not in wrong})
+        wrong.update({each.field: each.message for each in broken if each.field not in wrong})
         is_duplicate = False
         if not wrong:
             first = self._seen.setdefault(normalize_fiscal_code(row.fiscal_code), entry.line)
             is_duplicate = first != entry.line
             if is_duplicate:
                 wrong["fiscal_code"] = f"stands in line {first}, too: a customer is asked for once"
-        findings = tuple(
-            self.table.finding(message, entry.line, columns.get(name, ""), name)
+        problems = tuple(
+            self.table.problem(message, entry.line, columns.get(name, ""), name)
             for name, message in wrong.items()
         )
-        return Order(entry, None if findings else row, findings, is_duplicate)
+        return Order(entry, None if problems else row, problems, is_duplicate)
 
-    def _values(self, entry: Entry) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    def _values(self, entry: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
         """Values by field, the columns that they stand in, and what is wrong with some."""
         values: dict[str, Any] = {}
         columns: dict[str, str] = {}

@@ -9,13 +9,13 @@ from typing import Any
 
 from attrs import frozen
 
-from loanasync.cli.rows.source import Finding, Source, Unreadable
+from loanasync.cli.rows.source import RowProblem, Source, Unreadable
 
 _DELIMITERS = ";,\t|"
 
 
 @frozen
-class Entry:
+class ParsedRow:
     """One row as it stands in its file."""
 
     line: int
@@ -44,7 +44,7 @@ class Table:
         if self._is_csv:
             self._read_head()
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ParsedRow]:
         """The rows, from the first on; blank lines are passed over.
 
         Raises:
@@ -52,11 +52,11 @@ class Table:
         """
         return self._cells() if self._is_csv else self._objects()
 
-    def finding(self, message: str, line: int = 0, column: str = "", field: str = "") -> Finding:
-        """Return a finding about a place of the source."""
-        return Finding(self.source.name, line, column, field, message)
+    def problem(self, message: str, line: int = 0, column: str = "", field: str = "") -> RowProblem:
+        """Return a problem of a line or a column of the source."""
+        return RowProblem(self.source.name, line, column, field, message)
 
-    def _objects(self) -> Iterator[Entry]:
+    def _objects(self) -> Iterator[ParsedRow]:
         for number, line in enumerate(self.source.lines(), 1):
             if not line.strip():
                 continue
@@ -72,7 +72,7 @@ class Table:
                     wrong = "is cut off: the file ends in the middle of it"
             except (ValueError, RecursionError):
                 members, wrong = {}, "is no JSON that could be read"
-            yield Entry(number, members if isinstance(members, dict) else {}, whole, wrong)
+            yield ParsedRow(number, members if isinstance(members, dict) else {}, whole, wrong)
 
     def _read_head(self) -> None:
         lines = self._text()
@@ -107,7 +107,7 @@ class Table:
         csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
-    def _cells(self) -> Iterator[Entry]:
+    def _cells(self) -> Iterator[ParsedRow]:
         columns = self.columns or ()
         last = ""
 
@@ -131,7 +131,7 @@ class Table:
                 wrong = (
                     "is cut off: the file ends within quotes" if next(lines, None) is None else "is no CSV"
                 )
-                yield Entry(begins, {}, "", wrong)
+                yield ParsedRow(begins, {}, "", wrong)
                 return
             if cells is None:
                 return
@@ -143,7 +143,7 @@ class Table:
                 if len(cells) < len(columns) and not last.endswith(("\n", "\r")):
                     wrong = "is cut off: the file ends in the middle of it"
             members = {name: cell.strip() for name, cell in zip(columns, cells, strict=False)}
-            yield Entry(begins, members, self._written(cells), wrong)
+            yield ParsedRow(begins, members, self._written(cells), wrong)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class Unreadable(Exception):  # noqa: N818  (caught where a file is read; its te
 
 
 @frozen
-class Finding:
-    """What is wrong with one place of a file; never a value of it."""
+class RowProblem:
+    """A problem of one line or column of a file; it never has a value of it."""
 
     file: str
     line: int
