@@ -186,7 +186,7 @@ class Pipeline:
         Args:
             call: The call.
             last: The last response, or the reason why none arrived.
-            stopped_by: What ended the attempts, if the response has status 500.
+            stopped_by: The reason why the attempts ended, if the response has status 500.
         """
         if isinstance(last, NoResponse):
             # After a 500 the service has seen the request, whatever became of the last attempt.
