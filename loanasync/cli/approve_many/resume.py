@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal, TypeAlias
@@ -30,6 +31,7 @@ Past = Literal["decided", "unknown", "failed", "busy", "new"]
 LookUp: TypeAlias = Callable[[Sequence[str]], object]
 
 OWN = "beside the results"
+AT_ONCE = 64  # rows that are looked up in a ledger together
 _SECRET = 32  # bytes
 _KILLED = Settlement(state=State.UNKNOWN, note="in progress when an earlier run ended")
 
@@ -203,6 +205,8 @@ class PastRequests:
     _key_of: Callable[[str], str] = str
     _is_own: bool = False
     _states: dict[str, State] = field(init=False, factory=dict)
+    _looked_up: int = field(init=False, default=0)
+    _found: int = field(init=False, default=0)
 
     @contextmanager
     def looking_up(self) -> Iterator[LookUp]:
@@ -210,6 +214,7 @@ class PastRequests:
 
         Raises:
             UnusableError: The ledger cannot be read.
+            NotResumableError: The ledger beside the results, or its secret, belongs to other results.
         """
         if (ledger := self._ledger) is None:
             yield lambda _: None
@@ -220,11 +225,18 @@ class PastRequests:
                 # This creates it, also where no row can be sent.
                 is_empty = use.run(_is_empty(ledger))
                 yield lambda codes: None if is_empty else use.run(self._look_up(ledger, codes))
+                reported = iter(self._reported)  # the rows may be others than before
+                while self._is_own and self._looked_up and not self._found:
+                    if not (codes := tuple(islice(reported, AT_ONCE))):
+                        raise NotResumableError(_OTHERS)
+                    use.run(self._look_up(ledger, codes))
             finally:
                 runner.run(ledger.aclose())
 
     async def _look_up(self, ledger: DecisionLedger, codes: Sequence[str]) -> None:
         entries = await asyncio.gather(*(ledger.get(self._key_of(code)) for code in codes))
+        self._looked_up += len(codes)
+        self._found += sum(entry is not None for entry in entries)
         for code, entry in zip(codes, entries, strict=True):
             if entry is None or (self._reported.get(code) == "decided" and entry.source in ("", SERVICE)):
                 continue  # the results may have a decision that the ledger could not take
@@ -256,6 +268,13 @@ class PastRequests:
     def entry(self, fiscal_code: str) -> str | None:
         """Return the start of the customer's key, by which a person finds the entry."""
         return None if self._ledger is None else short(self._key_of(fiscal_code))
+
+
+_OTHERS = (
+    "the ledger beside the results has entries, and none of a customer of these rows or results: one of the "
+    "files OUT.ledger and OUT.resume belongs to other results. Restore it; or, if the rows are not those of "
+    "before, name a new file for the results"
+)
 
 
 async def _is_empty(ledger: DecisionLedger) -> bool:

@@ -18,6 +18,7 @@ from loanasync.cli.approve_many.loop import Asking, Ended, Wanted
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
 from loanasync.cli.approve_many.resume import (
+    AT_ONCE,
     OWN,
     Past,
     PastRequests,
@@ -35,7 +36,6 @@ from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteL
 from loanasync.ledger.keys import key_of
 
 _TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
-_AT_ONCE = 64  # rows that are looked up in a ledger together
 
 
 def planned(orders: Orders, earlier: PastRequests) -> Plan:
@@ -43,7 +43,7 @@ def planned(orders: Orders, earlier: PastRequests) -> Plan:
     plan = Plan()
     read = orders.read()
     with earlier.looking_up() as look_up:
-        while some := tuple(islice(read, _AT_ONCE)):
+        while some := tuple(islice(read, AT_ONCE)):
             look_up([order.code for order in some if order.row is not None])
             for order in some:
                 for problem in order.problems:

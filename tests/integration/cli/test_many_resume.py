@@ -67,6 +67,43 @@ def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Pa
     assert json.loads(other.resume.read_text(encoding="utf-8"))["secret"] != begun["secret"]
 
 
+@pytest.mark.parametrize("file", ["ledger", "resume"])
+@pytest.mark.parametrize("keeps_results", [True, False])
+def test_resume_with_a_file_of_other_results_is_refused(
+    tmp_path: Path, served: Sandbox, file: str, *, keeps_results: bool
+) -> None:
+    """A customer in flight when a run was killed is in the ledger alone."""
+    (tmp_path / "other").mkdir()
+    other = Run(tmp_path / "other", served, "approved")
+    bulk = Run(tmp_path, served, "approved", "refused")
+    assert (other.run()[0], bulk.run()[0]) == (0, 0)
+    lines = bulk.out.read_text(encoding="utf-8").splitlines(keepends=True)
+    bulk.out.write_text(lines[0] if keeps_results else "", encoding="utf-8")
+    own = (tmp_path / f"out.jsonl.{file}").read_bytes()
+    (tmp_path / f"out.jsonl.{file}").write_bytes((tmp_path / "other" / f"out.jsonl.{file}").read_bytes())
+    code, told = bulk.run()
+    assert code == 2
+    assert "one of the files OUT.ledger and OUT.resume belongs to other results" in told
+    (tmp_path / f"out.jsonl.{file}").write_bytes(own)
+    assert bulk.run()[0] == 0
+    assert bulk.requested == 3
+
+
+@pytest.mark.parametrize("keeps_results", [True, False])
+def test_resume_with_other_rows_than_before_goes_on(
+    tmp_path: Path, served: Sandbox, *, keeps_results: bool
+) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    if not keeps_results:
+        bulk.out.unlink()
+    bulk.rows = [member("approved")]
+    create(served, bulk.rows)
+    write(tmp_path / "rows.jsonl", bulk.rows)
+    assert bulk.run()[0] == (0 if keeps_results else 2)
+    assert bulk.requested == (2 if keeps_results else 1)
+
+
 @pytest.mark.parametrize("left", [None, "", '{"service"', "{}\n", "[]\n", "half\n"])
 @pytest.mark.parametrize("keeps_results", [True, False])
 def test_resume_without_its_secret_is_refused(
