@@ -254,6 +254,7 @@ _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
 POINTS = [
     *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
+    *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
     *(("loanasync.cli.rows.append Appending.add", when, 2) for when in ("before", "after")),
