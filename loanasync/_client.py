@@ -13,7 +13,7 @@ from opentelemetry.trace import TracerProvider
 
 from loanasync._config import Options, configure, from_environment, require, slots_of
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._lifecycle import Closing, made_here
+from loanasync._lifecycle import Closing, unclosed_warning
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol.endpoints import (
@@ -132,7 +132,7 @@ class LoanClient(Closing):
             Quota(retry.quota),
             slots_of(session, max_concurrency),
             is_users_transport=transport is not None,
-            forgotten=made_here() if session is None and transport is None else None,
+            on_unclosed=unclosed_warning() if session is None and transport is None else None,
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,
         )

@@ -65,7 +65,7 @@ class Closing(ABC):
         await self.aclose()
 
 
-def line_outside() -> tuple[str, int]:
+def caller_line() -> tuple[str, int]:
     """File and number of the line outside this package that is running now.
 
     These are kept, and no frame, which would keep all of its variables.
@@ -79,9 +79,9 @@ def line_outside() -> tuple[str, int]:
     return file, line
 
 
-def made_here() -> Callable[[], None]:
-    """Remember the line outside this package that is running now; call the result to warn of it."""
-    file, line = line_outside()
+def unclosed_warning() -> Callable[[], None]:
+    """Return a function that warns of an unclosed client, at the line outside this package that runs now."""
+    file, line = caller_line()
 
     def warn() -> None:
         warnings.warn_explicit(

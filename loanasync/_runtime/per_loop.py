@@ -22,7 +22,7 @@ async def _life(own: Owned, close: Close[Owned]) -> AsyncGenerator[None, float]:
     """Stand until `own` is to be closed, which takes the seconds that are sent.
 
     A loop closes the asynchronous generators that were begun in it before it is closed itself (asyncio.run
-    does so, and all that is built on its Runner), and one that was forgotten as soon as it is collected:
+    does so, and all that is built on its Runner), and one without a reference as soon as it is collected:
     either way the connections end where they began.
     """
     within = 0.0
@@ -53,18 +53,18 @@ class _Entry(Generic[Owned]):
 class PerLoop(Generic[Owned]):
     """One value for each running event loop: several `asyncio.run`, several threads, a forked child.
 
-    Each is closed by `aclose`, or at once when its loop ends. `forgotten` is told when neither comes.
+    Each is closed by `aclose`, or at once when its loop ends. If neither happens, `on_unclosed` is called.
     """
 
     def __init__(
         self,
         make: Callable[[], Owned],
         close: Close[Owned],
-        forgotten: Callable[[], None] | None = None,
+        on_unclosed: Callable[[], None] | None = None,
     ) -> None:
         self._make = make
         self._close = close
-        self._forgotten = forgotten
+        self._on_unclosed = on_unclosed
         self._made: dict[AbstractEventLoop, _Entry[Owned]] = {}
         self._process = os.getpid()
         self._inherited: list[object] = []
@@ -86,8 +86,8 @@ class PerLoop(Generic[Owned]):
             loop for loop in tuple(self._made) if loop.is_closed()
         ]  # other threads add theirs meanwhile
         left_open = [entry for loop in closed if (entry := self._made.pop(loop, None)) and entry.is_open]
-        if left_open and self._forgotten is not None:
-            self._forgotten()  # that loop was closed by hand, with connections open in it
+        if left_open and self._on_unclosed is not None:
+            self._on_unclosed()  # that loop was closed by hand, with connections open in it
 
     def _leave_to_parent(self) -> None:
         # A forked child shares sockets and selector with its parent: closing them here, even by the
@@ -99,7 +99,7 @@ class PerLoop(Generic[Owned]):
     async def aclose(self, within: float) -> None:
         """Close what belongs to this loop here, and what belongs to other running loops there.
 
-        What belongs to a loop that stands still is closed when that loop ends.
+        What belongs to a loop that does not run is closed when that loop ends.
 
         Args:
             within: Seconds that each may take before it is closed at once.
@@ -124,7 +124,7 @@ class PerLoop(Generic[Owned]):
             raise
 
     def close_from_outside(self, within: float) -> None:
-        """`aclose` for who stands in no loop: what belongs to loops that stand still is closed there, too.
+        """`aclose` for who stands in no loop: what belongs to loops that do not run is closed there, too.
 
         Args:
             within: Seconds that each may take before it is closed at once.
@@ -142,8 +142,8 @@ class PerLoop(Generic[Owned]):
 
     def __del__(self) -> None:
         left_open = any(entry.is_open for entry in self._made.values())
-        if left_open and self._forgotten is not None and self._process == os.getpid():
-            self._forgotten()
+        if left_open and self._on_unclosed is not None and self._process == os.getpid():
+            self._on_unclosed()
 
 
 async def _closed_there(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:

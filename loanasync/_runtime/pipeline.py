@@ -134,12 +134,12 @@ class Pipeline:
         slots: int | None,
         *,
         is_users_transport: bool = False,
-        forgotten: Callable[[], None] | None = None,
+        on_unclosed: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         # No method of this object goes in: without a cycle, an unclosed client is noticed when it is dropped.
-        self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, forgotten)
+        self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, on_unclosed)
         self._telemetry = telemetry
         self.quota = quota
         self.is_users_transport = is_users_transport

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeAlias
 
-from loanasync._lifecycle import line_outside
+from loanasync._lifecycle import caller_line
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout
@@ -67,7 +67,7 @@ class Approvals:
         retry: RetryPolicy | None = None,
     ) -> None:
         _require(rows, concurrency, rate, progress)
-        self._made_at = line_outside()
+        self._made_at = caller_line()
         self._tally = Tally()
         self._bar = _bar(rows) if progress is True else None
         # A callback of this object would keep it from being dropped, which `__del__` waits for.
