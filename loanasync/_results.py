@@ -16,7 +16,7 @@ class Problem:
     Args:
         field: Our name of the field, such as ``postal_code``; a wire name we do not know as it came.
         wire_name: The name under which the service knows it, such as ``postalCode``.
-        message: A sentence that helps to mend it. It never repeats the value.
+        message: A sentence that helps to correct it. It never repeats the value.
 
     Example:
         >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 euro cents"))
@@ -28,7 +28,7 @@ class Problem:
     wire_name: str
     """The name under which the service knows it (spec §7)."""
     message: str
-    """What helps to mend it; never the value (spec §7)."""
+    """A sentence that helps to correct it; never the value (spec §7)."""
 
     def __str__(self) -> str:
         # spec §7: the one message of a 403 and of a 409 belongs to no field
@@ -37,7 +37,7 @@ class Problem:
 
 @frozen(slots=False)  # made with each call, and so in half the time
 class Meta:
-    """How an answer came about: nothing personal in it, safe to log.
+    """Metadata of a response or an error, without personal data: safe to log.
 
     Args:
         status: HTTP status of the last answer. If a person settled the decision, the status of the response

@@ -149,7 +149,7 @@ class Call:
         return not self.has_ended and (self.sending is None or not self.sending.is_sent)
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
-        """The HTTP request; its address is percent-encoded, and the fiscal code is part of it."""
+        """Return the HTTP request; its URL is percent-encoded and contains the fiscal code."""
         return Request(
             method=self.endpoint.method,
             url=self._address(self.shop.shop_id, self.fiscal_code),
@@ -160,7 +160,7 @@ class Call:
 
     @property
     def redacted_url(self) -> str:
-        """The address as it may be shown."""
+        """The URL without shop id and fiscal code."""
         return self._address("REDACTED", "REDACTED")
 
     def _address(self, shop_id: str, fiscal_code: str | None) -> str:
@@ -184,9 +184,9 @@ class Call:
             return True
 
     def read(self, reply: Response, meta: Meta) -> "Outcome | LoanError":
-        """What an answer means.
+        """Return the outcome or the error that a response means.
 
-        Errors are handed back, so that no frame that saw the body stands in their traceback.
+        Errors are returned and not raised, so that no frame with the body is in their traceback.
         """
         reader = self.endpoint.statuses.get(reply.status, _unexpected_status)
         return reader(self, reply, meta)

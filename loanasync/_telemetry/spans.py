@@ -155,7 +155,7 @@ class CallRecord:
         return self
 
     def queued(self, seconds: float, error_type: str | None) -> None:
-        """Say how long the call had to wait for its place, and with what error if it got none."""
+        """Record how long the call waited for its slot, and the error if none became free."""
         attributes = {"loanasync.operation": self._call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
@@ -165,7 +165,7 @@ class CallRecord:
             log_failure(error)
 
     def attempt(self, number: int) -> "AttemptRecord":
-        """What the call's attempt with this number tells, counted from 1; enter it to begin."""
+        """Return the record of an attempt, counted from 1; entering it starts its span."""
         self._attempts = number
         if number > 1:
             self._telemetry.metrics.retries.counts[self._call.endpoint.operation] += 1

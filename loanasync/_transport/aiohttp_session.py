@@ -101,7 +101,7 @@ class SessionTransport:
         request.is_sent = False
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
-        # A turn later than what came in time is read: the loop may have stood still until both were due.
+        # One turn later, after a response that came in time was read: the event loop may have been blocked.
         late = asyncio.get_running_loop().call_later(within, end, limit)
         try:
             async with limit:

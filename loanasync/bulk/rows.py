@@ -21,7 +21,7 @@ Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error
 
 @frozen
 class Row:
-    """One customer to ask for: as much as the pair ``(fiscal_code, request)``, and room for more.
+    """An approval to request: the pair ``(fiscal_code, request)`` and optional arguments.
 
     Args:
         fiscal_code: The customer's fiscal code.

@@ -192,7 +192,7 @@ class PostgresLedger(StoredLedger):
         )
 
     async def _move(self, statement: str, key: str, *arguments: object, is_first: bool = False) -> Entry:
-        """The entry that a move made; or, where it had no right to it, the one that stands there."""
+        """Return the entry that a transition wrote, or the present one if the transition was not allowed."""
         while not (rows := await self._run(statement, key, *arguments, is_first=is_first)):
             # Asked for by itself: within the statement others' moves since its beginning cannot be seen.
             entry = await self.get(key)
@@ -241,7 +241,7 @@ class PostgresLedger(StoredLedger):
         return transitions.by_age(_entry(row) for row in rows)
 
     async def purge(self, older_than: float) -> int:
-        """Forget what was decided or released and has not changed for so many seconds."""
+        """Remove decided and released entries that have not changed for `older_than` seconds."""
         [[gone]] = await self._run(_PURGE, older_than)
         return int(gone)
 
@@ -252,7 +252,7 @@ class PostgresLedger(StoredLedger):
         return bool(is_there)
 
     async def aclose(self) -> None:
-        """Let go of the ledger's own connections; a later call opens them anew."""
+        """Close the ledger's own connections; a later call opens them again."""
         await self._pools.aclose(CLOSING)
 
     def __repr__(self) -> str:

@@ -156,7 +156,7 @@ class RedisLedger(StoredLedger):
         return transitions.by_age(_entries(await self._run(_FIND, [*self._sets, *sets], self._entry)))
 
     async def purge(self, older_than: float) -> int:
-        """Forget what was decided or released and has not changed for so many seconds."""
+        """Remove decided and released entries that have not changed for `older_than` seconds."""
         after, gone = "-", 0
         while True:
             page = [self._entry, after, str(PAGE)]
@@ -170,7 +170,7 @@ class RedisLedger(StoredLedger):
         return bool(await self._servers.here().run(_EXISTS, self._sets[:1], []))
 
     async def aclose(self) -> None:
-        """Let go of all connections; a later call opens them anew."""
+        """Close all connections; a later call opens them again."""
         await self._servers.aclose(CLOSING)
 
     def __repr__(self) -> str:
@@ -255,7 +255,7 @@ def _entries(found: Answer) -> list[Entry]:
 
 
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
-    """An entry as seen at a time of the server's; None if there is none."""
+    """Return an entry as of a time of the server's clock, or None."""
     stamp, version, *told = loads(text)
     if not version:
         return None

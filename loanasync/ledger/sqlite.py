@@ -152,7 +152,7 @@ class SqliteLedger(StoredLedger):
         )
 
     async def purge(self, older_than: float) -> int:
-        """Forget what was decided or released and has not changed for so many seconds."""
+        """Remove decided and released entries that have not changed for `older_than` seconds."""
         return await self._in_thread().write(
             lambda connection: connection.execute(_PURGE, (older_than,)).rowcount
         )
@@ -168,7 +168,7 @@ class SqliteLedger(StoredLedger):
         return await asyncio.to_thread(_has_tables, self._file, self._patience)
 
     async def aclose(self) -> None:
-        """Let go of the file; a later call opens it anew."""
+        """Close the file; a later call opens it again."""
         with self._opening:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():
@@ -247,7 +247,7 @@ class _Thread:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close the file; for who knows that it is not in use."""
+        """Close the file, which no call may be using."""
         self._connection = None
         if self._closing is not None:
             self._closing()

@@ -31,7 +31,7 @@ class Entry:
         method: HTTP method.
         route: Path template, such as ``/api/shops/{shopId}/requests``.
         operation: create_request, approve, upload_documents or complete; empty for any other path.
-        fiscal_code: The customer's; empty when there is none.
+        fiscal_code: The customer's fiscal code, or an empty string.
         status: HTTP status that was answered; None when the fault left nothing to answer.
         elapsed: Seconds that the sandbox took, its waits for faults included.
         evaluated: Whether this very call decided the request.

@@ -77,7 +77,7 @@ def missing() -> str | None:
 
 
 def shop(shop_id: str) -> str | None:
-    """Return the page of the shop for a sandbox without `shop_url`."""
+    """Return the page to which the customer returns if no `shop_url` is set."""
     return _render("shop.html", shop_id=shop_id)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
-_RESTED = 0.01  # seconds after which a loop may have stood still for longer than servers keep a connection
+_RESTED = 0.01  # seconds; after more, the event loop may have been blocked while servers closed connections
 _IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
 # aiohttp's parser in C refuses a repeated Content-Length by itself.
 _MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
@@ -71,13 +71,13 @@ class Scheduler:
 
     def _send_some(self, by: float) -> None:
         now = self.loop.time()
-        room = _IN_A_STEP
+        left = _IN_A_STEP
         try:
-            while self._ready and room > 0:
+            while self._ready and left > 0:
                 connection = self._ready.popleft()
                 if now >= by:
                     connection.check_after_block(now)
-                room -= connection.send()
+                left -= connection.send()
         finally:  # also for those behind one in which the program is ended
             if self._ready:
                 self.loop.call_soon(self._send_some, by)  # they have waited since then
@@ -216,7 +216,7 @@ class DirectConnection(HeadSplitter):
         return size
 
     def end(self, *, keep: bool) -> None:
-        """Let the connection wait for the next call, or abort it if something may come of this one."""
+        """Keep the connection for the next call, or abort it if data of this call may still arrive."""
         has_ended = self._parser is None
         self._scheduler.in_progress -= 1
         self._result = self._unsent = self._request = None
