@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loanasync import ConfigurationError
-from loanasync.cli.approve_many.loop import Wanted
+from loanasync.cli.approve_many.loop import RunOptions
 from loanasync.cli.approve_many.resume import NotResumableError
 from loanasync.cli.approve_many.run import run
 from loanasync.cli.console import console as told_to
@@ -105,7 +105,7 @@ def approve_many(
     _must_differ(rows, out, *own, dead_letters, None if report is None else str(report), ledger)
     if sandbox and ledger is not None:
         say(WITHOUT_LEDGER, "bold")
-    wanted = Wanted(
+    wanted = RunOptions(
         out=out,
         ledger=None if sandbox else ledger,
         dead_letters=dead_letters,

@@ -25,7 +25,7 @@ _TICK = 0.2  # seconds between two looks at the summary
 
 
 @frozen(kw_only=True)
-class Wanted:
+class RunOptions:
     """The options of the command, except those of the rows."""
 
     out: str | None
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @define
-class Ended:
+class RunResult:
     """How it ended, in sentences that are empty where there is nothing to say.
 
     `interrupted`: from outside, so that the same command goes on; `stopped`: by what the rows came to.
@@ -62,7 +62,7 @@ class Ended:
 
 
 @frozen
-class _Asked:
+class _Pending:
     """A row that is under way; one that the ledger knows is asked about for its result alone."""
 
     order: Order
@@ -70,7 +70,7 @@ class _Asked:
 
 
 @define
-class Asking:
+class RequestLoop:
     """One run over the rows of a file.
 
     Args:
@@ -84,7 +84,7 @@ class Asking:
         console: Standard error, for messages.
     """
 
-    _wanted: Wanted
+    _wanted: RunOptions
     _client: LoanClient
     _orders: Orders
     _planned: int
@@ -92,14 +92,14 @@ class Asking:
     _results: Results
     _dead_letters: Appending | None
     _console: Console
-    _ended: Ended = field(init=False, factory=Ended)
+    _ended: RunResult = field(init=False, factory=RunResult)
     _answered: int = field(init=False, default=0)
     _failed: int = field(init=False, default=0)
     _is_given_up: bool = field(init=False, default=False)
     _canary_is_over: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
 
-    async def run(self, tick: Ticker) -> Ended:
+    async def run(self, tick: Ticker) -> RunResult:
         """Request all rows, except those that were requested before."""
         wanted = self._wanted
         # Each result is written by `progress`, as soon as it is there: a result that waits for the reader
@@ -132,7 +132,7 @@ class Asking:
                 if self._wanted.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
                 sent += 1
-            yield evolve(row, id=_Asked(order, is_new=past == "new"))
+            yield evolve(row, id=_Pending(order, is_new=past == "new"))
 
     def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
         """Who gets a result; last who is being asked for elsewhere, since each takes a place until then."""
@@ -154,7 +154,7 @@ class Asking:
         yield from busy
 
     def _came(self, result: RowResult) -> None:
-        asked = cast("_Asked", result.id)
+        asked = cast("_Pending", result.id)
         order, ended = asked.order, self._ended
         self._write(line_of(order, result, self._earlier.entry(order.code)))
         ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)

@@ -14,7 +14,7 @@ from attrs import frozen
 from rich.console import Console
 
 from loanasync import LoanClient
-from loanasync.cli.approve_many.loop import Asking, Ended, Wanted
+from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
 from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
 from loanasync.cli.approve_many.results import Format, Results, format_of
 from loanasync.cli.approve_many.resume import (
@@ -66,7 +66,7 @@ def _count(plan: Plan, order: Order, earlier: PastRequests) -> None:
         plan.untold[past] += 1
 
 
-def run(wanted: Wanted, orders: Orders, console: Console) -> Exit:
+def run(wanted: RunOptions, orders: Orders, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
     wrong = list(orders.wrong_with_columns())
     for problem in wrong:
@@ -105,7 +105,7 @@ class _Prepared:
     form: Format
 
 
-def _prepared(wanted: Wanted, orders: Orders, stack: ExitStack) -> _Prepared:
+def _prepared(wanted: RunOptions, orders: Orders, stack: ExitStack) -> _Prepared:
     """Lock the results until the stack is closed, and read what they and the ledger know."""
     out = wanted.out or STANDARD_OUTPUT
     is_resumed = out != STANDARD_OUTPUT and _is_file(out) and (has_begun(out) or not wanted.dry_run)
@@ -144,12 +144,12 @@ def _is_file(path: str) -> bool:
 
 
 async def _ask(
-    wanted: Wanted,
+    wanted: RunOptions,
     orders: Orders,
     prepared: _Prepared,
     plan: Plan,
     console: Console,
-) -> Ended:
+) -> RunResult:
     assert wanted.out is not None  # noqa: S101  (for the type checkers)
     client = prepared.client
     async with AsyncExitStack() as stack:
@@ -168,11 +168,11 @@ async def _ask(
             head = orders.table.source.mark + orders.table.head
             letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=head)))
         tick = stack.enter_context(ticking(console, plan.to_come))
-        asking = Asking(wanted, client, orders, plan.rows, prepared.earlier, results, letters, console)
-        return await asking.run(tick)
+        loop = RequestLoop(wanted, client, orders, plan.rows, prepared.earlier, results, letters, console)
+        return await loop.run(tick)
 
 
-def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exit:
+def _conclude(wanted: RunOptions, plan: Plan, ended: RunResult, console: Console) -> Exit:
     summary = ended.summary
     left = plan.to_come - summary.rows
     facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
@@ -211,7 +211,7 @@ def _conclude(wanted: Wanted, plan: Plan, ended: Ended, console: Console) -> Exi
     return code
 
 
-def _exit_of(plan: Plan, ended: Ended, left: int) -> Exit:
+def _exit_of(plan: Plan, ended: RunResult, left: int) -> Exit:
     summary = ended.summary
     if ended.interrupted and (left or summary.unknown):
         return Exit.INTERRUPTED
