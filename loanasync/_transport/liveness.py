@@ -27,7 +27,7 @@ def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
 
 
 async def read_pending(has_unread_data: HasUnreadData) -> None:
-    """Let the event loop read data that has arrived."""
+    """Yield to the event loop until it has read the data that arrived."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
         if not has_unread_data():

@@ -1,4 +1,4 @@
-"""A sandbox in a process of its own, and a proxy that controls it."""
+"""A sandbox in a separate process, and a proxy that controls it."""
 
 import json
 import os
