@@ -22,7 +22,7 @@ SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 _BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
-class Tally:
+class AttributeCounts:
     """Counts by the values of one attribute, read when the SDK collects: a call pays next to nothing.
 
     `counts[value] += 1` needs no lock: no other thread of Python's runs within it.
@@ -55,9 +55,9 @@ class Metrics:
             description="Time that calls waited for a place among the concurrent ones, of those that had to.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
-        self.decisions: Tally = Tally("loanasync.outcome", ("approved", "refused", "unknown"))
-        self.retries: Tally = Tally("loanasync.operation", OPERATIONS)
-        self.inflight: Tally = Tally("loanasync.operation", OPERATIONS)
+        self.decisions: AttributeCounts = AttributeCounts("loanasync.outcome", ("approved", "refused", "unknown"))
+        self.retries: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
+        self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         meter.create_observable_counter(
             "loanasync.decisions",
             [self.decisions.observe],

@@ -203,7 +203,7 @@ class Splitter(HeadSplitter):
         self._handler.resume_writing()
 
 
-class Body(bytes, aiohttp.Payload):
+class RequestBody(bytes, aiohttp.Payload):
     """A request's body, which knows whether it left; aiohttp writes the head together with it.
 
     Only the writer of a payload shows the connection that aiohttp chose before anything is written; its

@@ -12,7 +12,7 @@ from yarl import URL
 from loanasync._lifecycle import Waits, end
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import Body, rest_of
+from loanasync._transport.aiohttp_internals import RequestBody, rest_of
 from loanasync.errors import ConfigurationError, ConnectError
 
 try:  # private, and the only way to tell instrumentation of aiohttp to leave a request alone
@@ -68,7 +68,7 @@ class SessionTransport:
         """Send over a clean connection: a kept one may be closed, or have unread data."""
         until = asyncio.get_running_loop().time() + within
         while True:
-            body = Body(request.body)
+            body = RequestBody(request.body)
             body.request = request
             result = await self._exchange_once(request, body, connect, within)
             within = until - asyncio.get_running_loop().time()
@@ -79,7 +79,7 @@ class SessionTransport:
                 return result
 
     async def _exchange_once(
-        self, request: Request, body: Body, connect: float, within: float
+        self, request: Request, body: RequestBody, connect: float, within: float
     ) -> Response | NoResponse:
         response: aiohttp.ClientResponse | None = None
         result: Response | NoResponse | None = None
@@ -147,7 +147,7 @@ class SessionTransport:
             otel_context.detach(instrumented)
 
     async def _read(
-        self, response: aiohttp.ClientResponse, body: Body, received: bytearray
+        self, response: aiohttp.ClientResponse, body: RequestBody, received: bytearray
     ) -> Response | NoResponse:
         """Read the body of a response into `received`, if it is the response to the request of `body`."""
         if body.never_left:  # so this is no answer to it, and may be one to somebody else

@@ -102,7 +102,7 @@ def _money(name: str, value: float | str) -> str:
 
 
 @frozen
-class Row:
+class CustomerRow:
     """A customer as the inspector lists them."""
 
     handle: str
@@ -151,9 +151,9 @@ def inspector(
         )
 
 
-def _row(code: str, customer: Customer, *, shown: bool) -> Row:
+def _row(code: str, customer: Customer, *, shown: bool) -> CustomerRow:
     email = customer.email if shown or not customer.email else masked_email(customer.email)
-    return Row(pseudonym(code), code if shown else MASK, email, customer)
+    return CustomerRow(pseudonym(code), code if shown else MASK, email, customer)
 
 
 def _clock(at: float) -> str:

@@ -20,7 +20,7 @@ from loanasync import (
     Timeout,
     TransportError,
 )
-from loanasync._transport.aiohttp_internals import Body
+from loanasync._transport.aiohttp_internals import RequestBody
 from loanasync.ledger import MemoryLedger
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve
@@ -211,7 +211,7 @@ class Writer:
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
 async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
-    body, writer = Body(b"x"), Writer(refuses=refuses)
+    body, writer = RequestBody(b"x"), Writer(refuses=refuses)
     assert not body.never_left  # nobody built a request with it
     assert body.size == 1
     some: Any = writer
@@ -221,7 +221,7 @@ async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  
 
 
 async def test_what_is_kept_back_is_not_written_any_more() -> None:
-    body = Body(b"x")
+    body = RequestBody(b"x")
     body.is_withheld = True
     assert body.size == len(body)
     assert repr(body) == "***"

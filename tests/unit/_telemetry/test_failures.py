@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import Approved, Refused, _log
-from loanasync._telemetry.metrics import Tally, metrics_of
+from loanasync._telemetry.metrics import AttributeCounts, metrics_of
 from loanasync.testing import (
     Recorder,
     ScriptedTransport,
@@ -84,7 +84,7 @@ async def test_a_broken_metric_changes_no_call(
     if name == "record":
         monkeypatch.setattr(metrics_of(provider).duration, "record", fail)
     else:
-        monkeypatch.setattr(Tally, "observe", fail)
+        monkeypatch.setattr(AttributeCounts, "observe", fail)
     assert await calls(meter_provider=provider) == expected
     if name == "record":  # the SDK tells of the other
         assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
@@ -246,7 +246,7 @@ async def test_what_broke_is_told_once_by_its_type_and_without_its_text(
 
 
 def test_counts_of_many_threads_are_all_there() -> None:
-    tally = Tally("loanasync.operation", ["approve"])
+    tally = AttributeCounts("loanasync.operation", ["approve"])
 
     def count() -> None:
         for _ in range(20_000):
