@@ -1,4 +1,4 @@
-"""Fixtures of all rings, and the one repair that aioresponses needs."""
+"""Fixtures of all tests, and the one repair that aioresponses needs."""
 
 import inspect
 import logging
