@@ -1,4 +1,8 @@
-"""Models of the requests: `ApprovalRequest`, `AdditionalData` and `UserData`."""
+"""Models of the requests: `ApprovalRequest`, `AdditionalData` and `UserData`.
+
+To add a field, add an attribute with its name in the body as metadata ``wire``. Codec, columns of files and
+unknown-field checks follow from it. If its type implies no rule, add one in `loanasync._validation.rules`.
+"""
 
 import difflib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,8 @@
-"""The endpoints of the specification (§4): how a call is checked, written and read, without any I/O."""
+"""The endpoints of the specification (§4), and the reader of the response for each status, without any I/O.
+
+To add an endpoint, add an `Endpoint` at the end of this module, its name to `OPERATIONS`, and a method to
+`LoanClient`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
