@@ -46,7 +46,7 @@ class RunOptions:
 
 @define
 class RunResult:
-    """How it ended, in sentences that are empty where there is nothing to say.
+    """The end of a run; sentences are empty if they do not apply.
 
     `interrupted`: from outside, so that the same command goes on; `stopped`: by what the rows came to.
     """
