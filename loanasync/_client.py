@@ -131,7 +131,6 @@ class LoanClient(Closing):
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             slots_of(session, max_concurrency),
-            is_users_transport=transport is not None,
             on_unclosed=unclosed_warning() if session is None and transport is None else None,
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,

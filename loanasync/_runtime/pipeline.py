@@ -133,7 +133,6 @@ class Pipeline:
         quota: Quota,
         slots: int | None,
         *,
-        is_users_transport: bool = False,
         on_unclosed: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -142,7 +141,6 @@ class Pipeline:
         self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, on_unclosed)
         self._telemetry = telemetry
         self.quota = quota
-        self.is_users_transport = is_users_transport
         self.now = now
         self.sleep = sleep
         self._closed = False
@@ -343,7 +341,7 @@ class Run:
             try:
                 answer = await lane.transport.send(request, connect=timeout.connect, within=within)
             except (Exception, asyncio.CancelledError) as error:
-                if not self._pipeline.is_users_transport or _is_of_caller(error):
+                if getattr(lane.transport, "raises_errors", False) or _is_of_caller(error):
                     raise
                 answer = _no_response(request, type(error).__name__)
             if isinstance(answer, Response):

@@ -26,6 +26,8 @@ except ImportError:  # pragma: no cover  (a later API may drop it: double spans,
 class SessionTransport:
     """One aiohttp session of one event loop, ours or the user's."""
 
+    raises_errors = True  # of hooks of the user's session, before anything was sent
+
     def __init__(self, session: aiohttp.ClientSession, *, owned: bool) -> None:
         self._session = session
         self._owned = owned

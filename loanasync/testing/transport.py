@@ -60,6 +60,8 @@ class ScriptedTransport:
         (True, ['approve', 'approve'], 0)
     """
 
+    raises_errors = True  # of functions in the script: the test is to see them
+
     def __init__(self, *steps: Step) -> None:
         self.sent: list[Sent] = []
         self.clock: Clock = Clock()

@@ -28,6 +28,8 @@ _SEEN = "something has taken the place of aiohttp's ClientSession._request: it s
 class DirectTransport:
     """One aiohttp session of one event loop, our own, whose connections are written to directly."""
 
+    raises_errors = True  # of aiohttp while it connects, before anything was sent
+
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._through_session = SessionTransport(session, owned=True)
