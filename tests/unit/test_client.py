@@ -86,7 +86,7 @@ class Broken(Transport):
         self._is_sent = is_sent
 
     def check(self) -> None:
-        """Let each call begin."""
+        """Accept each call."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response:
         del connect, within
