@@ -55,7 +55,9 @@ class Metrics:
             description="Time that calls waited for a place among the concurrent ones, of those that had to.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
-        self.decisions: AttributeCounts = AttributeCounts("loanasync.outcome", ("approved", "refused", "unknown"))
+        self.decisions: AttributeCounts = AttributeCounts(
+            "loanasync.outcome", ("approved", "refused", "unknown")
+        )
         self.retries: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         meter.create_observable_counter(
