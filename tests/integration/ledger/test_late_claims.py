@@ -107,7 +107,7 @@ async def test_late_claim_is_recognised_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch, *, lease: bool
 ) -> None:
     ledger = Late()
-    shop = Shop(approved(), ledger=ledger, patience=0.05)
+    shop = Shop(approved(), ledger=ledger, patience=0.5)
     assert isinstance(await shop.comes_to(), LedgerUnavailableError)
     await ledger.arrive()
     if not lease:
@@ -123,7 +123,7 @@ async def test_late_claim_is_recognised_by_the_next_call(
 @pytest.mark.usefixtures("calm")
 async def test_late_claim_is_released_when_the_client_is_closed() -> None:
     ledger = Late()
-    shop = Shop(ledger=ledger, patience=0.05)
+    shop = Shop(ledger=ledger, patience=0.5)
     await shop.comes_to()
     await ledger.arrive()
     await shop.client.aclose()
@@ -150,7 +150,7 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
 
 def test_release_is_repeated_in_the_next_event_loop() -> None:
     ledger = Late()
-    shop = Shop(ledger=ledger, patience=0.05)
+    shop = Shop(ledger=ledger, patience=0.5)
     asyncio.run(shop.comes_to())  # the loop ends, and the background task with it
 
     async def go_on() -> None:
@@ -168,7 +168,7 @@ def test_release_is_repeated_in_the_next_event_loop() -> None:
 async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
     ledger = Late()
     ledger.is_down = False
-    shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.05)
+    shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.5)
     await shop.comes_to()
     ledger.is_down = True
     assert isinstance(await shop.comes_to(), LedgerUnavailableError)
