@@ -112,11 +112,15 @@ def _no_response(request: Request, cause_type: str) -> NoResponse:
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
 
 
-def _is_of_caller(error: BaseException) -> bool:
-    """Return True if the call was cancelled, or for an assertion of a test's transport."""
-    if isinstance(error, asyncio.CancelledError):
-        return was_cancelled()
-    return isinstance(error, AssertionError)
+def _must_be_raised(error: BaseException, transport: Transport) -> bool:
+    """Return True for a cancellation by the caller, and for errors that a transport may raise.
+
+    A transport of this package may raise errors (`raises_errors`), such as those of a session's hooks. Any
+    other transport may raise the AssertionError of a test.
+    """
+    if getattr(transport, "raises_errors", False):
+        return True
+    return was_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, AssertionError)
 
 
 def _is_transport_error(error: object) -> bool:
@@ -341,7 +345,7 @@ class Run:
             try:
                 answer = await lane.transport.send(request, connect=timeout.connect, within=within)
             except (Exception, asyncio.CancelledError) as error:
-                if getattr(lane.transport, "raises_errors", False) or _is_of_caller(error):
+                if _must_be_raised(error, lane.transport):
                     raise
                 answer = _no_response(request, type(error).__name__)
             if isinstance(answer, Response):
