@@ -68,14 +68,14 @@ def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iter
         options["dialect"] = getattr(Dialect, dialect)()
     client = loan_sandbox.client(**options)
     yield client
-    # Not in a loop: those of the test are gone, stand still, or run in other threads.
+    # Outside of any event loop: those of the test have ended, are stopped, or run in other threads.
     client.close(_PATIENCE)
 
 
 def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:
     """The sandbox's arguments and the rules that may be broken."""
     from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
-    from loanasync.sandbox.linter import RULES  # noqa: PLC0415  (as above)
+    from loanasync.sandbox.linter import RULES  # noqa: PLC0415  (loaded by those who use it)
 
     known = [*inspect.signature(Sandbox).parameters, "allow"]
     options: dict[str, Any] = {}

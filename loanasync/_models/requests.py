@@ -20,8 +20,8 @@ from loanasync.errors import InvalidRequestError
 
 Model = TypeVar("Model", bound=type)
 
-# The metadata of each field has its name in the body, "wire"; None for a field that is not sent under a
-# name of its own. Where the two descriptions differ, this is the spelling of Dialect.street_number().
+# The metadata of each field has its name in the body, "wire"; None for a field that is not a member
+# itself. Where the two descriptions differ, this is the spelling of Dialect.street_number().
 
 
 def names_its_fields(model: Model) -> Model:

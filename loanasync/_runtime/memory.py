@@ -311,7 +311,11 @@ class Memory:
         self._end(flight, ended)
 
     def _fail(self, flight: Flight, error: BaseException) -> None:
-        """End a request with an error; raise another if that does not know of an earlier caller's 500."""
+        """End a request with an error.
+
+        Raises:
+            OutcomeUnknownError: The error says that nothing was sent, but an earlier caller had a 500.
+        """
         if isinstance(error, CancelledError):
             self._leave(flight)
             return

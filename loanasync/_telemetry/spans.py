@@ -72,7 +72,7 @@ class Telemetry:
             return self.tracer.start_span(name, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (a sampler's)
             log_failure(error)
-            return trace.NoOpTracer().start_span(name)  # goes on with the caller's trace, if there is one
+            return trace.NoOpTracer().start_span(name)  # keeps the caller's trace, if there is one
 
     def headers(self) -> dict[str, str]:
         """What an attempt sends of its trace."""

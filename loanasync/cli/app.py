@@ -64,7 +64,7 @@ def demo(
     """
     # The demo records and exports, which takes long to be loaded: no other command waits for it.
     from loanasync.cli.demo import ExportError, collector_at, export  # noqa: PLC0415  (loads the SDK)
-    from loanasync.cli.demo import demo as run_demo  # noqa: PLC0415  (as above)
+    from loanasync.cli.demo import demo as run_demo  # noqa: PLC0415  (loads the SDK)
 
     try:
         collector = None if otlp is None else collector_at(otlp)

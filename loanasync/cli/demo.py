@@ -129,7 +129,7 @@ async def demo(console: Console) -> Recorded:
 
 
 async def _approved(console: Console, client: LoanClient) -> None:
-    console.rule("a customer who is approved")
+    console.rule("an approved customer")
     typo = _request("Anna", "500x2", 450)
     for problem in client.check(_ANNA, typo):
         console.print(f"check     nothing was sent yet: {escape(str(problem))}")
@@ -157,7 +157,7 @@ async def _approved(console: Console, client: LoanClient) -> None:
 
 
 async def _refused(console: Console, client: LoanClient) -> None:
-    console.rule("a customer who is refused")
+    console.rule("a refused customer")
     await client.create_request({"fiscalCode": _BRUNO})
     _tell(console, await client.approve(_BRUNO, _request("Bruno", "refused", 45_000)))
     console.print()

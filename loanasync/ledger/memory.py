@@ -42,7 +42,7 @@ class MemoryLedger(Closing):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """As of `DecisionLedger`, and so the others."""
+        """Claim an entry, as `DecisionLedger.claim`."""
         with self._writing:
             entry = transitions.claim(
                 self._entries.get(key),

@@ -65,8 +65,8 @@ class PostgresLedger(StoredLedger):
     """Decisions in a table of PostgreSQL's (from 12 on), for all clients that reach it.
 
     Each move is one statement, committed when it returns, and the server's clock is the one that leases go
-    by. What it says is written is on the server's disk, also where server or user are set up not to wait
-    for that (``synchronous_commit``). The table is made when it is first used, unless it is there.
+    by. A move returns once it is on the server's disk, even if ``synchronous_commit`` is off for the server
+    or the user. The table is made when it is first used, unless it is there.
 
     Given a connection of the shop's own, moves are part of a transaction that is open in it: what a person
     settles with `resolve` is written together with the shop's own rows, or not at all. A client refuses to
@@ -210,7 +210,7 @@ class PostgresLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """As of `DecisionLedger`, and so the others.
+        """Claim an entry, as `DecisionLedger.claim`.
 
         Raises:
             ConfigurationError: The shop's connection is in a transaction, and `over` names no token.

@@ -123,7 +123,7 @@ class RedisLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """As of `DecisionLedger`, and so the others."""
+        """Claim an entry, as `DecisionLedger.claim`."""
         about = (subject.customer, subject.order, subject.scope)
         return await self._move(_CLAIM, key, self._prefix, token, payload, lease, over or "", *about)
 
@@ -183,8 +183,8 @@ class _Server:
 
     def __init__(self, url: str, connections: int, *, is_checked: bool) -> None:
         from redis.asyncio import BlockingConnectionPool, Redis  # noqa: PLC0415  (needs its extra)
-        from redis.asyncio.retry import Retry  # noqa: PLC0415  (as above)
-        from redis.backoff import NoBackoff  # noqa: PLC0415  (as above)
+        from redis.asyncio.retry import Retry  # noqa: PLC0415  (needs its extra)
+        from redis.backoff import NoBackoff  # noqa: PLC0415  (needs its extra)
 
         # Once more, since a connection that was not used for a while may be gone. By its token, a move that
         # has arrived already is known.
@@ -239,8 +239,8 @@ class _Server:
         return found or ""
 
 
-def _unsafe(what: str, mend: str) -> ConfigurationError:
-    return ConfigurationError("ledger", f"is on a server that {what}: {mend}, or say durable=False")
+def _unsafe(what: str, fix: str) -> ConfigurationError:
+    return ConfigurationError("ledger", f"is on a server that {what}: {fix}, or say durable=False")
 
 
 async def _close(server: _Server, within: float) -> None:

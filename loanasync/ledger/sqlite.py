@@ -67,8 +67,8 @@ class SqliteLedger(StoredLedger):
     If the file is removed or replaced while it is open, each method fails, since nobody is known in an empty
     file. Restore the file; then close the ledger, or restart the process.
 
-    It is opened when it is first used, in a thread of its own, so that no event loop ever waits for the disk.
-    When its process ends, it lets go of the file, also where nobody closed it.
+    The file is opened on first use, in a separate thread, so that no event loop waits for the disk. When the
+    process ends, the file is released, also if the ledger was not closed.
 
     Args:
         file: Made if it is not there; its folder must be.
@@ -116,7 +116,7 @@ class SqliteLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """As of `DecisionLedger`, and so the others."""
+        """Claim an entry, as `DecisionLedger.claim`."""
         move = partial(
             transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
         )

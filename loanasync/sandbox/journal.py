@@ -138,7 +138,7 @@ class Criteria:
         self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
 
     def met_by(self, entry: Entry) -> bool:
-        """Whether a call is meant."""
+        """Return True if a call meets the criteria."""
         return next(self._differences(entry), None) is None
 
     def nearest(self, entries: Sequence[Entry]) -> str:

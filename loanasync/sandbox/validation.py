@@ -246,7 +246,7 @@ def instalments_of(body: Mapping[str, Any], dialect: str | None) -> object:
 
 
 def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additional: bool) -> Errors:
-    """What is wrong with an approval's body, all at once, and its two fields with two spellings."""
+    """Return all errors of an approval's body, also of its two fields that have two spellings."""
     known = {
         **body,
         # spec §7: the validation errors name `streetNumber` and `instalments`, whatever was sent.

@@ -39,7 +39,7 @@ def require_step(step: object) -> None:
 
 
 async def play(step: Step, sent: Sent) -> Response | NoResponse:
-    """What a step comes to for a request."""
+    """Return the response that a step gives to a request."""
     while isinstance(step, Computed):
         made = step.answer(sent)
         step = await made if isawaitable(made) else made
@@ -48,7 +48,7 @@ async def play(step: Step, sent: Sent) -> Response | NoResponse:
 
 
 def computed(answer: Callable[[Sent], Step | Awaitable[Step]]) -> Step:
-    """A step that a function of yours chooses once the request is there; a coroutine function may wait.
+    """Choose the step for each request by a function; a coroutine function may wait.
 
     Args:
         answer: Takes the `Sent`, returns a step.

@@ -37,14 +37,14 @@ _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
 def message(
     fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, scope: str = ""
 ) -> dict[str, Any]:
-    """What to put in a queue for `LoanClient.approve`: plain JSON, and personal as a whole.
+    """Return the arguments of `LoanClient.approve` as a message for a queue: plain JSON, all personal.
 
     Args:
-        fiscal_code: As for `LoanClient.approve`, and so the others.
+        fiscal_code: The customer's fiscal code.
         request: Its members go under their own names, those that are None not at all; a date as
             ``YYYY-MM-DD``.
         additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-        scope: Tells this application from others of the same customer.
+        scope: Distinguishes applications of one customer.
 
     Example:
         >>> from loanasync.worker import message
@@ -78,25 +78,26 @@ def _plain(value: object) -> object:
     return value
 
 
-def arguments_of(told: object) -> dict[str, Any]:
+def arguments_of(received: object) -> dict[str, Any]:
     """Return the arguments of `LoanClient.approve` that a message has; their values are not checked.
 
     Raises:
         InvalidRequestError: It is no such message.
     """
-    if not isinstance(told, dict):
-        raise InvalidRequestError((_wrong("message", f"must be an object, not {type(told).__name__}"),))
-    problems = [_wrong(str(name), "is not a member of this message") for name in told if name not in _MEMBERS]
-    problems += [_wrong(name, "is required") for name in _MEMBERS[:2] if name not in told]
-    asked = told.get("request")
-    if "request" in told and not isinstance(asked, dict):
+    if not isinstance(received, dict):
+        raise InvalidRequestError((_wrong("message", f"must be an object, not {type(received).__name__}"),))
+    unknown = [str(name) for name in received if name not in _MEMBERS]
+    problems = [_wrong(name, "is not a member of this message") for name in unknown]
+    problems += [_wrong(name, "is required") for name in _MEMBERS[:2] if name not in received]
+    asked = received.get("request")
+    if "request" in received and not isinstance(asked, dict):
         problems.append(_wrong("request", "must be an object"))
-    needed = told.get("additional_data_needed", False)
+    needed = received.get("additional_data_needed", False)
     if not isinstance(needed, bool):
         problems.append(_wrong("additional_data_needed", "must be true or false"))
     if problems or not isinstance(asked, dict):
         raise InvalidRequestError(tuple(problems))
-    return {**told, "request": _request(asked)}
+    return {**received, "request": _request(asked)}
 
 
 def _request(members: dict[str, JSON]) -> ApprovalRequest:

@@ -23,7 +23,7 @@ class Approving(Transport):
     """Approves each request."""
 
     def check(self) -> None:
-        """Let each call begin."""
+        """Accept each call."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         del request, connect, within

@@ -22,7 +22,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(file: Path) -> set[str]:
-    """Whatever a module imports, also within functions and for type checking only."""
+    """Return all imports of a module, also within functions and for type checking only."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -37,7 +37,7 @@ class Recorded(Transport):
         self._answer = answer or Response(status=201, headers={}, body=b'{"approved": true}')
 
     def check(self) -> None:
-        """Let each call begin."""
+        """Accept each call."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         assert 0 < connect < within
@@ -54,7 +54,7 @@ def client_of(**options: object) -> LoanClient:
 
 def test_transport_is_opened_once_in_each_event_loop() -> None:
     class Counted(Recorded):
-        """Has counters of its own."""
+        """Counts separately from other tests."""
 
     client = client_of(transport=Counted, remember=False)
 

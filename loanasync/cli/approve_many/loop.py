@@ -135,7 +135,7 @@ class RequestLoop:
             yield evolve(row, id=_Pending(order, is_new=past == "new"))
 
     def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
-        """Who gets a result; last who is being asked for elsewhere, since each takes a place until then."""
+        """Yield the rows that get a result; last those that another command requests now, since they wait."""
         busy: list[tuple[Order, Row, Past]] = []
         for order in islice(self._orders.read(), self._planned):
             if order.row is None:

@@ -147,7 +147,7 @@ def _missing_resume_file(out: str) -> NotResumableError:
     if has_ledger:
         return NotResumableError(
             f"{told}: restore that file. It has the secret by which customers are found in the ledger: "
-            "without it nobody knows which ones were requested, so do not send these rows again"
+            "without it, the requested customers are unknown, so do not send these rows again"
         )
     return NotResumableError(
         f"{told}, and the requested customers are not known: name a new file for the results"

@@ -88,7 +88,7 @@ def run(wanted: RunOptions, orders: Orders, console: Console) -> Exit:
             cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
             return Exit.NOTHING_SENT if cannot else Exit.DECIDED
         if not plan.rows or (plan.invalid and not wanted.skip_invalid):
-            told = "there are no rows" if not plan.rows else "mend these rows, or give --skip-invalid"
+            told = "there are no rows" if not plan.rows else "correct these rows, or give --skip-invalid"
             say(f"nothing was sent: {told}", "bold")
             return Exit.NOTHING_SENT
         ended = asyncio.run(_ask(wanted, orders, prepared, plan, console))

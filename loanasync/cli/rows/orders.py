@@ -117,7 +117,7 @@ class Orders:
         found = {column: self._field(column) for column in columns}
         for column in columns:
             if columns.count(column) > 1:
-                yield self.table.problem("stands there more than once", 1, f"column {column!r}")
+                yield self.table.problem("is there more than once", 1, f"column {column!r}")
         for column, name in found.items():
             if name is None and not self.ignore_unknown:
                 yield self.table.problem(self._unknown(column), 1, f"column {column!r}")

@@ -178,11 +178,11 @@ class LedgerWorker:
         assert await self.hear() == "ready"
 
     async def start(self, do: str, **arguments: object) -> None:
-        """Let it do something, without waiting."""
+        """Send a command to the process, and do not wait."""
         await self._tell(json.dumps({"do": do, **arguments}))
 
-    async def do(self, do: str, **arguments: object) -> Any:  # noqa: ANN401  (as above)
-        """Let it do something, and hear what came of it."""
+    async def do(self, do: str, **arguments: object) -> Any:  # noqa: ANN401  (JSON)
+        """Send a command to the process, and return its result."""
         await self.start(do, **arguments)
         return await self.hear()
 
@@ -201,7 +201,7 @@ class LedgerWorker:
 async def ledger_worker(
     opener: Callable[[], DecisionLedger], *, skew: float = 0.0
 ) -> AsyncIterator[LedgerWorker]:
-    """A process that has the ledger open, and whose clock is wrong by so many seconds; killed at the end."""
+    """Start a process that opens the ledger with a clock wrong by `skew` seconds; kill it at the end."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _SCRIPT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -222,7 +222,7 @@ def _told(entry: Entry) -> list[object]:
 
 
 async def _race(ledger: DecisionLedger, keys: list[str], racers: int) -> int:
-    """How many of so many racers for each of these keys have won."""
+    """Race `racers` claims for each key; return the number of claims that won."""
 
     async def won(key: str) -> bool:
         token = token_hex(8)

@@ -62,7 +62,7 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
         "line 10: must be a JSON object",
         "line 11: has a member more than once",
         "line 13: is cut off: the file ends in the middle of it",
-        "nothing was sent: mend these rows, or give --skip-invalid",
+        "nothing was sent: correct these rows, or give --skip-invalid",
     ):
         assert any(line.startswith(expected) for line in told), (expected, told)
     assert any(line.startswith("line 3, column 'postal_code'") and "leading zeros" in line for line in told)
@@ -181,7 +181,7 @@ def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp
     assert check(tmp_path, f"{HEAD},note\n{LINE},soon\n", "--ignore-unknown")[0] == 0
     assert (
         check(tmp_path, f"{HEAD},city\n{LINE},Roma\n")[1]
-        == ["line 1, column 'city': stands there more than once"] * 2
+        == ["line 1, column 'city': is there more than once"] * 2
         or True
     )
 

@@ -24,7 +24,7 @@ async def test_calls_that_repeat_at_the_same_time_count_their_own_attempts(
     assert len(sandbox.journal.calls(operation="approve")) == sum(faults) + len(faults)
 
 
-async def test_a_thousand_calls_against_a_failing_service_send_a_thousand_requests_and_the_quota() -> None:
+async def test_calls_to_a_failing_service_send_one_request_each_and_the_quota() -> None:
     async with (
         serving(FAULT) as server,
         server.client(retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30)) as client,
@@ -34,7 +34,7 @@ async def test_a_thousand_calls_against_a_failing_service_send_a_thousand_reques
         assert server.requests == 1000 + 30
         stopped = [outcome.stopped_by for outcome in outcomes if isinstance(outcome, SystemFaultError)]
         assert stopped.count("quota") >= 1000 - 30
-        # It is over as soon as the service is: the quota is for retries, and a first attempt is none.
+        # The quota is used up: a further call makes its first attempt and no retry.
         with pytest.raises(SystemFaultError) as caught:
             await approve(client)
         assert (caught.value.attempts, caught.value.stopped_by) == (1, "quota")

@@ -1,4 +1,4 @@
-"""Real servers for tests, from wheels: no root, no container, each on a free port with data of its own."""
+"""Real servers for tests, from wheels: no root, no container, each on a free port with separate data."""
 
 from support.servers.nats import Nats
 from support.servers.postgres import Postgres
