@@ -16,10 +16,10 @@ from opentelemetry.trace import StatusCode
 
 from loanasync import LoanError, Timeout
 from loanasync.testing import (
-    Recorder,
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
+    TelemetryRecorder,
     approval_request,
     approved,
     computed,
@@ -99,13 +99,13 @@ async def traces() -> list[Trace]:
     ]
 
 
-async def trace(heading: str, *script: tuple[float, Step]) -> Trace:
+async def trace(heading: str, *script: tuple[float, ScriptedResponse]) -> Trace:
     """Make a call whose answers come after so many seconds each."""
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     transport = ScriptedTransport()
 
-    def after(seconds: float, step: Step) -> Step:
-        def answer(sent: Sent) -> Step:
+    def after(seconds: float, step: ScriptedResponse) -> ScriptedResponse:
+        def answer(sent: SentRequest) -> ScriptedResponse:
             transport.clock.time += min(seconds, sent.within)
             return step
 

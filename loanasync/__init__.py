@@ -38,7 +38,7 @@ from loanasync.errors import (
     ShopNotAllowedError,
     SystemFaultError,
     TransportError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserNotFoundError,
 )
@@ -92,7 +92,7 @@ __all__ = [
     "Timeout",
     "Transport",
     "TransportError",
-    "UnexpectedReplyError",
+    "UnexpectedResponseError",
     "UnexpectedStatusError",
     "UserData",
     "UserNotFoundError",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
     from loanasync.ledger import DecisionLedger, LedgerPolicy
-    from loanasync.ledger.recorder import Recorder
+    from loanasync.ledger.recorder import LedgerRecorder
 
 
 class LoanClient(Closing):
@@ -313,7 +313,7 @@ class LoanClient(Closing):
         Raises:
             InvalidRequestError: The payload is no JSON object; nothing was sent.
             ServiceError: The service answered with an error.
-            UnexpectedReplyError: The response is not JSON.
+            UnexpectedResponseError: The response is not JSON.
             TransportError: No answer came.
 
         Example:
@@ -356,7 +356,7 @@ class LoanClient(Closing):
         Raises:
             InvalidRequestError: Rules are broken; nothing was sent.
             ServiceError: The service answered with an error; its subclasses tell which.
-            UnexpectedReplyError: The response is outside the specification.
+            UnexpectedResponseError: The response is outside the specification.
             TransportError: No response arrived; see its `outcome`.
             OutcomeUnknownError: An earlier request has an unknown outcome; nothing was sent.
             PayloadMismatchError: Other data of this customer are in progress, or in the ledger.
@@ -450,7 +450,7 @@ class LoanClient(Closing):
         Raises:
             InvalidRequestError: The fiscal code or the payload cannot be; nothing was sent.
             ServiceError: The service answered with an error.
-            UnexpectedReplyError: The response is not JSON.
+            UnexpectedResponseError: The response is not JSON.
             TransportError: No answer came.
 
         Example:
@@ -484,7 +484,7 @@ class LoanClient(Closing):
         Raises:
             InvalidRequestError: Rules are broken; nothing was sent.
             ServiceError: The service answered with an error; its subclasses tell which.
-            UnexpectedReplyError: The body is no JSON object; with the outcome ``done``, the data are saved.
+            UnexpectedResponseError: The body is not a JSON object. ``outcome`` ``done``: it was saved.
             TransportError: No response arrived; see its `outcome`.
 
         Example:
@@ -584,9 +584,9 @@ class LoanClient(Closing):
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
 
 
-def _recorder(ledger: object, policy: object) -> "Recorder | None":
+def _recorder(ledger: object, policy: object) -> "LedgerRecorder | None":
     if ledger is None and policy is None:
         return None
-    from loanasync.ledger.recorder import Recorder  # noqa: PLC0415  (it brings SQLite)
+    from loanasync.ledger.recorder import LedgerRecorder  # noqa: PLC0415  (it brings SQLite)
 
-    return Recorder(ledger, policy)
+    return LedgerRecorder(ledger, policy)

@@ -65,7 +65,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             # asyncpg looks for certificates and passwords in its user's folder, with each connection
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # a decision is written to a file where a loop or the process ends, and no thread starts any more
-            function.can_block_in("loanasync/ledger/recorder.py", "_spool_now")
+            function.can_block_in("loanasync/ledger/recorder.py", "_write_orphan_now")
             # a module is read from its file once, where it is first needed
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
             # a command reads and writes its files between its calls

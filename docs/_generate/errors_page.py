@@ -98,7 +98,7 @@ GROUPS: dict[str, list[Row]] = {
         answered(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400",
-            errors.UnexpectedReplyError("approve", (), "unknown", Meta(201, 1, 0.1)),
+            errors.UnexpectedResponseError("approve", (), "unknown", Meta(201, 1, 0.1)),
         ),
     ],
     "no response": [

@@ -6,7 +6,7 @@
 import argparse
 from pathlib import Path
 
-from loanasync import TransportError, UnexpectedReplyError
+from loanasync import TransportError, UnexpectedResponseError
 from support.faults.answers import BODIES, FAULTS, REDIRECTS, STATUSES
 from support.faults.connections import CONNECTING, HEADS, KEEPING, SENDING, TRUSTING
 from support.faults.row import SESSIONS, Comes, Row
@@ -35,7 +35,7 @@ def told(comes: Comes) -> str:
     if comes.error is None:
         return "the answer, as if nothing had been"
     words = f"`{comes.error.__name__}`"
-    if issubclass(comes.error, TransportError) or comes.error is UnexpectedReplyError:
+    if issubclass(comes.error, TransportError) or comes.error is UnexpectedResponseError:
         words += f", outcome: `{comes.outcome}`"
     else:
         words += f", status {comes.status}"

@@ -25,7 +25,7 @@ from loanasync import (
     Problem,
     Refused,
     RejectedError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UserData,
     UserNotFoundError,
 )
@@ -139,7 +139,7 @@ class Checkout:
     async def _completed(self, fiscal_code: str, data: UserData) -> None:
         try:
             await self._client.complete(fiscal_code, data)
-        except UnexpectedReplyError as error:
+        except UnexpectedResponseError as error:
             if error.outcome != "done":  # the data are saved, and only the response cannot be read
                 raise
 

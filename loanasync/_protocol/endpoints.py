@@ -37,7 +37,7 @@ from loanasync.errors import (
     InvalidRequestError,
     LoanError,
     SystemFaultError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync.errors.service import Unclassified
@@ -209,7 +209,7 @@ def _unexpected(
     problems: tuple[Problem, ...] = (),
 ) -> LoanError:
     response = RawResponse(reply.status, reply.body)
-    return UnexpectedReplyError(call.endpoint.operation, reasons, outcome, meta, problems, response)
+    return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, response)
 
 
 def _object(reply: Response) -> dict[str, Any]:

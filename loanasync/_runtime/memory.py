@@ -165,7 +165,7 @@ class Approval(Protocol):
 
 
 class Recorder(Protocol):
-    """The ledger of a client (`loanasync.ledger.recorder.Recorder`)."""
+    """The ledger of a client (`loanasync.ledger.recorder.LedgerRecorder`)."""
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> Approval:
         """Return an approval that is to be run with the ledger, and set the key of its entry."""

@@ -17,7 +17,7 @@
     │   ├── CannotCompleteError          409
     │   ├── SystemFaultError             500 to the last attempt
     │   └── UnexpectedStatusError        a status that the specification does not name for this call
-    ├── UnexpectedReplyError         the content of the response is outside the specification
+    ├── UnexpectedResponseError         the content of the response is outside the specification
     ├── TransportError               no response arrived
     │   ├── ConnectError                 no connection
     │   ├── PoolTimeoutError             no free slot among the concurrent calls in time
@@ -34,7 +34,7 @@
 Each error has `outcome`, `repeatable` and `entry`, which `LoanError` describes. A refusal is not in the tree:
 `Refused` is a decision. No error shows a token, a fiscal code or another personal value. Two errors hold
 personal data, because they may be the only copy: the `decision` of a `DecisionNotRecordedError`, and the
-`response` of an `UnexpectedReplyError` or `UnexpectedStatusError`. Both are masked when printed. Each error
+`response` of an `UnexpectedResponseError` or `UnexpectedStatusError`. Both are masked when printed. Errors
 can be pickled.
 """
 
@@ -63,7 +63,7 @@ from loanasync.errors.service import (
     ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserNotFoundError,
 )
@@ -102,7 +102,7 @@ __all__ = [
     "ShopNotAllowedError",
     "SystemFaultError",
     "TransportError",
-    "UnexpectedReplyError",
+    "UnexpectedResponseError",
     "UnexpectedStatusError",
     "UserNotFoundError",
 ]

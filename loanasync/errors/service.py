@@ -31,8 +31,8 @@ class ServiceError(LoanError):
         meta: Status, attempts, elapsed seconds and trace id.
 
     Example:
-        >>> from loanasync.testing import reply, scripted_client
-        >>> shop = scripted_client(reply(503))
+        >>> from loanasync.testing import response, scripted_client
+        >>> shop = scripted_client(response(503))
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except ServiceError as error:
@@ -292,8 +292,8 @@ class UnexpectedStatusError(ServiceError):
         response: Status and body as received; personal, and masked when printed.
 
     Example:
-        >>> from loanasync.testing import reply, scripted_client
-        >>> shop = scripted_client(reply(502))
+        >>> from loanasync.testing import response, scripted_client
+        >>> shop = scripted_client(response(502))
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
@@ -314,7 +314,7 @@ class UnexpectedStatusError(ServiceError):
 
 
 @define(slots=False, repr=False)
-class UnexpectedReplyError(LoanError):
+class UnexpectedResponseError(LoanError):
     """The content of a response is outside the specification, and nothing was guessed from it.
 
     Ask the service for the outcome; do not request approval again. `response` holds what was received.
@@ -328,11 +328,11 @@ class UnexpectedReplyError(LoanError):
         response: Status and body as received; personal, and masked when printed.
 
     Example:
-        >>> from loanasync.testing import reply, scripted_client
-        >>> shop = scripted_client(reply(422, b"<html>"))
+        >>> from loanasync.testing import response, scripted_client
+        >>> shop = scripted_client(response(422, b"<html>"))
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
-        ... except UnexpectedReplyError as error:
+        ... except UnexpectedResponseError as error:
         ...     print(error.outcome, error.status, error.response.body)
         unknown 422 b'<html>'
     """

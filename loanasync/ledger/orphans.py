@@ -14,7 +14,7 @@ from attrs import asdict, field, frozen
 
 from loanasync._log import LOGGER
 from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Subject
-from loanasync.ledger.policy import default_spools
+from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.protocol import DecisionLedger
 
 _NAMED = 12  # characters of the key with which the name of a file begins
@@ -60,7 +60,7 @@ class Orphan:
             raise ValueError(type(error).__name__) from None
 
 
-def spool(folders: Iterable[Path], orphan: Orphan) -> Path | None:
+def write_orphan(folders: Iterable[Path], orphan: Orphan) -> Path | None:
     """Write an answer to a file in the first folder that takes it; None when none does.
 
     An error of one folder never ends this: the next folder is tried.
@@ -122,11 +122,11 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
     A decision lands however late it comes; one that is in the ledger already stays as it is. A file that
     cannot be read, is no answer, or contradicts the ledger is left and named in the log, and the next one
     follows. To be done again does no harm. Run it on every machine, and for each folder that a client was
-    given as ``LedgerPolicy(spool=...)``, before a person resolves entries.
+    given as ``LedgerPolicy(orphan_folder=...)``, before a person resolves entries.
 
     Args:
         ledger: The ledger, working again.
-        folder: Where the files are, if not where a client without a ``spool`` of its own puts them.
+        folder: Where the files are, if not where a client without a ``orphan_folder`` of its own puts them.
 
     Returns:
         How many answers the ledger has now.
@@ -138,7 +138,7 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
         ...     run(import_orphans(MemoryLedger(), folder))
         0
     """
-    folders = await asyncio.to_thread(default_spools) if folder is None else (Path(folder),)
+    folders = await asyncio.to_thread(default_orphan_folders) if folder is None else (Path(folder),)
     done = await import_from(ledger, folders)
     for each in done.left:
         LOGGER.warning("%s was not imported: %s", each.path.name, each.reason)

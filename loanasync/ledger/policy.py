@@ -37,7 +37,7 @@ class Cipher(Protocol):
         """The body again; anything raised means that it cannot be read."""
 
 
-def default_spools() -> tuple[Path, ...]:
+def default_orphan_folders() -> tuple[Path, ...]:
     """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails.
 
     A process without a home directory, or without a writable folder for temporary files, has fewer of them.
@@ -64,7 +64,7 @@ def _is_anothers(folder: Path) -> bool:
     return owner != getattr(os, "geteuid", lambda: owner)()  # Windows has none, and a folder for each user
 
 
-def spools_of_others() -> tuple[Path, ...]:
+def orphan_folders_of_others() -> tuple[Path, ...]:
     """Return the default folders that belong to another user: only that user can import their files."""
     try:
         spare = Path(tempfile.gettempdir()) / _SPARE
@@ -106,8 +106,9 @@ class LedgerPolicy:
             what it repeats of the person and without members that this version does not know; or its
             whole ``body``.
         encrypt: What encrypts the bodies of decisions before the ledger gets them.
-        spool: Folder for answers that the ledger did not take; None: ``$XDG_STATE_HOME/loanasync/orphans``,
-            by default under ``~/.local/state``, or a folder for temporary files if that cannot be written.
+        orphan_folder: Folder for decisions that could not be written to the ledger; None:
+            ``$XDG_STATE_HOME/loanasync/orphans``, by default under
+            ``~/.local/state``, or a folder for temporary files if that cannot be written.
         patience: Seconds that one move of the ledger may take. All moves before the request is sent end with
             ``Timeout.total``; afterwards, what is still to be written may take `patience` once more. So a
             call with a ledger ends after ``Timeout.total + patience`` seconds at the latest.
@@ -128,7 +129,7 @@ class LedgerPolicy:
     scope: Literal["", "order_token"] = ""
     keep: Literal["decision", "body"] = "decision"
     encrypt: Cipher | None = field(default=None, repr=mask)
-    spool: Path | None = field(default=None, converter=optional(Path))
+    orphan_folder: Path | None = field(default=None, converter=optional(Path))
     patience: float = 10.0
 
     def __attrs_post_init__(self) -> None:
@@ -153,15 +154,15 @@ class LedgerPolicy:
             )
 
     @property
-    def spools(self) -> tuple[Path, ...]:
+    def orphan_folders(self) -> tuple[Path, ...]:
         """The folders to try for what the ledger did not take, in order.
 
         Example:
             >>> from loanasync.ledger import LedgerPolicy
-            >>> [folder.name for folder in LedgerPolicy(spool="orphans").spools]
+            >>> [folder.name for folder in LedgerPolicy(orphan_folder="orphans").orphan_folders]
             ['orphans']
         """
-        return default_spools() if self.spool is None else (self.spool,)
+        return default_orphan_folders() if self.orphan_folder is None else (self.orphan_folder,)
 
 
 def _is_working(cipher: Cipher) -> bool:

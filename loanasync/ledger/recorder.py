@@ -29,7 +29,7 @@ from loanasync.errors import (
 from loanasync.ledger.keys import Digests, digests_of, key_of
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
-from loanasync.ledger.orphans import Orphan, has_more, spool
+from loanasync.ledger.orphans import Orphan, has_more, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.replay import kept, replayed, state_of
@@ -47,7 +47,7 @@ _LAST = 5.0  # seconds for what is still to be written when a client was closed
 _GRACE = 2  # times its patience: what a lease outlasts the call by, to be settled in time
 
 
-class Recorder:
+class LedgerRecorder:
     """The ledger and the policy that a client and its light copies share.
 
     Raises:
@@ -109,7 +109,7 @@ class RecordedApproval:
 
     _record: CallRecord
 
-    def __init__(self, recorder: Recorder, call: Call, scope: str, *, repeats_unknown: bool) -> None:
+    def __init__(self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool) -> None:
         self._ledger = recorder.ledger
         self._policy = recorder.policy
         self._withdrawals = recorder.withdrawals
@@ -336,7 +336,7 @@ class RecordedApproval:
         entry = await self._settle_undecided(settlement)
         is_written = entry is not None and entry.token == self._token
         if settlement.body is not None and not is_written:  # another claim may own the entry by now
-            await self._spool(settlement)
+            await self._write_orphan(settlement)
         return self._replayed(entry) if entry is not None and entry.state.is_decided else ended
 
     async def _withdraw(self) -> None:
@@ -392,16 +392,16 @@ class RecordedApproval:
             entry = await self._write(settlement)
             is_kept = not isinstance(entry, LoanError) and self._is_kept(settlement, entry)
         except GeneratorExit:  # the event loop was closed: no caller is left that could get an error
-            if self._spool_now(settlement) is None:
+            if self._write_orphan_now(settlement) is None:
                 LOGGER.error(_IN_DANGER, self._key[:12])
             raise
         except asyncio.CancelledError as error:  # the event loop ends: it may not be written
-            return self._not_recorded(decision, self._spool_now(settlement), type(error).__name__)
+            return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
         except Exception as error:  # noqa: BLE001  (a ledger of the shop's own may return anything)
-            return self._not_recorded(decision, await self._spool(settlement), type(error).__name__)
+            return self._not_recorded(decision, await self._write_orphan(settlement), type(error).__name__)
         if is_kept:
             return decision
-        file = await self._spool(settlement)
+        file = await self._write_orphan(settlement)
         if not isinstance(entry, LoanError):
             return decision if file is not None else self._not_recorded(decision, None, "OSError")
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
@@ -416,16 +416,16 @@ class RecordedApproval:
             LOGGER.warning("entry %s stays %s: the service decided otherwise", self._key[:12], entry.state)
         return entry.state is settlement.state and not has_more(settlement, entry)
 
-    async def _spool(self, settlement: Settlement) -> str | None:
+    async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write a response to a file in a thread; return its path, or None if no folder took it."""
         try:
-            return await asyncio.to_thread(self._spool_now, settlement)
+            return await asyncio.to_thread(self._write_orphan_now, settlement)
         except (RuntimeError, asyncio.CancelledError):
             # No thread starts while the interpreter or the loop shuts down. After a cancellation the thread
             # may write a second file: importing both has the effect of one.
-            return self._spool_now(settlement)
+            return self._write_orphan_now(settlement)
 
-    def _spool_now(self, settlement: Settlement) -> str | None:
+    def _write_orphan_now(self, settlement: Settlement) -> str | None:
         orphan = Orphan(
             key=self._key,
             token=self._token,
@@ -433,7 +433,7 @@ class RecordedApproval:
             subject=self._subject,
             settlement=settlement,
         )
-        file = spool(self._policy.spools, orphan)
+        file = write_orphan(self._policy.orphan_folders, orphan)
         return None if file is None else str(file)
 
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:

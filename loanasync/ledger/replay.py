@@ -13,7 +13,7 @@ from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import (
     AlreadyEvaluatedError,
     LoanError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
 )
 from loanasync.ledger.model import NO_REDIRECT, SERVICE, Entry, Settlement, State
 from loanasync.ledger.policy import LedgerPolicy
@@ -50,7 +50,7 @@ def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Sett
     response: RawResponse | None = getattr(ended, "response", None)
     if response is None or not response.body:
         return Settlement(state=state, note=note)
-    reasons = ended.reasons if isinstance(ended, UnexpectedReplyError) else ()
+    reasons = ended.reasons if isinstance(ended, UnexpectedResponseError) else ()
     return Settlement(
         state=state,
         note=note,

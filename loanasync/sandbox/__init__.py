@@ -4,7 +4,7 @@ It shares only the HTTP format with the SDK, and no code, so that an error in on
 """
 
 from loanasync.sandbox.customers import Snapshot
-from loanasync.sandbox.journal import Entry, Journal
+from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Finding
 from loanasync.sandbox.process import SandboxProcess
 from loanasync.sandbox.readings import Readings
@@ -13,9 +13,9 @@ from loanasync.sandbox.server import Sandbox, serve
 from loanasync.sandbox.sqlite import StateFileError
 
 __all__ = [
-    "Entry",
     "Finding",
     "Journal",
+    "JournalEntry",
     "Readings",
     "Rule",
     "Sandbox",

@@ -9,7 +9,7 @@ from attrs import define, evolve, field, frozen
 
 from loanasync.sandbox.answers import Answers, is_already_evaluated, order_of
 from loanasync.sandbox.customers import Customer, Customers, Told
-from loanasync.sandbox.journal import Entry, Journal
+from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
 from loanasync.sandbox.outcomes import (
     FAULTS,
@@ -250,12 +250,12 @@ def _is_due(call: Call, customer: Customer, answer: Answer) -> bool:
     return turn == 1
 
 
-def _entry(number: int, call: Call, treated: Treated, started: float) -> Entry:
+def _entry(number: int, call: Call, treated: Treated, started: float) -> JournalEntry:
     answer, fault = treated.answer, FAULTS.get(treated.fault)
     status: int | None = answer.status
     if fault is not None:
         status = None if fault.silent else fault.status or answer.status
-    return Entry(
+    return JournalEntry(
         number=number,
         at=time.time(),
         method=call.method,

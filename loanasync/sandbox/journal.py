@@ -22,7 +22,7 @@ from loanasync.sandbox.rules import OPERATIONS
 
 
 @define(kw_only=True, eq=False)
-class Entry:
+class JournalEntry:
     """One call. Attributes are as they were sent; what is printed or exported is masked.
 
     Args:
@@ -94,7 +94,7 @@ class Entry:
         parts = [f"#{self.number} {self.operation or f'{self.method} {self.route}'} -> {told}"]
         parts += ["evaluated"] if self.evaluated else []
         parts += [self.fault] if self.fault else []
-        return f"<Entry {', '.join(parts)}>"
+        return f"<JournalEntry {', '.join(parts)}>"
 
     def __str__(self) -> str:
         who = f" customer {pseudonym(self.fiscal_code)[:6]}" if self.fiscal_code else ""
@@ -137,11 +137,11 @@ class Criteria:
         self._attributes = {name: _checked(name, value) for name, value in wanted.items()}
         self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
 
-    def met_by(self, entry: Entry) -> bool:
+    def met_by(self, entry: JournalEntry) -> bool:
         """Return True if a call meets the criteria."""
         return next(self._differences(entry), None) is None
 
-    def nearest(self, entries: Sequence[Entry]) -> str:
+    def nearest(self, entries: Sequence[JournalEntry]) -> str:
         """The calls that miss the criteria by the least, with what they miss."""
         if not entries:
             return "There were no calls at all."
@@ -160,7 +160,7 @@ class Criteria:
         named += [f"body.{name}={_told(name, value)}" for name, value in self._body.items()]
         return ", ".join(named) or "any criteria"
 
-    def _differences(self, entry: Entry) -> Iterator[str]:
+    def _differences(self, entry: JournalEntry) -> Iterator[str]:
         for name, wanted in self._attributes.items():
             found = getattr(entry, name)
             if name == "fiscal_code":
@@ -205,7 +205,7 @@ def _told(name: str, value: object) -> str:
 _OFF = "the journal is off and knows no calls: start the sandbox with journal=1000, its usual length"
 
 
-class _Waiting(Future[list[Entry]]):
+class _Waiting(Future[list[JournalEntry]]):
     """Somebody who waits for calls, in this thread's loop or in another's."""
 
     def __init__(self, criteria: Criteria, count: int) -> None:
@@ -217,7 +217,7 @@ class _Waiting(Future[list[Entry]]):
         self.set_running_or_notify_cancel()  # from here on only an answer ends it
 
 
-class Journal(Sequence[Entry]):
+class Journal(Sequence[JournalEntry]):
     """The last calls, oldest first.
 
     Args:
@@ -243,19 +243,19 @@ class Journal(Sequence[Entry]):
     def __init__(self, most: int = 1000, *, on: bool = True) -> None:
         self.on = on
         self.total = 0
-        self._entries: deque[Entry] = deque(maxlen=most)
+        self._entries: deque[JournalEntry] = deque(maxlen=most)
         self._waiting: list[_Waiting] = []
         self._serving = threading.Lock()
         self._cleared = 0
 
     @overload
-    def __getitem__(self, index: int) -> Entry: ...
+    def __getitem__(self, index: int) -> JournalEntry: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+    def __getitem__(self, index: slice) -> list[JournalEntry]: ...
+    def __getitem__(self, index: int | slice) -> JournalEntry | list[JournalEntry]:
         return list(self._entries)[index]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[JournalEntry]:
         return iter(list(self._entries))
 
     def __len__(self) -> int:
@@ -264,7 +264,7 @@ class Journal(Sequence[Entry]):
     def __repr__(self) -> str:
         return f"<Journal of {len(self)} calls{'' if self.on else ', off'}>"
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Note a call, and wake whoever waits for it."""
         self._entries.append(entry)
         for waiting in self._waiting[:]:
@@ -275,11 +275,11 @@ class Journal(Sequence[Entry]):
         self._entries.clear()
         self._cleared = self.total
 
-    def calls(self, **criteria: Any) -> list[Entry]:
+    def calls(self, **criteria: Any) -> list[JournalEntry]:
         """The calls that meet all criteria, oldest first.
 
         Args:
-            criteria: Attributes of `Entry` by name, such as ``operation="approve"``, ``status=500``,
+            criteria: Attributes of `JournalEntry` by name, such as ``operation="approve"``, ``status=500``,
                 ``fiscal_code=...``; ``body={...}`` for fields of the request.
 
         Raises:
@@ -313,7 +313,7 @@ class Journal(Sequence[Entry]):
         """
         Path(file).write_text(self.to_jsonl(**criteria), encoding="utf-8")
 
-    def assert_once(self, **criteria: Any) -> Entry:
+    def assert_once(self, **criteria: Any) -> JournalEntry:
         """The one call that meets the criteria.
 
         Raises:
@@ -346,7 +346,7 @@ class Journal(Sequence[Entry]):
             told = "\n".join(f"  {entry!r}" for entry in found)
             raise AssertionError(f"{len(found)} calls with {Criteria(criteria)}, wanted none:\n{told}")
 
-    async def wait_for(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[Entry]:
+    async def wait_for(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
         """Wait until so many calls met the criteria; those before count, too.
 
         Args:
@@ -369,7 +369,7 @@ class Journal(Sequence[Entry]):
             except TimeoutError:
                 raise self._late(waiting, timeout) from None
 
-    def wait(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[Entry]:
+    def wait(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
         """`wait_for` without a loop, for a sandbox in another thread.
 
         Args:

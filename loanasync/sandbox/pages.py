@@ -13,7 +13,7 @@ from attrs import frozen
 
 from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
-from loanasync.sandbox.journal import Entry
+from loanasync.sandbox.journal import JournalEntry
 from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
 from loanasync.sandbox.outcomes import KNOWN
 
@@ -160,7 +160,7 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def call(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> str | None:
+def call(entry: JournalEntry, base_url: str, shop_id: str, *, shown: bool) -> str | None:
     """One call, with what it takes to make it again."""
     return _render(
         "call.html",
@@ -177,13 +177,13 @@ def _indented(body: object) -> str:
     return "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
 
 
-def _path(entry: Entry, shop_id: str, *, shown: bool) -> str:
+def _path(entry: JournalEntry, shop_id: str, *, shown: bool) -> str:
     """The path that was called, as a URL has it."""
     code = quote(entry.fiscal_code, safe="") if shown else MASK
     return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
 
 
-def _replay(entry: Entry, base_url: str, shop_id: str, *, shown: bool) -> dict[str, str] | None:
+def _replay(entry: JournalEntry, base_url: str, shop_id: str, *, shown: bool) -> dict[str, str] | None:
     """Return the call as a curl command and as a Python program; None for an address that is not kept."""
     if not entry.route.startswith("/"):
         return None

@@ -10,7 +10,7 @@ from loanasync.testing.builders import additional_data, approval_request, email,
 from loanasync.testing.ledger_suite.processes import SharedLedgerConformance
 from loanasync.testing.ledger_suite.rules import LedgerConformance
 from loanasync.testing.responses import (
-    Step,
+    ScriptedResponse,
     approved,
     computed,
     conflict,
@@ -20,23 +20,23 @@ from loanasync.testing.responses import (
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     system_error,
     timed_out,
 )
-from loanasync.testing.sent import Sent
-from loanasync.testing.telemetry import Metric, Recorder
+from loanasync.testing.sent import SentRequest
+from loanasync.testing.telemetry import Metric, TelemetryRecorder
 from loanasync.testing.transport import Clock, ScriptedTransport, scripted_client
 
 __all__ = [
     "Clock",
     "LedgerConformance",
     "Metric",
-    "Recorder",
+    "ScriptedResponse",
     "ScriptedTransport",
-    "Sent",
+    "SentRequest",
     "SharedLedgerConformance",
-    "Step",
+    "TelemetryRecorder",
     "additional_data",
     "approval_request",
     "approved",
@@ -50,7 +50,7 @@ __all__ = [
     "not_connected",
     "refused",
     "rejected",
-    "reply",
+    "response",
     "scripted_client",
     "system_error",
     "timed_out",

@@ -14,17 +14,17 @@ from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
-from loanasync.testing.sent import Headers, Sent
+from loanasync.testing.sent import Headers, SentRequest
 
 
 @frozen
 class Computed:
     """A step that looks at the request, or waits, before it is another step."""
 
-    answer: Callable[[Sent], "Step | Awaitable[Step]"]
+    answer: Callable[[SentRequest], "ScriptedResponse | Awaitable[ScriptedResponse]"]
 
 
-Step: TypeAlias = Response | NoResponse | Computed
+ScriptedResponse: TypeAlias = Response | NoResponse | Computed
 
 
 def require_step(step: object) -> None:
@@ -38,7 +38,7 @@ def require_step(step: object) -> None:
         raise TypeError(f"a script is made of steps{called}; this is of type {type(step).__name__}")
 
 
-async def play(step: Step, sent: Sent) -> Response | NoResponse:
+async def play(step: ScriptedResponse, sent: SentRequest) -> Response | NoResponse:
     """Return the response that a step gives to a request."""
     while isinstance(step, Computed):
         made = step.answer(sent)
@@ -47,11 +47,13 @@ async def play(step: Step, sent: Sent) -> Response | NoResponse:
     return step
 
 
-def computed(answer: Callable[[Sent], Step | Awaitable[Step]]) -> Step:
+def computed(
+    answer: Callable[[SentRequest], ScriptedResponse | Awaitable[ScriptedResponse]],
+) -> ScriptedResponse:
     """Choose the step for each request by a function; a coroutine function may wait.
 
     Args:
-        answer: Takes the `Sent`, returns a step.
+        answer: Takes the `SentRequest`, returns a step.
 
     Example:
         >>> from loanasync.testing import approved, computed, refused, scripted_client
@@ -64,9 +66,9 @@ def computed(answer: Callable[[Sent], Step | Awaitable[Step]]) -> Step:
     return Computed(answer)
 
 
-def reply(
+def response(
     status: int, body: bytes | Mapping[str, JSON] = b"", headers: Mapping[str, str] | None = None
-) -> Step:
+) -> ScriptedResponse:
     """Answer with anything, also with what the specification does not have.
 
     Args:
@@ -79,13 +81,13 @@ def reply(
         ValueError: It has a number that JSON has not.
 
     Example:
-        >>> from loanasync import UnexpectedReplyError
-        >>> from loanasync.testing import reply, scripted_client
-        >>> shop = scripted_client(reply(201, {"fiscalCode": fiscal_code}), reply(201, b"<html>"))
+        >>> from loanasync import UnexpectedResponseError
+        >>> from loanasync.testing import response, scripted_client
+        >>> shop = scripted_client(response(201, {"fiscalCode": fiscal_code}), response(201, b"<html>"))
         >>> created = run(shop.create_request({"fiscalCode": fiscal_code}))
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
-        ... except UnexpectedReplyError as error:
+        ... except UnexpectedResponseError as error:
         ...     print(*error.reasons)
         body: not JSON
     """
@@ -93,7 +95,7 @@ def reply(
     return Response(status=status, headers=Headers(headers or {}), body=content)
 
 
-def approved(**fields: JSON) -> Step:
+def approved(**fields: JSON) -> ScriptedResponse:
     """Answer an approval with 201: yes, with a made-up `redirect_url` and what was sent echoed.
 
     Args:
@@ -113,7 +115,7 @@ def approved(**fields: JSON) -> Step:
     return _decided(201, Approved, {"redirect_url": page, **fields})
 
 
-def refused(**fields: JSON) -> Step:
+def refused(**fields: JSON) -> ScriptedResponse:
     """Answer an approval with 422: no, final, with what was sent echoed.
 
     Args:
@@ -130,7 +132,7 @@ def refused(**fields: JSON) -> Step:
     return _decided(422, Refused, fields)
 
 
-def _decided(status: int, kind: type[Approved | Refused], fields: Mapping[str, JSON]) -> Step:
+def _decided(status: int, kind: type[Approved | Refused], fields: Mapping[str, JSON]) -> ScriptedResponse:
     names = _names(kind)
     for name in fields:
         if name not in names:
@@ -153,16 +155,16 @@ class _Decided:
     kind: type[Approved | Refused] = field(repr=False)
     fields: Mapping[str, JSON] = field(repr=False, hash=False)
 
-    def __call__(self, sent: Sent) -> Step:
+    def __call__(self, sent: SentRequest) -> ScriptedResponse:
         names = _names(self.kind)
         echoed = {*names.values(), *READ_ALIASES}
         body: dict[str, JSON] = {name: value for name, value in sent.body.items() if name in echoed}
         body["fiscalCode"] = sent.fiscal_code
         body |= {names[name]: value for name, value in self.fields.items()}
-        return reply(self.status, {"approved": self.kind is Approved, **body})
+        return response(self.status, {"approved": self.kind is Approved, **body})
 
 
-def rejected(errors: Mapping[str, Sequence[str] | str]) -> Step:
+def rejected(errors: Mapping[str, Sequence[str] | str]) -> ScriptedResponse:
     """Answer with 400: a `RejectedError` (spec §7).
 
     Args:
@@ -186,10 +188,10 @@ def rejected(errors: Mapping[str, Sequence[str] | str]) -> Step:
     }
     if not said or not all(said.values()):
         raise ValueError("give at least one field, and a message for each")
-    return reply(400, {"errors": said})
+    return response(400, {"errors": said})
 
 
-def domain_error(message: str) -> Step:
+def domain_error(message: str) -> ScriptedResponse:
     """Answer with 400 under ``domain``: a `DomainError` or the subclass that the message stands for.
 
     Args:
@@ -209,7 +211,7 @@ def domain_error(message: str) -> Step:
     return rejected({"domain": [message]})
 
 
-def denied(message: str = "Access denied") -> Step:
+def denied(message: str = "Access denied") -> ScriptedResponse:
     """Answer with 403: an `AccessDeniedError`.
 
     Args:
@@ -224,10 +226,10 @@ def denied(message: str = "Access denied") -> Step:
         ...     print(error.status)
         403
     """
-    return reply(403, {"error": message})  # spec §7: 403 uses "error", singular
+    return response(403, {"error": message})  # spec §7: 403 uses "error", singular
 
 
-def conflict(message: str = "The request cannot be completed") -> Step:
+def conflict(message: str = "The request cannot be completed") -> ScriptedResponse:
     """Answer an approval with 409: a `CannotCompleteError`.
 
     Args:
@@ -242,10 +244,10 @@ def conflict(message: str = "The request cannot be completed") -> Step:
         ...     print(error.status)
         409
     """
-    return reply(409, {"errors": message})  # spec §7: a plain string here
+    return response(409, {"errors": message})  # spec §7: a plain string here
 
 
-def system_error(retry_after: int | None = None) -> Step:
+def system_error(retry_after: int | None = None) -> ScriptedResponse:
     """Answer with 500: the client asks again, as its `RetryPolicy` says, so that the next step is played.
 
     Args:
@@ -265,10 +267,10 @@ def system_error(retry_after: int | None = None) -> Step:
     if retry_after is not None and retry_after < 0:
         raise ValueError("retry_after must be seconds, 0 or more")
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    return reply(500, {"errors": {"system": ["System error"]}}, headers)
+    return response(500, {"errors": {"system": ["System error"]}}, headers)
 
 
-def not_connected() -> Step:
+def not_connected() -> ScriptedResponse:
     """Let no connection come about: a `ConnectError`, and nothing was sent.
 
     Example:
@@ -283,7 +285,7 @@ def not_connected() -> Step:
     return NoResponse(error=ConnectError, cause_type="ClientConnectorError", is_sent=False)
 
 
-def connection_lost() -> Step:
+def connection_lost() -> ScriptedResponse:
     """Lose the connection before the answer: a `ConnectionLostError`; the request may have arrived.
 
     Example:
@@ -298,7 +300,7 @@ def connection_lost() -> Step:
     return NoResponse(error=ConnectionLostError, cause_type="ServerDisconnectedError", is_sent=True)
 
 
-def timed_out() -> Step:
+def timed_out() -> ScriptedResponse:
     """Let no answer come in time, at once: a `ReadTimeoutError`; the request may have arrived.
 
     Where the deadline of the call leaves the attempt less than its own time, it is the client's

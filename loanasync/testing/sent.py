@@ -38,7 +38,7 @@ class Headers(Mapping[str, str]):
 
 
 @frozen(kw_only=True)
-class Sent:
+class SentRequest:
     """One request that a client sent to a `ScriptedTransport`; a repetition is one of its own.
 
     Reading an attribute is plain; printed, everything personal and the token are masked.
@@ -72,7 +72,7 @@ class Sent:
     within: float
 
 
-def record(request: Request, within: float) -> Sent:
+def record(request: Request, within: float) -> SentRequest:
     """What a test may want to know of a request, read from what would have left the process."""
     path = urlsplit(request.url).path
     endpoint, found = next(
@@ -80,7 +80,7 @@ def record(request: Request, within: float) -> Sent:
         for endpoint in _ENDPOINTS
         if endpoint.method == request.method and (found := _pattern(endpoint.template).fullmatch(path))
     )
-    return Sent(
+    return SentRequest(
         operation=endpoint.operation,
         method=request.method,
         template=endpoint.template,

@@ -37,7 +37,7 @@ class Metric:
     count: int | None = None
 
 
-class Recorder:
+class TelemetryRecorder:
     """Providers of OpenTelemetry that keep everything in memory; make one for each test.
 
     Hand `tracer_provider` and `meter_provider` to `LoanClient`. It needs opentelemetry-sdk, which is part
@@ -47,8 +47,8 @@ class Recorder:
         ConfigurationError: opentelemetry-sdk is not installed, or switched off in the environment.
 
     Example:
-        >>> from loanasync.testing import Recorder, approved, scripted_client, system_error
-        >>> recorder = Recorder()
+        >>> from loanasync.testing import TelemetryRecorder, approved, scripted_client, system_error
+        >>> recorder = TelemetryRecorder()
         >>> shop = scripted_client(
         ...     system_error(), approved(),
         ...     tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider,
@@ -73,11 +73,14 @@ class Recorder:
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON  # noqa: PLC0415
         except ImportError:
             raise ConfigurationError(
-                "Recorder", "needs opentelemetry-sdk: pip install opentelemetry-sdk, or 'loanasync[cli]'"
+                "TelemetryRecorder",
+                "needs opentelemetry-sdk: pip install opentelemetry-sdk, or 'loanasync[cli]'",
             ) from None
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             # It would record nothing, in silence.
-            raise ConfigurationError("OTEL_SDK_DISABLED", "must not be true in tests that use a Recorder")
+            raise ConfigurationError(
+                "OTEL_SDK_DISABLED", "must not be true in tests that use a TelemetryRecorder"
+            )
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
         # Whatever the environment says of sampling; and no hooks for the end of the process.

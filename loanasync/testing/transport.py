@@ -7,8 +7,8 @@ from typing import Any
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.retry import is_system_fault
-from loanasync.testing.responses import Step, play, require_step
-from loanasync.testing.sent import Sent, record
+from loanasync.testing.responses import ScriptedResponse, play, require_step
+from loanasync.testing.sent import SentRequest, record
 
 
 class Clock:
@@ -43,8 +43,8 @@ class ScriptedTransport:
     """Answers each request of a client with the next step of a script, and remembers what was sent.
 
     No network, no waits: the rest of the client is the real one, with its rules, its retries after a 500
-    and its errors. `sent` has a `Sent` for each request, the repeated ones too; `clock` the client's time;
-    `closed` counts how often a client was closed.
+    and its errors. `sent` has a `SentRequest` for each request, the repeated ones too; `clock` the client's
+    time; `closed` counts how often a client was closed.
 
     Args:
         steps: One for each request, in order: `approved()`, `system_error()` and the others.
@@ -62,16 +62,16 @@ class ScriptedTransport:
 
     raises_errors = True  # of functions in the script: the test is to see them
 
-    def __init__(self, *steps: Step) -> None:
-        self.sent: list[Sent] = []
+    def __init__(self, *steps: ScriptedResponse) -> None:
+        self.sent: list[SentRequest] = []
         self.clock: Clock = Clock()
         self.closed: int = 0
-        self._steps: deque[Step] = deque()
+        self._steps: deque[ScriptedResponse] = deque()
         self._scripted = 0
         self._after_fault = False
         self.add(*steps)
 
-    def add(self, *steps: Step) -> None:
+    def add(self, *steps: ScriptedResponse) -> None:
         """Go on with these steps after those that are left.
 
         Raises:
@@ -143,7 +143,7 @@ class ScriptedTransport:
                 playing.cancel()
             raise
 
-    async def _play(self, step: Step, sent: Sent) -> Response | NoResponse:
+    async def _play(self, step: ScriptedResponse, sent: SentRequest) -> Response | NoResponse:
         answer = await play(step, sent)
         self._after_fault = is_system_fault(answer)
         return answer
@@ -152,14 +152,14 @@ class ScriptedTransport:
         """Count; called when a client is closed."""
         self.closed += 1
 
-    def _too_short(self, sent: Sent) -> str:
+    def _too_short(self, sent: SentRequest) -> str:
         scripted = f"{self._scripted} step{' was' if self._scripted == 1 else 's were'} scripted"
         came = f"one more request came: {sent.operation}, {sent.method} {sent.template}"
         hint = "; after a 500 the client asks again, which takes a step, too" if self._after_fault else ""
         return f"{scripted}, and {came}{hint}"
 
 
-def scripted_client(*steps: Step, **options: object) -> LoanClient:
+def scripted_client(*steps: ScriptedResponse, **options: object) -> LoanClient:
     """Make a client whose requests are answered by a script; to see what was sent, see `ScriptedTransport`.
 
     Args:

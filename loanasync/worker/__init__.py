@@ -1,21 +1,21 @@
 """Approvals from a queue: each is requested once, however often its message is delivered.
 
 `register` makes a task for taskiq's workers and needs the extra ``taskiq``. A shop with a queue of another
-kind calls `answer` from a task of its own.
+kind calls `handle` from a task of its own.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from loanasync._public import name_by_package
 from loanasync.worker.dead_letters import DeadLetter, NoQueueError
-from loanasync.worker.handler import Answer, answer, message
+from loanasync.worker.handler import TaskResult, handle, message
 
 if TYPE_CHECKING:
     from taskiq import AsyncBroker, AsyncTaskiqDecoratedTask
 
     from loanasync._client import LoanClient
 
-__all__ = ["Answer", "DeadLetter", "NoQueueError", "answer", "message", "register"]
+__all__ = ["DeadLetter", "NoQueueError", "TaskResult", "handle", "message", "register"]
 
 
 def register(
@@ -30,9 +30,9 @@ def register(
 ) -> "AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
     """Give a broker the task that asks for an approval; client and ledger are closed with the worker.
 
-    The task takes what `message` makes and has the result of `answer`. A message is acknowledged once its
+    The task takes what `message` makes and has the result of `handle`. A message is acknowledged once its
     result is saved, or could not be: the ledger is the record, and a later call returns the same decision.
-    If nothing was evaluated, as with an error that `answer` raises, the message is put in the queue again
+    If nothing was evaluated, as with an error that `handle` raises, the message is put in the queue again
     after a growing delay. After `tries` of them it is a dead letter (see `DeadLetter`); with a broker that is
     not one of this package, its result is that of the last error.
 

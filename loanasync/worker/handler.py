@@ -23,7 +23,7 @@ from loanasync.errors import (
     LoanError,
     ServiceError,
     ShopNotAllowedError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 
@@ -116,12 +116,12 @@ def _wrong(name: str, what: str) -> Problem:
     return Problem(name, "", what)
 
 
-Answer: TypeAlias = dict[str, Any]
+TaskResult: TypeAlias = dict[str, Any]
 
 _TOLD = ("amount", "net_amount", "instalments", "zero_interest_rate", "payment_day_of_month")
 
 
-async def answer(client: "LoanClient", message: object) -> Answer:
+async def handle(client: "LoanClient", message: object) -> TaskResult:
     """Request the approval that a message describes. A result is final; an error may be delivered again.
 
     The result is an object of plain JSON, which holds nothing of the person but the redirect:
@@ -153,8 +153,8 @@ async def answer(client: "LoanClient", message: object) -> Answer:
             `UnexpectedStatusError` with a status such as 401, 404 or 429).
 
     Example:
-        >>> from loanasync.worker import answer, message
-        >>> told = run(answer(client, message(fiscal_code, request)))
+        >>> from loanasync.worker import handle, message
+        >>> told = run(handle(client, message(fiscal_code, request)))
         >>> told["status"], told["decision"]["amount"], told["error"]
         ('approved', 45000, None)
     """
@@ -165,7 +165,7 @@ async def answer(client: "LoanClient", message: object) -> Answer:
             raise ended
         finally:
             del ended  # or error, traceback and frame would hold each other
-    return told_of(ended)
+    return task_result(ended)
 
 
 async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
@@ -187,7 +187,7 @@ def is_denied(error: LoanError) -> bool:
     return isinstance(error, kinds) and error.outcome == "not_evaluated"
 
 
-def told_of(ended: Decision | Exception) -> Answer:
+def task_result(ended: Decision | Exception) -> TaskResult:
     """Return a decision or an error as plain JSON."""
     result = result_of(0, _NO_ROW, ended)
     error = None if result.error is None else _error(result.error)
@@ -224,7 +224,7 @@ def _error(error: Exception) -> dict[str, Any]:
 
 
 def _meta(ended: Decision | Exception | None) -> dict[str, Any]:
-    if isinstance(ended, Approved | Refused | ServiceError | UnexpectedReplyError):
+    if isinstance(ended, Approved | Refused | ServiceError | UnexpectedResponseError):
         meta = ended.meta
         return {
             "status": meta.status,

@@ -33,7 +33,7 @@ from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
 from loanasync.worker.delivery import Pause, PutBack, PuttingBack, Tries, all_paused, pause_of, put_back
-from loanasync.worker.handler import Answer, answer, is_denied, told_of
+from loanasync.worker.handler import TaskResult, handle, is_denied, task_result
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again
@@ -133,7 +133,7 @@ def registered(
     if isinstance(broker, PuttingBack):
         broker.limit(tries.most)
 
-    async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> Answer:  # noqa: ANN401  (a type would be parsed by taskiq, which logs what it cannot parse)
+    async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (a type would be parsed by taskiq, which logs what it cannot parse)
         with _within_its_trace(context.message.labels):
             return await task.run(message, context)
 
@@ -171,7 +171,7 @@ class _Task:
     pause: Pause
     tries: Tries
 
-    async def run(self, message: object, context: Context) -> Answer:
+    async def run(self, message: object, context: Context) -> TaskResult:
         if not isinstance(self.broker, PuttingBack):
             return await self._tried_here(message, context)
         ended = await self._ended(message)
@@ -184,7 +184,7 @@ class _Task:
         )
         raise NoResultError  # that comes with a later delivery
 
-    async def _tried_here(self, message: object, context: Context) -> Answer:
+    async def _tried_here(self, message: object, context: Context) -> TaskResult:
         """Wait for the next try in this worker, where the broker itself has no delay."""
         tried = int(context.message.labels.get(_TRIED, 0))
         while True:
@@ -196,19 +196,19 @@ class _Task:
                 tried += 1
                 delay = self.tries.delay(tried)
             if ended is not None and tried >= self.tries.most:
-                return told_of(ended)
+                return task_result(ended)
             LOGGER.info("%s: tried again in %.1f s", _reason(ended), delay)
             await asyncio.sleep(delay)
             with suppress(SendTaskError):  # the queue is down: then it is tried again from here
                 await _put_again(context, tried)
                 raise NoResultError  # that comes later; this message is done with
 
-    async def _ended(self, message: object) -> Answer | LoanError | None:
+    async def _ended(self, message: object) -> TaskResult | LoanError | None:
         """Return a result, or the error after which a message is delivered again; None in a pause."""
         if self.pause.reason:
             return None
         try:
-            result = await answer(self.client, message)
+            result = await handle(self.client, message)
         except ConfigurationError as error:
             self.pause.now(str(error))
             return error.with_traceback(None)  # its frames know the customer

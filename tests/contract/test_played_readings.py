@@ -15,7 +15,7 @@ from loanasync import (
     LoanError,
     Problem,
     Refused,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UserNotFoundError,
 )
 from loanasync._validation import rules
@@ -50,7 +50,7 @@ async def test_validation_errors_of_422_are_unknown(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rules, "check_approval", lambda *_, **__: iter(()))
     async with reading(validation="422") as client:
         error = await failure(client, last_name="")
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.outcome, error.status) == ("unknown", 422)
     assert error.problems == (Problem("last_name", "lastname", "This value should not be blank."),)
 

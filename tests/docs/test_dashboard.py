@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, Metric
 
 from loanasync import LoanError, Timeout
 from loanasync.testing import (
-    Sent,
-    Step,
+    ScriptedResponse,
+    SentRequest,
     approval_request,
     approved,
     computed,
@@ -27,7 +27,7 @@ from loanasync.testing import (
     fiscal_code,
     not_connected,
     refused,
-    reply,
+    response,
     scripted_client,
     system_error,
     timed_out,
@@ -49,7 +49,7 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
 
 async def _make_calls(metering: MeterProvider) -> None:
     """Calls of every outcome, one that waits for its place, and one that gets none in time."""
-    lost = reply(201, b'{"approved": tr')
+    lost = response(201, b'{"approved": tr')
     for script in (
         *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
         *([connection_lost()], [not_connected()], [timed_out()], [denied()], [lost]),
@@ -59,7 +59,7 @@ async def _make_calls(metering: MeterProvider) -> None:
             await client.approve(fiscal_code(), approval_request())
     arrived, answering = asyncio.Event(), asyncio.Event()
 
-    async def wait(_: Sent) -> Step:
+    async def wait(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await answering.wait()
         return approved()

@@ -45,7 +45,7 @@ DECIDED = {
         *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),
         *("UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError"),
         *("AlreadyEvaluatedError", "DomainError", "CannotCompleteError", "SystemFaultError"),
-        *("UnexpectedReplyError", "ConnectError", "PoolTimeoutError", "DeadlineExceededError"),
+        *("UnexpectedResponseError", "ConnectError", "PoolTimeoutError", "DeadlineExceededError"),
         *("ReadTimeoutError", "ConnectionLostError"),
         *("InFlightError", "OutcomeUnknownError", "PayloadMismatchError"),
     },
@@ -69,5 +69,5 @@ def test_outcome_unknown_error_is_unknown_in_each_state(state: str) -> None:
 
 
 def test_unexpected_reply_of_a_completion_can_be_done() -> None:
-    error = errors.UnexpectedReplyError("complete", (), "done", Meta(200, 1, 0.1))
+    error = errors.UnexpectedResponseError("complete", (), "done", Meta(200, 1, 0.1))
     assert (error.outcome, error.repeatable) == ("done", False)

@@ -33,7 +33,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
     TransportError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserData,
     UserNotFoundError,
@@ -93,13 +93,13 @@ ANSWERED: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
     CannotCompleteError: (409, lambda quote: json.dumps({"errors": quote}).encode()),
     SystemFaultError: (500, problems(system="HERE")),
     UnexpectedStatusError: (418, problems(teapot=["HERE"])),
-    UnexpectedReplyError: (
+    UnexpectedResponseError: (
         400,
         lambda quote: json.dumps({"errors": {quote: [quote], "city": quote}}).encode(),
     ),
 }
 EXPECTED: dict[type[LoanError], set[type[LoanError]]] = {
-    UnexpectedReplyError: set(),
+    UnexpectedResponseError: set(),
     **{kind: {DomainError} for kind in (UserNotFoundError, ShopNotAllowedError, InvalidFiscalCodeError)},
 }
 OPERATIONS = ("create_request", "approve", "upload_documents", "complete")
@@ -135,7 +135,7 @@ async def test_what_the_service_says_of_a_person_is_taken_out(kind: type[LoanErr
                     seen.add(result)
     if operation == "approve":
         # A message that is too long to be read whole proves nothing, nor does a domain text beside another.
-        assert came - {UnexpectedReplyError} == EXPECTED.get(kind, {kind})
+        assert came - {UnexpectedResponseError} == EXPECTED.get(kind, {kind})
     assert leaks(seen) == []
 
 

@@ -22,14 +22,14 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
-from loanasync.testing import ScriptedTransport, Step, reply, timed_out
+from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
 from support.ledger_clients import FailingLedger, held
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
 from support.privacy.scanner import PLACES, Seen, leaks, watching
 from support.servers.process import free_port
 
-APPROVED = reply(201, {**ECHO, "approved": True})
-REFUSED = reply(422, {**ECHO, "approved": False})
+APPROVED = response(201, {**ECHO, "approved": True})
+REFUSED = response(422, {**ECHO, "approved": False})
 
 
 def quoting() -> None:
@@ -39,8 +39,10 @@ def quoting() -> None:
 class Case:
     """A client with a ledger, whatever it comes to."""
 
-    def __init__(self, seen: Seen, spool: Path, ledger: DecisionLedger, *steps: Step) -> None:
-        policy = LedgerPolicy(spool=spool, patience=5)
+    def __init__(
+        self, seen: Seen, orphan_folder: Path, ledger: DecisionLedger, *steps: ScriptedResponse
+    ) -> None:
+        policy = LedgerPolicy(orphan_folder=orphan_folder, patience=5)
         options: Any = {"auth_token": TOKEN, "limits": LIMITS, "ledger": ledger, "ledger_policy": policy}
         self._seen = seen
         self.ledger = ledger
@@ -59,9 +61,9 @@ class Case:
         self._seen.values += [self.client, self.ledger, *[entry async for entry in self.ledger.scan()]]
 
 
-async def in_flight(seen: Seen, spool: Path) -> LoanError:
+async def in_flight(seen: Seen, orphan_folder: Path) -> LoanError:
     step, arrived, go = held(APPROVED)
-    case = Case(seen, spool, MemoryLedger(), step)
+    case = Case(seen, orphan_folder, MemoryLedger(), step)
     asking = asyncio.create_task(case.client.approve(CODE, planted(ApprovalRequest)))
     await arrived.wait()
     error = await case.ends(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
@@ -71,37 +73,37 @@ async def in_flight(seen: Seen, spool: Path) -> LoanError:
     return error
 
 
-async def unknown(seen: Seen, spool: Path) -> LoanError:
-    case = Case(seen, spool, MemoryLedger(), timed_out())
+async def unknown(seen: Seen, orphan_folder: Path) -> LoanError:
+    case = Case(seen, orphan_folder, MemoryLedger(), timed_out())
     await case.ends()
     error = await case.ends()
     await case.end()
     return error
 
 
-async def mismatched(seen: Seen, spool: Path) -> LoanError:
-    case = Case(seen, spool, MemoryLedger(), REFUSED)
+async def mismatched(seen: Seen, orphan_folder: Path) -> LoanError:
+    case = Case(seen, orphan_folder, MemoryLedger(), REFUSED)
     await case.client.approve(CODE, planted(ApprovalRequest))
     error = await case.ends(amount=99_000)
     await case.end()
     return error
 
 
-async def unavailable(seen: Seen, spool: Path) -> LoanError:
-    return await Case(seen, spool, FailingLedger(claim=quoting), APPROVED).ends()
+async def unavailable(seen: Seen, orphan_folder: Path) -> LoanError:
+    return await Case(seen, orphan_folder, FailingLedger(claim=quoting), APPROVED).ends()
 
 
-async def no_valkey(seen: Seen, spool: Path) -> LoanError:
+async def no_valkey(seen: Seen, orphan_folder: Path) -> LoanError:
     ledger = RedisLedger(f"redis://{TOKEN}:{TOKEN}@127.0.0.1:{free_port()}/0?password={TOKEN}")
     seen.values.append(ledger)
-    return await Case(seen, spool, ledger, APPROVED).ends()
+    return await Case(seen, orphan_folder, ledger, APPROVED).ends()
 
 
-async def no_postgres(seen: Seen, spool: Path) -> LoanError:
+async def no_postgres(seen: Seen, orphan_folder: Path) -> LoanError:
     url = f"postgresql://{TOKEN}:{TOKEN}@127.0.0.1:{free_port()}/shop?password={TOKEN}&sslmode=disable"
     ledger = PostgresLedger(url)
     seen.values.append(ledger)
-    return await Case(seen, spool, ledger, APPROVED).ends()
+    return await Case(seen, orphan_folder, ledger, APPROVED).ends()
 
 
 ENDS: list[tuple[Callable[[Seen, Path], Any], type[LedgerError]]] = [
@@ -125,7 +127,7 @@ async def test_what_keeps_a_client_from_asking_shows_no_one(
 
 @pytest.mark.parametrize("step", [APPROVED, REFUSED], ids=["approved", "refused"])
 async def test_a_decision_that_was_not_recorded_shows_no_one_but_to_who_unpickles_it(
-    step: Step, tmp_path: Path
+    step: ScriptedResponse, tmp_path: Path
 ) -> None:
     with watching() as seen:
         error = await Case(seen, tmp_path, FailingLedger(settle=quoting), step).ends()

@@ -13,7 +13,7 @@ import pytest
 
 from loanasync import LoanError, RetryPolicy
 from loanasync.ledger import MemoryLedger
-from loanasync.testing import approval_request, reply, scripted_client, user_data
+from loanasync.testing import approval_request, response, scripted_client, user_data
 from support.privacy.scanner import PLACES, Seen, watching
 
 CODE = "QZXWVK80L43A000K"
@@ -105,7 +105,7 @@ def shown(seen: Seen) -> list[str]:
 async def call(operation: str, status: int, body: bytes, seen: Seen) -> None:
     headers = {"X-Request-Id": f"r-{b64encode(body[:9]).decode()}", "Location": f"https://x.example/{CODE}"}
     ledger = MemoryLedger()
-    client = scripted_client(reply(status, body, headers), ledger=ledger, retry=ONCE, **seen.providers)
+    client = scripted_client(response(status, body, headers), ledger=ledger, retry=ONCE, **seen.providers)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "approve": lambda: client.approve(CODE, REQUEST),
         "complete": lambda: client.complete(CODE, DATA),

@@ -14,7 +14,7 @@ from rich.console import Console
 from loanasync import ApprovalRequest, Approved, LoanClient, LoanError, Refused, UserData
 from loanasync.cli import demo
 from loanasync.sandbox import Sandbox
-from loanasync.testing import ScriptedTransport, reply
+from loanasync.testing import ScriptedTransport, response
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, REDIRECT, SAVED, TOKEN, planted
 from support.privacy.scanner import Seen, leaks, watching
 
@@ -46,11 +46,11 @@ def tagged(tag: str) -> ApprovalRequest:
 
 async def test_a_script_and_what_it_recorded_show_no_one() -> None:
     steps = [
-        reply(201, {**ECHO, "approved": True}),
-        reply(422, {**ECHO, "approved": False}),
-        reply(200, SAVED),
-        reply(200, ECHO),
-        reply(200, ECHO),
+        response(201, {**ECHO, "approved": True}),
+        response(422, {**ECHO, "approved": False}),
+        response(200, SAVED),
+        response(200, ECHO),
+        response(200, ECHO),
     ]
     with watching() as seen:
         script = ScriptedTransport(*steps)

@@ -19,7 +19,15 @@ from loanasync import (
     RetryPolicy,
     Timeout,
 )
-from loanasync.testing import Recorder, ScriptedTransport, Sent, Step, approved, computed, system_error
+from loanasync.testing import (
+    ScriptedResponse,
+    ScriptedTransport,
+    SentRequest,
+    TelemetryRecorder,
+    approved,
+    computed,
+    system_error,
+)
 from support.canned_server import APPROVAL, REFUSAL, approve, serving
 from support.scripted_pipeline import Run
 
@@ -76,7 +84,7 @@ async def test_calls_get_their_places_in_the_order_they_came() -> None:
 
 
 async def test_the_time_in_the_queue_is_a_metric() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     async with (
         serving(None) as server,
         server.client(
@@ -103,10 +111,10 @@ async def test_a_queue_is_measured_by_the_clients_clock_and_only_where_there_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)
-    limited, unlimited = Recorder(), Recorder()
+    limited, unlimited = TelemetryRecorder(), TelemetryRecorder()
     script = ScriptedTransport()
 
-    def slow(_: Sent) -> Step:
+    def slow(_: SentRequest) -> ScriptedResponse:
         script.clock.time += 7
         return approved()
 

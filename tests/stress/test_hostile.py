@@ -25,7 +25,7 @@ from loanasync import (
     RetryPolicy,
     SystemFaultError,
     Timeout,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserData,
 )
@@ -137,7 +137,7 @@ def test_a_decision_is_what_was_said_once_and_agrees_with_its_status(
         assert said == [outcome.approved]
         assert (outcome.approved, status) != (True, 422)  # 201 with a refusal is a refusal (readings, R1)
     else:
-        assert isinstance(outcome, UnexpectedReplyError)
+        assert isinstance(outcome, UnexpectedResponseError)
         assert outcome.outcome == "unknown"
 
 
@@ -160,7 +160,7 @@ def test_a_decisive_member_that_comes_twice_is_refused_however_it_is_spelled(
     if escaped:  # another spelling of the same name
         second = second.replace("approved", "\\u0061pproved").replace("redirect", "\\u0072edirect")
     outcome = read(APPROVE, status, f"{{{first},{second}}}".encode())
-    assert isinstance(outcome, UnexpectedReplyError)
+    assert isinstance(outcome, UnexpectedResponseError)
     assert all("given more than once" in reason for reason in outcome.reasons)
 
 
@@ -212,7 +212,7 @@ def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status
         assert len(str(outcome)) < 50_000
         # The response itself is kept, so that nothing is lost.
         small = outcome
-        if isinstance(outcome, UnexpectedReplyError | UnexpectedStatusError):
+        if isinstance(outcome, UnexpectedResponseError | UnexpectedStatusError):
             small = attrs.evolve(outcome, response=None)
         assert len(pickle.dumps(small)) < 100_000
 
@@ -225,7 +225,7 @@ def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> 
             " " * (pad - 4900) + f"{last_name} " * 300
         )  # masked, five thousand become less than three hundred
         outcome = read(call, 400, json.dumps({"errors": {"lastname": text}}).encode())
-        assert isinstance(outcome, UnexpectedReplyError)  # too long to be read whole
+        assert isinstance(outcome, UnexpectedResponseError)  # too long to be read whole
         assert [problem.wire_name for problem in outcome.problems] == ["lastname"]
         assert "Lung" not in str(outcome) + repr(outcome)
 
@@ -340,7 +340,7 @@ async def test_a_reply_without_end_costs_no_memory_to_speak_of(part: str) -> Non
     await ended.wait()
     server.close()
     if part in ("body", "chunks"):
-        assert isinstance(caught.value, UnexpectedReplyError)
+        assert isinstance(caught.value, UnexpectedResponseError)
         assert (caught.value.outcome, caught.value.reasons) == ("unknown", ("body: too large",))
     assert peak < 8 << 20, "the largest body is one of these"
 

@@ -24,7 +24,7 @@ from loanasync.testing import (
     domain_error,
     not_connected,
     refused,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -36,9 +36,9 @@ FEWER = min(TIMES, 10)  # over sockets
 AT_ONCE = RetryPolicy(base=0.001, cap=0.001, quota=10**9)
 
 GOOD_AND_BAD = (
-    *(approved(), refused(), domain_error("User already evaluated for approval"), reply(418, {})),
+    *(approved(), refused(), domain_error("User already evaluated for approval"), response(418, {})),
     *(system_error(), approved(), system_error(), system_error(), system_error()),
-    *(reply(201, b"{"), reply(204), connection_lost(), not_connected(), timed_out()),
+    *(response(201, b"{"), response(204), connection_lost(), not_connected(), timed_out()),
 )
 
 
@@ -175,8 +175,8 @@ FAILING = {
     "a fault, then an answer": (system_error(), approved()),
     "lost": (connection_lost(),),
     "a fault, then lost": (system_error(), connection_lost()),
-    "unexpected status": (reply(418, {}),),
-    "unexpected reply": (reply(201, b"{"),),
+    "unexpected status": (response(418, {}),),
+    "unexpected reply": (response(201, b"{"),),
     "domain": (domain_error("User not found"),),
     "cancelled": (computed(hang),),
     "cancelled in the second attempt": (system_error(), computed(hang)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from loanasync import ApprovalRequest, Decision, LoanClient, LoanError
 from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, MemoryLedger, Settlement, State
-from loanasync.testing import ScriptedTransport, Sent, Step, approved, computed
+from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 
 __all__ = ["FailingLedger", "Shop", "held"]
@@ -62,7 +62,7 @@ class Shop:
 
     def __init__(
         self,
-        *steps: Step,
+        *steps: ScriptedResponse,
         ledger: DecisionLedger | None = None,
         options: dict[str, Any] | None = None,
         **policy: Any,
@@ -111,11 +111,11 @@ class Shop:
         )
 
 
-def held(answer: Step) -> tuple[Step, asyncio.Event, asyncio.Event]:
+def held(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
     """A step that comes when its second event is set; the first is set when the request is there."""
     arrived, go = asyncio.Event(), asyncio.Event()
 
-    async def hold(_: Sent) -> Step:
+    async def hold(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await go.wait()
         return answer

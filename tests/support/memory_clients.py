@@ -10,7 +10,7 @@ import aiohttp
 
 from loanasync import Decision, LoanClient, LoanError
 from loanasync._transport.fast import compatibility
-from loanasync.testing import ScriptedTransport, Step
+from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
 
@@ -32,7 +32,7 @@ async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -
 class Shop:
     """A client without a ledger, and the script that answers it."""
 
-    def __init__(self, *steps: Step, **options: Any) -> None:
+    def __init__(self, *steps: ScriptedResponse, **options: Any) -> None:
         self.script = ScriptedTransport(*steps)
         self.client = self.script.client(**options)
 

@@ -10,11 +10,10 @@ from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import RetryPolicy
 from loanasync._telemetry.spans import Telemetry
-from loanasync.testing import ScriptedTransport, Sent, approved, computed
-from loanasync.testing import Step as PublicStep
+from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 
-Step: TypeAlias = PublicStep | asyncio.Event
+Step: TypeAlias = ScriptedResponse | asyncio.Event
 
 
 class Run:
@@ -37,8 +36,8 @@ class Run:
     def play(self, *steps: Step) -> None:
         self.transport.add(*(self._held(step) if isinstance(step, asyncio.Event) else step for step in steps))
 
-    def _held(self, until: asyncio.Event) -> PublicStep:
-        async def hold(_: Sent) -> PublicStep:
+    def _held(self, until: asyncio.Event) -> ScriptedResponse:
+        async def hold(_: SentRequest) -> ScriptedResponse:
             self.arrived.set()
             await until.wait()
             return approved()

@@ -17,10 +17,10 @@ from loanasync import (
 from loanasync.errors import AlreadyEvaluatedError, ServiceError
 from loanasync.testing import (
     Metric,
-    Recorder,
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
+    TelemetryRecorder,
     approval_request,
     approved,
     computed,
@@ -58,16 +58,16 @@ def attributes(decision: Decision, error: AlreadyEvaluatedError, service: Servic
     assert_type(service.problems, tuple[Problem, ...])
 
 
-async def later(sent: Sent) -> Step:
+async def later(sent: SentRequest) -> ScriptedResponse:
     return approved() if sent.body["amount"] == 1 else refused()
 
 
-def help_for_tests(recorder: Recorder) -> None:
+def help_for_tests(recorder: TelemetryRecorder) -> None:
     assert_type(approval_request(amount=1), ApprovalRequest)
     script = ScriptedTransport(approved(net_amount=1), computed(later), computed(lambda _: refused()))
     assert_type(script.client(tracer_provider=recorder.tracer_provider), LoanClient)
     assert_type(scripted_client(approved()), LoanClient)
-    assert_type(script.sent, list[Sent])
+    assert_type(script.sent, list[SentRequest])
     assert_type(recorder.metric("loanasync.retries"), Metric)
     ScriptedTransport(approved)  # type: ignore[arg-type]
 

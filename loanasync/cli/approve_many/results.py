@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from loanasync import ServiceError, TransportError, UnexpectedReplyError
+from loanasync import ServiceError, TransportError, UnexpectedResponseError
 from loanasync.bulk import RowResult
 from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, has_content, lines
 from loanasync.cli.rows.orders import Order
@@ -180,7 +180,7 @@ def line_of(order: Order, result: RowResult | None, entry: str | None = None) ->
         found |= {"error": type(error).__name__, "message": str(error)}
         if problems := getattr(error, "problems", ()):
             found["problems"] = [{"field": each.field, "message": each.message} for each in problems]
-        if isinstance(error, ServiceError | UnexpectedReplyError):
+        if isinstance(error, ServiceError | UnexpectedResponseError):
             meta = error.meta
         elif isinstance(error, TransportError):
             found["attempts"] = error.attempts

@@ -25,7 +25,7 @@ from loanasync.ledger import Entry, State
 from loanasync.ledger.keys import key_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from
-from loanasync.ledger.policy import default_spools, spools_of_others
+from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
 
 app: typer.Typer = typer.Typer(
     help="Look at a ledger of decisions, and settle what nobody else can.",
@@ -43,7 +43,10 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="For a program: JS
 _KEY = typer.Argument(metavar="KEY", help="An entry's key, or how it begins.", show_default=False)
 _SPAN = re.compile("([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_ELSEWHERE = "clients of other users, or with LedgerPolicy(spool=...), write elsewhere: name it with --folder"
+_ELSEWHERE = (
+    "clients of other users or with LedgerPolicy(orphan_folder=...) use other folders:"
+    " name them with --folder"
+)
 _FORGOTTEN = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
@@ -280,7 +283,7 @@ def bring_orphans(
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Folder that clients were given as LedgerPolicy(spool=...); may be given again.",
+            help="Folder that clients were given as LedgerPolicy(orphan_folder=...); may be given again.",
         ),
     ] = None,
 ) -> None:
@@ -293,9 +296,9 @@ def bring_orphans(
     Example: loanasync ledger import-orphans --ledger decisions.db
     """
     with _use(ledger) as use:
-        folders = folder or default_spools()
+        folders = folder or default_orphan_folders()
         done = use.run(import_from(use.ledger, folders))
-        others = () if folder else spools_of_others()
+        others = () if folder else orphan_folders_of_others()
         for each in done.left:
             typer.echo(f"{each.path}: {each.reason}")
         for spare in others:

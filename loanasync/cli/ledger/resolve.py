@@ -14,7 +14,7 @@ from loanasync.cli.ledger.display import line_of
 from loanasync.cli.ledger.open import Opened, short
 from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphans_in
-from loanasync.ledger.policy import default_spools
+from loanasync.ledger.policy import default_orphan_folders
 
 OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
 _SETTLED = frozenset({*OPEN, State.HELD})
@@ -86,8 +86,8 @@ def _finality(entry: Entry) -> str | None:
 
 
 def _file_of(entry: Entry) -> Path | None:
-    """Return a file of this machine with a response for an entry, where clients without ``spool=`` put it."""
-    for folder in default_spools():
+    """Return an orphan file of this machine for an entry, from the default folders."""
+    for folder in default_orphan_folders():
         with suppress(OSError):
             for file in orphans_in(folder, entry.key):
                 return file

@@ -27,7 +27,7 @@ from loanasync import (
     Refused,
     RejectedError,
     RetryPolicy,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UserNotFoundError,
 )
 from loanasync.bulk import Row
@@ -40,7 +40,7 @@ from loanasync.testing import (
     fiscal_code,
     not_connected,
     refused,
-    reply,
+    response,
     scripted_client,
 )
 from support.builders import FISCAL_CODE, approval_request
@@ -141,7 +141,7 @@ async def test_a_call_of_the_shops_own_that_breaks_is_unknown() -> None:
 
 
 async def test_results_are_masked_and_cross_process_boundaries() -> None:
-    async with scripted_client(reply(201, {"approved": True}), reply(201), not_connected()) as client:
+    async with scripted_client(response(201, {"approved": True}), response(201), not_connected()) as client:
         rows = [Row(fiscal_code(), approval_request(), id="order 7") for _ in range(4)]
         rows[3] = attrs.evolve(rows[3], fiscal_code="RSSMRA")
         results = [result async for result in client.approve_many(rows, concurrency=1)]
@@ -174,7 +174,7 @@ async def test_results_are_masked_and_cross_process_boundaries() -> None:
         (DomainError("approve", (), answered(400)), "unknown", "unknown", False),
         (AlreadyEvaluatedError("approve", (), answered(400)), "unknown", "unknown", False),
         (CannotCompleteError("approve", (), answered(409)), "unknown", "unknown", False),
-        (UnexpectedReplyError("approve", (), "unknown", answered(422)), "unknown", "unknown", False),
+        (UnexpectedResponseError("approve", (), "unknown", answered(422)), "unknown", "unknown", False),
         (InFlightError("approve", "c0ffee"), "unknown", "unknown", False),
         (LedgerUnavailableError("approve", "c0ffee", "OSError"), "error", "not_sent", True),
         (PayloadMismatchError("approve", "c0ffee", "inflight"), "unknown", "unknown", False),
@@ -244,7 +244,7 @@ class Unwritable(MemoryLedger):
 
 
 async def test_a_decision_that_the_ledger_could_not_keep_is_in_the_result(tmp_path: Path) -> None:
-    policy = LedgerPolicy(spool=tmp_path)
+    policy = LedgerPolicy(orphan_folder=tmp_path)
     client = scripted_client(approved(), refused(), ledger=Unwritable(), ledger_policy=policy)
     rows = [(fiscal_code(), approval_request()) for _ in range(2)]
     async with client.approve_many(rows, concurrency=1) as results:

@@ -12,7 +12,7 @@ import pytest
 
 from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.model import Settlement
-from loanasync.ledger.orphans import Orphan, spool
+from loanasync.ledger.orphans import Orphan, write_orphan
 from support.cli import environment, wait_for
 from support.ledger_file import ask, entries, key, one_of_each, put, states, using
 
@@ -301,7 +301,7 @@ def test_orphans_come_home_and_what_is_none_is_left(file: Path, tmp_path: Path) 
     token = entries(file)["unknown"].token
     for name in ("unknown", "approved"):
         refused = Settlement(state=State.REFUSED, status=422)
-        spool([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
+        write_orphan([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
     done = ask("import-orphans", file, "--folder", folder)
     assert done.exit_code == 1
     assert done.stderr.endswith("1 answers were brought to the ledger, 1 files are left\n")

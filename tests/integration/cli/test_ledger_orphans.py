@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import DecisionLedger, Settlement, State
-from loanasync.ledger.orphans import Orphan, spool
+from loanasync.ledger.orphans import Orphan, write_orphan
 from support.ledger_file import ask, entries, key, one_of_each, put, states, using
 
 REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of clients without `spool=`."""
+    """The folder of clients without `orphan_folder=`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path / "state" / "loanasync" / "orphans"
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def orphan(folder: Path, file: Path, name: str) -> Path:
     entry = entries(file)[name]
     left = Orphan(key=entry.key, token=entry.token, payload=entry.payload, settlement=REFUSED)
-    written = spool([folder], left)
+    written = write_orphan([folder], left)
     assert written is not None
     return written
 
@@ -42,7 +42,10 @@ def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: 
     spare = tmp_path / "loanasync-orphans"
     assert done.stderr.splitlines() == [
         f"looked into {folder} (not there), {spare} (not there)",
-        "clients of other users, or with LedgerPolicy(spool=...), write elsewhere: name it with --folder",
+        (
+            "clients of other users or with LedgerPolicy(orphan_folder=...) use other folders:"
+            " name them with --folder"
+        ),
         "0 answers were brought to the ledger",
     ]
     others = [tmp_path / "a", tmp_path / "b"]

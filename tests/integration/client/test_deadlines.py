@@ -21,7 +21,7 @@ from loanasync import (
     TransportError,
 )
 from loanasync.sandbox import Sandbox
-from loanasync.testing import Sent, Step, approved, computed, system_error
+from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, FAULT, approve, serving
 from support.scripted_pipeline import Run
@@ -74,7 +74,7 @@ async def test_a_place_that_comes_with_the_deadline_sends_nothing() -> None:
 async def test_queue_attempts_and_waits_share_one_deadline() -> None:
     run = Run()
 
-    def slow(_: Sent) -> Step:
+    def slow(_: SentRequest) -> ScriptedResponse:
         run.clock.time += 10
         return system_error(retry_after=5)
 

@@ -16,7 +16,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync._runtime.memory import Memory
-from loanasync.testing import Step, approved, computed, refused, system_error
+from loanasync.testing import ScriptedResponse, approved, computed, refused, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.cancellation import Moment, Stepwise, cancelled_at
 from support.canned_server import APPROVAL, FAULT, REFUSAL, serving
@@ -342,7 +342,7 @@ async def test_memory_time_limit_of_the_caller_is_a_cancellation() -> None:
 
 
 async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
-    def broken(_: object) -> Step:
+    def broken(_: object) -> ScriptedResponse:
         raise LookupError("no such step")
 
     shop = Shop(computed(broken), approved())

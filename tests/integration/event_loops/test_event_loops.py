@@ -295,7 +295,7 @@ def test_the_debug_mode_of_asyncio_has_nothing_to_say(served: Sandbox) -> None:
     done = run_script(DEBUGGED, served.base_url, PYTHONASYNCIODEBUG="1", PYTHONDEVMODE="1")
     assert done.stderr == ""
     names = "Approved Refused Approved SystemFaultError Approved ConnectionLostError"
-    assert done.stdout.splitlines() == [f"{names} UnexpectedReplyError AlreadyEvaluatedError "] * 2
+    assert done.stdout.splitlines() == [f"{names} UnexpectedResponseError AlreadyEvaluatedError "] * 2
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from loanasync import (
     UserData,
     errors,
 )
-from loanasync.testing import approved, domain_error, refused, reply, scripted_client, system_error
+from loanasync.testing import approved, domain_error, refused, response, scripted_client, system_error
 from support.builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data
 from support.process_functions import again, fail
 from unit.errors.test_errors import EXAMPLES
@@ -93,8 +93,8 @@ def test_an_error_that_is_raised_in_another_process_is_caught_here_as_what_it_is
     [
         approved(amount=1, street_number="1"),
         refused(),
-        reply(201, {"approved": True, "amount": "1", "new": [{"a": None}], "redirectUrl": None}),
-        reply(422, {"approved": False, "citizenship": "martian"}),
+        response(201, {"approved": True, "amount": "1", "new": [{"a": None}], "redirectUrl": None}),
+        response(422, {"approved": False, "citizenship": "martian"}),
     ],
     ids=["approved", "refused", "unread", "open"],
 )
@@ -106,7 +106,7 @@ async def test_a_decision_that_was_received_keeps_its_raw_body_and_its_meta(step
 
 
 @pytest.mark.parametrize(
-    "step", [domain_error("User not found"), system_error(), reply(418, {}), reply(201, b"{")]
+    "step", [domain_error("User not found"), system_error(), response(418, {}), response(201, b"{")]
 )
 async def test_an_error_that_was_raised_survives_with_all_that_it_says(step: Any) -> None:
     with pytest.raises(LoanError) as caught:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loanasync.ledger import MemoryLedger, Settlement, SqliteLedger, State, import_orphans
-from loanasync.ledger.orphans import Orphan, spool
+from loanasync.ledger.orphans import Orphan, write_orphan
 
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
 ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED)
@@ -35,9 +35,9 @@ with open(sys.argv[1]) as file:
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
 async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
-    file = await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    file = await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
     other = await started(LOCKING, str(file))
-    assert await asyncio.to_thread(spool, [tmp_path], ORPHAN) not in (None, file)
+    assert await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN) not in (None, file)
     assert await import_orphans(MemoryLedger(), tmp_path) == 2
     await other.communicate(b"")
     assert list(tmp_path.iterdir()) == []
@@ -47,14 +47,14 @@ SPOOLING = """
 import sys
 from pathlib import Path
 from loanasync.ledger import Settlement, State
-from loanasync.ledger.orphans import Orphan, spool
+from loanasync.ledger.orphans import Orphan, write_orphan
 
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(50):
     key = f"{sys.argv[2]}-{number}"
     settlement = Settlement(state=State.APPROVED, status=201, body=key.encode())
-    assert spool([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
+    assert write_orphan([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
 """
 
 

@@ -144,7 +144,7 @@ async def test_a_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> N
 async def test_without_memory_nothing_is_claimed_and_no_entry_is_torn(tmp_path: Path) -> None:
     with ledger_on() as (server, opener):
         step, arrived, go = held(approved())
-        shop = Shop(step, approved(), ledger=opener(), spool=tmp_path)
+        shop = Shop(step, approved(), ledger=opener(), orphan_folder=tmp_path)
         asking = asyncio.create_task(shop.comes_to())
         await arrived.wait()
         before = await shop.entry()

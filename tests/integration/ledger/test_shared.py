@@ -55,7 +55,7 @@ async def test_a_server_that_is_gone_at_the_claim_lets_nothing_be_sent(place: Pl
 
 async def test_a_server_that_is_gone_at_the_commit_loses_no_answer(place: Place, tmp_path: Path) -> None:
     step, arrived, go = held(refused())
-    shop = Shop(step, ledger=place.ledger(), spool=tmp_path)
+    shop = Shop(step, ledger=place.ledger(), orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.comes_to())
     await arrived.wait()
     await asyncio.to_thread(place.server.kill)
@@ -76,7 +76,7 @@ async def test_a_server_that_is_gone_at_the_commit_loses_no_answer(place: Place,
 @pytest.mark.parametrize("moment", ["claim", "commit"])
 async def test_a_server_that_hangs_is_given_up_in_time(place: Place, moment: str, tmp_path: Path) -> None:
     step, arrived, go = held(approved())
-    shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, spool=tmp_path)
+    shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
     await shop.ledger.get("k")
     if moment == "claim":
         place.server.pause()

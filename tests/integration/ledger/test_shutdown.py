@@ -23,7 +23,7 @@ async def late(_):
 
 async def main():
     ledger = SqliteLedger(sys.argv[1] + "/decisions.db")
-    policy = LedgerPolicy(key=b"0123456789abcdef", spool=sys.argv[1] + "/spool")
+    policy = LedgerPolicy(key=b"0123456789abcdef", orphan_folder=sys.argv[1] + "/orphans")
     client = scripted_client(computed(late), ledger=ledger, ledger_policy=policy)
     try:
         await client.approve("TSTXYZ00A00A000A", approval_request())
@@ -42,4 +42,4 @@ async def test_approve_at_interpreter_shutdown_writes_the_orphan(tmp_path: Path)
     )
     assert done.stdout == "DecisionNotRecordedError True True\n", done.stderr
     async with SqliteLedger(tmp_path / "decisions.db") as ledger:
-        assert await import_orphans(ledger, tmp_path / "spool") == 1
+        assert await import_orphans(ledger, tmp_path / "orphans") == 1

@@ -21,7 +21,7 @@ from taskiq.receiver import Receiver
 from loanasync import ConfigurationError
 from loanasync.ledger import RedisLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import Step, approved, denied, not_connected, reply
+from loanasync.testing import ScriptedResponse, approved, denied, not_connected, response
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
@@ -45,7 +45,7 @@ def letters_of(url: str, queue: str) -> Any:
 class Queue:
     """A queue, its worker in this process, and the results of its messages."""
 
-    def __init__(self, url: str, folder: Path, *steps: Step, **options: Any) -> None:
+    def __init__(self, url: str, folder: Path, *steps: ScriptedResponse, **options: Any) -> None:
         self.url, self.name = url, f"q{token_hex(4)}"
         self.file = folder / "results.jsonl"
         own = options.pop("options", None)
@@ -146,7 +146,7 @@ async def test_five_denials_in_a_row_pause_the_worker(
 
 
 async def test_busy_service_pauses_nothing(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[reply(429)] * 6, *[approved()] * 6)
+    queue = Queue(url, tmp_path, *[response(429)] * 6, *[approved()] * 6)
     async with queue.open():
         await queue.put(*CUSTOMERS[:6])
         await until(lambda: queue.statuses() == ["approved"] * 6)

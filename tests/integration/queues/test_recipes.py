@@ -24,7 +24,7 @@ import os, sys
 from loanasync import LoanError
 from loanasync.ledger import SqliteLedger
 from loanasync.testing import ScriptedTransport, approved, connection_lost, not_connected
-from loanasync.worker import answer
+from loanasync.worker import handle
 script = ScriptedTransport(not_connected(), approved(), connection_lost())
 client = script.client(ledger=SqliteLedger(sys.argv[1]))
 """
@@ -105,7 +105,7 @@ SERVED = """
 import os
 from loanasync import LoanClient, LoanError
 from loanasync.ledger import LedgerPolicy, SqliteLedger
-from loanasync.worker import answer
+from loanasync.worker import handle
 client = LoanClient.from_env(
     ledger=SqliteLedger("decisions.db"), ledger_policy=LedgerPolicy(key=b"0123456789abcdef")
 )

@@ -28,8 +28,8 @@ async def test_calls_can_be_filtered_by_what_they_were(raw: Raw) -> None:
     assert journal[0].operation == "create_request"
     assert [entry.number for entry in journal[1:]] == [2, 3]
     assert repr(journal) == "<Journal of 3 calls>"
-    assert repr(journal[1]) == "<Entry #2 approve -> 500, 500before>"
-    assert repr(journal[2]) == "<Entry #3 approve -> 201, evaluated>"
+    assert repr(journal[1]) == "<JournalEntry #2 approve -> 500, 500before>"
+    assert repr(journal[2]) == "<JournalEntry #3 approve -> 201, evaluated>"
 
 
 async def test_an_entry_is_plain_to_a_program_and_masked_when_it_is_shown(raw: Raw, tmp_path: Path) -> None:
@@ -66,7 +66,9 @@ async def test_one_call_is_one_and_more_or_none_fail_with_what_came(raw: Raw) ->
     )
     assert "Prova" not in text
     await raw.approve()
-    with pytest.raises(AssertionError, match="2 calls with operation='approve', wanted one:\n  <Entry #2"):
+    with pytest.raises(
+        AssertionError, match="2 calls with operation='approve', wanted one:\n  <JournalEntry #2"
+    ):
         journal.assert_once(operation="approve")
 
 
@@ -88,7 +90,9 @@ async def test_a_call_that_must_not_come_is_told_when_it_came(raw: Raw) -> None:
     journal = raw.sandbox.journal
     journal.assert_never(operation="approve")
     await raw.approve()
-    with pytest.raises(AssertionError, match="1 calls with operation='approve', wanted none:\n  <Entry #2"):
+    with pytest.raises(
+        AssertionError, match="1 calls with operation='approve', wanted none:\n  <JournalEntry #2"
+    ):
         journal.assert_never(operation="approve")
     with pytest.raises(AssertionError, match="wanted none"):
         journal.assert_never(operation="approve", within=60)
@@ -184,8 +188,8 @@ async def test_a_call_to_nowhere_is_noted_and_answered_with_what_there_is(raw: R
     async with raw.session.delete(f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}") as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "PATCH,POST")
     assert [repr(entry) for entry in raw.sandbox.journal] == [
-        "<Entry #1 POST (unknown) -> 404>",
-        "<Entry #2 DELETE (unknown) -> 405>",
+        "<JournalEntry #1 POST (unknown) -> 404>",
+        "<JournalEntry #2 DELETE (unknown) -> 405>",
     ]
     async with raw.session.get(f"{raw.sandbox.base_url}/favicon.ico") as answer:
         assert answer.status == 404

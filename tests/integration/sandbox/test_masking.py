@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loanasync.sandbox.journal import Entry
+from loanasync.sandbox.journal import JournalEntry
 from support.raw_shop import BODY, CODE, Raw
 from support.sandbox_pages import get
 
@@ -80,9 +80,9 @@ async def test_member_that_is_named_like_a_person_is_masked(raw: Raw, name: str)
         assert name not in (await get(raw, f"/_sandbox/calls/{number}"))[1]
 
 
-def entry(answer: dict[str, Any]) -> Entry:
+def entry(answer: dict[str, Any]) -> JournalEntry:
     request = {**BODY, "salary": 123_456, "documents": [{"holder": "Rossi"}]}
-    return Entry(
+    return JournalEntry(
         number=1,
         at=0,
         method="POST",

@@ -22,7 +22,7 @@ from loanasync import (
     ShopNotAllowedError,
     SystemFaultError,
     Timeout,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserNotFoundError,
 )
@@ -317,9 +317,9 @@ async def test_the_completion_drips_and_waits_as_the_stored_tag_says(raw: Raw) -
         ("resetafter", ConnectionLostError),
         ("hangbefore", ReadTimeoutError),
         ("hangafter", ReadTimeoutError),
-        ("emptyafter", UnexpectedReplyError),
+        ("emptyafter", UnexpectedResponseError),
         ("truncafter", Approved),  # the part that arrives has "approved": true
-        ("garbage", UnexpectedReplyError),
+        ("garbage", UnexpectedResponseError),
         ("html502", UnexpectedStatusError),
         ("slow50", Approved),
         ("drip", Approved),

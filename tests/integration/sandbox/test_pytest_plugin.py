@@ -315,9 +315,9 @@ def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
     assert told.count("What the loan sandbox saw") == 1
     result.stdout.fnmatch_lines(
         [
-            "<Entry #1 create_request -> 201> customer *",
-            "<Entry #2 approve -> 422, evaluated> customer *",
-            "<Entry #3 approve -> 400> ?post-after-422? customer * ms",
+            "<JournalEntry #1 create_request -> 201> customer *",
+            "<JournalEntry #2 approve -> 422, evaluated> customer *",
+            "<JournalEntry #3 approve -> 400> ?post-after-422? customer * ms",
         ]
     )
     assert FISCAL_CODE not in told.partition("What the loan sandbox saw")[2]
@@ -326,15 +326,15 @@ def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
 def test_misuse_shows_what_the_sandbox_saw(run: Run) -> None:
     result = run(FAILING.replace("assert False", "pass"))
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines([SECTION, "<Entry #1 *", "<Entry #2 *", "<Entry #3 *"])
+    result.stdout.fnmatch_lines([SECTION, "<JournalEntry #1 *", "<JournalEntry #2 *", "<JournalEntry #3 *"])
 
 
 def test_the_report_of_a_failure_has_the_last_calls_only(run: Run) -> None:
     result = run(
         "def test_many(loan_sandbox):\n    [create(loan_sandbox) for _ in range(30)]\n    assert False\n"
     )
-    result.stdout.fnmatch_lines([SECTION, "The last 20 of 30 calls:", "<Entry #11 *"])
-    result.stdout.no_fnmatch_line("<Entry #10 *")
+    result.stdout.fnmatch_lines([SECTION, "The last 20 of 30 calls:", "<JournalEntry #11 *"])
+    result.stdout.no_fnmatch_line("<JournalEntry #10 *")
 
 
 def test_a_failure_without_calls_says_so(run: Run) -> None:
@@ -350,7 +350,7 @@ def test_a_failure_without_calls_says_so(run: Run) -> None:
 
 def test_a_run_in_several_processes_is_the_same(run: Run) -> None:
     result = run(STRICT + FAILING, "-n", "2", "--asyncio-mode=auto", apart=True)
-    result.stdout.fnmatch_lines(["*2 workers*", "*call 3: post-after-422: *", SECTION, "<Entry #1 *"])
+    result.stdout.fnmatch_lines(["*2 workers*", "*call 3: post-after-422: *", SECTION, "<JournalEntry #1 *"])
     result.assert_outcomes(passed=4, failed=1, errors=1)
 
 

@@ -162,7 +162,7 @@ async def test_a_shopper_need_not_know_that_the_disk_is_full(
         async def settle(self, *_: object, **__: object) -> Entry:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    policy = LedgerPolicy(spool=tmp_path / "orphans")
+    policy = LedgerPolicy(orphan_folder=tmp_path / "orphans")
     async with Full(tmp_path / "decisions.db") as ledger:
         client = sandbox.client(ledger=ledger, ledger_policy=policy)
         async with shopper(name, client) as browser:

@@ -13,20 +13,22 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import LoanError
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
     approved,
     computed,
     connection_lost,
     refused,
-    reply,
+    response,
     system_error,
 )
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 
-async def told(caplog: pytest.LogCaptureFixture, *steps: Step, **options: object) -> list[logging.LogRecord]:
+async def told(
+    caplog: pytest.LogCaptureFixture, *steps: ScriptedResponse, **options: object
+) -> list[logging.LogRecord]:
     caplog.set_level(logging.DEBUG, "loanasync")
     caplog.clear()
     client = ScriptedTransport(*steps).client(**options)
@@ -74,11 +76,15 @@ async def test_an_attempt_that_failed_says_with_what(caplog: pytest.LogCaptureFi
             "SystemFaultError",
             {"outcome": "unknown", "stopped_by": "attempts"},
         ),
-        ([reply(403, {})], "WARNING", "AccessDeniedError", {"outcome": "not_evaluated"}),
+        ([response(403, {})], "WARNING", "AccessDeniedError", {"outcome": "not_evaluated"}),
     ],
 )
 async def test_a_call_says_how_it_ended(
-    caplog: pytest.LogCaptureFixture, steps: list[Step], level: str, end: str, told_of_it: dict[str, str]
+    caplog: pytest.LogCaptureFixture,
+    steps: list[ScriptedResponse],
+    level: str,
+    end: str,
+    told_of_it: dict[str, str],
 ) -> None:
     *_, call = await told(caplog, *steps)
     assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
@@ -89,7 +95,7 @@ async def test_a_call_says_how_it_ended(
 async def test_a_call_that_is_given_up_is_cancelled_and_a_warning_where_the_service_may_have_decided(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def give_up(_: Sent) -> Step:
+    async def give_up(_: SentRequest) -> ScriptedResponse:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -101,7 +107,7 @@ async def test_a_call_that_is_given_up_is_cancelled_and_a_warning_where_the_serv
 
 async def test_a_call_without_a_decision_is_done(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    await ScriptedTransport(reply(200, {})).client().complete(FISCAL_CODE, user_data())
+    await ScriptedTransport(response(200, {})).client().complete(FISCAL_CODE, user_data())
     [call] = caplog.records
     assert call.getMessage().startswith("complete: done, attempts: 1, ")
 
@@ -132,7 +138,7 @@ async def test_events_name_their_trace_and_are_told_within_it(
 
 async def test_nothing_personal_is_told(caplog: pytest.LogCaptureFixture) -> None:
     request = approval_request()
-    for steps in ([approved()], [refused()], [reply(400, {"errors": {"city": ["Milano is wrong"]}})]):
+    for steps in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
         for record in await told(caplog, *steps):
             shown = record.getMessage() + repr(fields(record))
             assert FISCAL_CODE not in shown

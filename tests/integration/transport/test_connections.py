@@ -12,7 +12,7 @@ from loanasync import (
     ReadTimeoutError,
     Refused,
     Timeout,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync._transport.failures import LARGEST_BODY
@@ -126,7 +126,7 @@ CHUNKS = (LARGEST_BODY // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
 )
 async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: bytes) -> None:
     async with serving(large, REFUSAL) as server, server.client() as client:
-        with pytest.raises(UnexpectedReplyError, match="too large") as caught:
+        with pytest.raises(UnexpectedResponseError, match="too large") as caught:
             await approve(client)
         assert (caught.value.status, caught.value.outcome) == (201, "unknown")
         assert isinstance(await approve(client), Refused)
@@ -152,7 +152,7 @@ async def test_what_unpacks_to_more_than_any_answer_is_not_unpacked_to_its_end()
     async with serving(packed, REFUSAL) as server, server.client() as client:
         tracemalloc.start()
         try:
-            with pytest.raises(UnexpectedReplyError, match="too large"):
+            with pytest.raises(UnexpectedResponseError, match="too large"):
                 await approve(client)
             _, most = tracemalloc.get_traced_memory()
         finally:

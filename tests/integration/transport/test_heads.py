@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, Refused, UnexpectedReplyError
+from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError
 from support.canned_server import APPROVAL, REFUSAL, Canned, answer, approve, serving
 from support.faults.row import SESSIONS
 from support.raw_server import PATIENCE
@@ -71,7 +71,7 @@ async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, enc
         serving(answer(422, b'{"approved":false}', f"Content-Encoding: {encoding}")) as server,
         client_of(server, session) as client,
     ):
-        with pytest.raises(UnexpectedReplyError) as caught:
+        with pytest.raises(UnexpectedResponseError) as caught:
             await approve(client)
     error = caught.value
     assert (error.status, error.outcome, error.reasons) == (422, "unknown", ("body: undecodable",))
@@ -138,6 +138,6 @@ async def test_error_in_a_later_packet_ends_the_call_at_once(session: str) -> No
             await asyncio.sleep(0)
         server.answer_all(b"XY\r\n")
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(UnexpectedReplyError, match="body: truncated") as caught:
+            with pytest.raises(UnexpectedResponseError, match="body: truncated") as caught:
                 await call
         assert caught.value.status == 422

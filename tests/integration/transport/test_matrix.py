@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from loanasync import Refused, ServiceError, TransportError, UnexpectedReplyError, UserData
+from loanasync import Refused, ServiceError, TransportError, UnexpectedResponseError, UserData
 from support.builders import FISCAL_CODE
 from support.faults.player import PATIENT, Customer, cases, ready, went_well
 from support.faults.row import NOT_SENT, Comes, Row
@@ -26,9 +26,9 @@ def expected(row: Row, scheme: str, operation: str, result: object) -> Comes:
     comes = row.over_https if scheme == "https" and row.over_https is not None else row.comes
     if comes.or_else is not None and isinstance(result, comes.or_else.error or ()):
         comes = comes.or_else
-    if operation == "complete" and (comes.in_part or comes.error is UnexpectedReplyError):
+    if operation == "complete" and (comes.in_part or comes.error is UnexpectedResponseError):
         # spec §4.2: 200 is success
-        return evolve(comes, error=UnexpectedReplyError, in_part=False, status=200, outcome="done")
+        return evolve(comes, error=UnexpectedResponseError, in_part=False, status=200, outcome="done")
     return comes
 
 
@@ -44,7 +44,7 @@ def assert_comes(result: Any, comes: Comes, row: Row) -> None:
     assert FISCAL_CODE not in repr(result) + str(result)
     if isinstance(result, TransportError):
         assert (result.outcome, result.attempts) == (comes.outcome, row.attempts)
-    elif isinstance(result, UnexpectedReplyError):
+    elif isinstance(result, UnexpectedResponseError):
         assert (result.status, result.outcome) == (comes.status, comes.outcome)
     else:
         assert isinstance(result, ServiceError)

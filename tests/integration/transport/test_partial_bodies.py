@@ -7,7 +7,7 @@ from unittest import mock
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedReplyError
+from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedResponseError
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures
 from loanasync._transport.fast import compatibility
@@ -127,7 +127,7 @@ async def test_cut_off_chunked_201_is_approved(path: str) -> None:
 )
 async def test_cut_off_201_without_one_true_is_unknown_and_kept(path: str, part: bytes) -> None:
     error = await outcome(path, head("201 Created") + part, Play.FIN)
-    assert isinstance(error, UnexpectedReplyError), error
+    assert isinstance(error, UnexpectedResponseError), error
     assert (error.outcome, error.reasons) == ("unknown", ("body: truncated",))
     assert error.response == RawResponse(201, part)
 
@@ -135,7 +135,7 @@ async def test_cut_off_201_without_one_true_is_unknown_and_kept(path: str, part:
 async def test_cut_off_422_without_approved_is_unknown_and_kept(path: str) -> None:
     part = b'{"errors":{"email":["bla'
     error = await outcome(path, head("422 No") + part, Play.FIN)
-    assert isinstance(error, UnexpectedReplyError), error
+    assert isinstance(error, UnexpectedResponseError), error
     assert (error.outcome, error.response) == ("unknown", RawResponse(422, part))
 
 
@@ -149,7 +149,7 @@ async def test_too_large_201_with_approved_true_is_approved(path: str) -> None:
 async def test_too_large_201_without_approved_is_unknown_and_kept(path: str) -> None:
     body = b'{"note":"' + b"x" * (LARGEST + 10) + b'"}'
     error = await outcome(path, head("201 Created", f"Content-Length: {len(body)}") + body)
-    assert isinstance(error, UnexpectedReplyError), error
+    assert isinstance(error, UnexpectedResponseError), error
     assert error.reasons == ("body: too large",)
     assert error.response is not None
     assert body.startswith(error.response.body)

@@ -28,7 +28,7 @@ from loanasync import (
     RetryPolicy,
     Timeout,
     TransportError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync._transport.failures import no_response
@@ -172,10 +172,10 @@ async def test_silence_ends_with_the_deadline_when_that_is_nearer() -> None:
     [
         pytest.param("422 Unprocessable", REFUSAL, Refused, id="422"),
         pytest.param("201 Created", APPROVAL, Approved, id="201"),
-        pytest.param("422 Unprocessable", APPROVAL, UnexpectedReplyError, id="422 that contradicts"),
-        pytest.param("201 Created", b'{"amount": 1', UnexpectedReplyError, id="201 without a decision"),
-        pytest.param("201 Created", APPROVAL + APPROVAL, UnexpectedReplyError, id="201 twice"),
-        pytest.param("400 Bad Request", b"{}", UnexpectedReplyError, id="400"),
+        pytest.param("422 Unprocessable", APPROVAL, UnexpectedResponseError, id="422 that contradicts"),
+        pytest.param("201 Created", b'{"amount": 1', UnexpectedResponseError, id="201 without a decision"),
+        pytest.param("201 Created", APPROVAL + APPROVAL, UnexpectedResponseError, id="201 twice"),
+        pytest.param("400 Bad Request", b"{}", UnexpectedResponseError, id="400"),
     ],
 )
 @pytest.mark.parametrize("close", [True, False], ids=["truncated", "timed out"])
@@ -187,9 +187,9 @@ async def test_a_status_is_kept_when_its_body_does_not_come_whole(
 ) -> None:
     peer = Peer(answer(status, body, length=1000), close=close)
     ended = await outcome(peer)
-    assert isinstance(ended, Approved | Refused | UnexpectedReplyError)
+    assert isinstance(ended, Approved | Refused | UnexpectedResponseError)
     assert (type(ended), ended.meta.status) == (kind, int(status[:3]))
-    if isinstance(ended, UnexpectedReplyError):
+    if isinstance(ended, UnexpectedResponseError):
         assert (ended.outcome, ended.reasons) == (
             "unknown",
             ("body: truncated" if close else "body: timed out",),
@@ -210,7 +210,7 @@ async def test_a_truncated_500_is_repeated_as_any_500() -> None:
 async def test_a_body_that_inflates_without_end_is_cut() -> None:
     bomb = gzip.compress(bytes(64 << 20))
     error = await outcome(Peer(answer("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.outcome, error.reasons) == ("unknown", ("body: too large",))
 
 

@@ -9,7 +9,7 @@ from loanasync import (
     ConnectionLostError,
     LoanError,
     ReadTimeoutError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from support.raw_server import Certificate, Exchange, RawServer
@@ -116,7 +116,7 @@ NOT_SENT = Comes(ConnectError, "not_sent")
 LOST = Comes(ConnectionLostError, "unknown")
 SILENT = Comes(ReadTimeoutError, "unknown")
 GOES_WELL = Comes()
-LATE = Comes(UnexpectedReplyError, outcome="unknown", status=201, fault="timed out")
+LATE = Comes(UnexpectedResponseError, outcome="unknown", status=201, fault="timed out")
 CUT = evolve(LATE, fault="truncated")
 TOO_LARGE = evolve(LATE, fault="too large")
 IN_PART = Comes(in_part=True)

@@ -20,7 +20,7 @@ from loanasync.errors import (
     DomainError,
     ServiceError,
     SystemFaultError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UserNotFoundError,
     service,
 )
@@ -62,7 +62,7 @@ def change(
 
 def dropped(call: Any, meta: Any) -> LoanError:
     """An error without the response."""
-    return UnexpectedReplyError(call.endpoint.operation, ("planted",), "unknown", meta)
+    return UnexpectedResponseError(call.endpoint.operation, ("planted",), "unknown", meta)
 
 
 @planted("R1", "a 201 with approved false is dropped")

@@ -60,7 +60,7 @@ class Ledger(MemoryLedger):
 @cache
 def _policy(evaluates: str) -> LedgerPolicy:
     # Where each order is evaluated, a shop sets this scope: readings.md R6.
-    return LedgerPolicy(scope="order_token" if evaluates == "order" else "", spool=_NOWHERE)
+    return LedgerPolicy(scope="order_token" if evaluates == "order" else "", orphan_folder=_NOWHERE)
 
 
 @cache

@@ -19,7 +19,7 @@ from loanasync import (
     Problem,
     Refused,
     RejectedError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
 )
 from loanasync._display import notebook
 from loanasync.bulk import Row, RowResult, Summary
@@ -42,7 +42,7 @@ def texts(text: Any) -> list[object]:
     return [
         InvalidRequestError((problem,)),
         RejectedError("approve", (problem, problem), Meta(400, 1, 0.1, text, (text,))),
-        UnexpectedReplyError("approve", (text,), "unknown", META, (problem,)),
+        UnexpectedResponseError("approve", (text,), "unknown", META, (problem,)),
         RowResult(0, (fiscal_code(), approval_request()), "rejected", None, InvalidRequestError((problem,))),
         RowResult(0, (fiscal_code(), approval_request()), "refused", Refused(amount=text, meta=META)),
     ]

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from loanasync import Meta, ServiceError
-from loanasync.testing import reply, scripted_client
+from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 
 TOKEN = "secret-token"
@@ -18,7 +18,7 @@ APPROVED: dict[str, Any] = {"approved": True, "redirectUrl": "https://x.example/
 async def meta(**headers: str) -> Meta:
     """Return the metadata of an approval whose response has these headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    client = scripted_client(reply(201, APPROVED, named), auth_token=TOKEN)
+    client = scripted_client(response(201, APPROVED, named), auth_token=TOKEN)
     return (await client.approve(FISCAL_CODE, approval_request())).meta
 
 
@@ -107,14 +107,14 @@ async def test_meta_keeps_no_other_header() -> None:
 async def test_error_meta_has_the_correlation(status: int, body: dict[str, Any]) -> None:
     headers = {"X-Request-Id": "r-1", "Date": DATE, "Retry-After": "120"}
     with pytest.raises(ServiceError) as caught:
-        await scripted_client(reply(status, body, headers)).approve(FISCAL_CODE, approval_request())
+        await scripted_client(response(status, body, headers)).approve(FISCAL_CODE, approval_request())
     found = caught.value.meta
     assert (found.request_id, found.date, found.retry_after) == ("r-1", DATE, "120")
 
 
 async def test_meta_has_the_correlation_of_the_last_attempt() -> None:
     client = scripted_client(
-        reply(500, {}, {"X-Request-Id": "first"}), reply(201, APPROVED, {"X-Request-Id": "second"})
+        response(500, {}, {"X-Request-Id": "first"}), response(201, APPROVED, {"X-Request-Id": "second"})
     )
     decision = await client.approve(FISCAL_CODE, approval_request())
     assert (decision.meta.request_id, decision.meta.attempts) == ("second", 2)

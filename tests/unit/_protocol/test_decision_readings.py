@@ -11,10 +11,10 @@ from loanasync import (
     Problem,
     RawResponse,
     Refused,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync.testing import reply, scripted_client
+from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.line_count import lines_run
 from support.response_reader import APPROVE, errors, read
@@ -22,10 +22,10 @@ from support.response_reader import APPROVE, errors, read
 LARGEST = 1 << 20
 
 
-def unknown(status: int, body: object, fault: str | None = None) -> UnexpectedReplyError:
+def unknown(status: int, body: object, fault: str | None = None) -> UnexpectedResponseError:
     """Read a response that must be unexpected, and check that its error keeps it."""
     error = read(APPROVE, status, body, fault=fault)
-    assert isinstance(error, UnexpectedReplyError), error
+    assert isinstance(error, UnexpectedResponseError), error
     assert (error.outcome, error.repeatable, error.status) == ("unknown", False, status)
     received = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert error.response == RawResponse(status, received)
@@ -271,8 +271,10 @@ def test_approve_unusable_redirect_costs_no_decision(body: bytes) -> None:
 
 
 async def test_approve_unknown_reply_is_raised_with_its_response() -> None:
-    client = scripted_client(reply(201, {"redirectUrl": "https://x.example/#t", "email": "anna@example.com"}))
-    with pytest.raises(UnexpectedReplyError) as caught:
+    client = scripted_client(
+        response(201, {"redirectUrl": "https://x.example/#t", "email": "anna@example.com"})
+    )
+    with pytest.raises(UnexpectedResponseError) as caught:
         await client.approve(FISCAL_CODE, approval_request())
     error = caught.value
     assert error.response is not None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import Approved, LoanError, RawResponse, Refused, UnexpectedReplyError
+from loanasync import Approved, LoanError, RawResponse, Refused, UnexpectedResponseError
 from loanasync._protocol.echo import is_another_customers
-from loanasync.testing import reply, scripted_client
+from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.response_reader import APPROVE, read
 
@@ -182,7 +182,7 @@ def test_approve_echo_of_the_customer_costs_no_decision(
 def test_approve_echo_of_another_customer_is_unknown(status: int, approved: bool, echoed: object) -> None:  # noqa: FBT001  (parametrised)
     members = {"approved": approved, "fiscalCode": echoed, "redirectUrl": "https://x.example/#t"}
     error = read(APPROVE, status, members)
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.outcome) == (("fiscalCode: of another customer",), "unknown")
     assert (error.status, error.repeatable) == (status, False)
     assert error.response == RawResponse(status, json.dumps(members).encode())
@@ -194,14 +194,14 @@ def test_approve_echo_of_two_codes_needs_both_to_agree(second: str | None, *, ac
         body = b'{"approved":true,"fiscalCode":%s,"fiscalCode":%s}' % tuple(
             json.dumps(code).encode() for code in codes
         )
-        assert isinstance(read(APPROVE, 201, body), Approved if accepted else UnexpectedReplyError)
+        assert isinstance(read(APPROVE, 201, body), Approved if accepted else UnexpectedResponseError)
 
 
 @pytest.mark.parametrize(("status", "part"), [(201, b'{"approved":true'), (422, b'{"approved":false')])
 def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: bytes) -> None:
     body = part + b',"fiscalCode":"TSTXYZ00A00A000B","city":"Ro'
     error = read(APPROVE, status, body, fault="truncated")
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.response) == (
         ("fiscalCode: of another customer",),
         RawResponse(status, body),
@@ -226,7 +226,7 @@ def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: 
 def test_approve_echo_cut_within_the_code_compares_its_start(start: str, *, accepted: bool) -> None:
     body = f'{{"approved":true,"fiscalCode":"{start}'.encode()
     outcome = read(APPROVE, 201, body, fault="truncated")
-    assert isinstance(outcome, Approved if accepted else UnexpectedReplyError)
+    assert isinstance(outcome, Approved if accepted else UnexpectedResponseError)
 
 
 def test_approve_echo_in_a_body_that_is_no_json_is_unknown() -> None:
@@ -236,15 +236,15 @@ def test_approve_echo_in_a_body_that_is_no_json_is_unknown() -> None:
 
 
 async def failure(members: dict[str, Any]) -> LoanError:
-    with pytest.raises(UnexpectedReplyError) as caught:
-        await scripted_client(reply(201, members)).approve(FISCAL_CODE, approval_request())
+    with pytest.raises(UnexpectedResponseError) as caught:
+        await scripted_client(response(201, members)).approve(FISCAL_CODE, approval_request())
     return caught.value
 
 
 async def test_approve_error_of_another_customer_carries_the_response() -> None:
     members = {"approved": True, "fiscalCode": OTHER, "redirectUrl": "https://x.example/#t"}
     error = await failure(members)
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert error.response is not None
     assert (error.response.status, json.loads(error.response.body)) == (201, members)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)

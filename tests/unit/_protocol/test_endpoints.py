@@ -23,7 +23,7 @@ from loanasync import (
     ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserData,
     UserNotFoundError,
@@ -194,7 +194,7 @@ def test_a_completion_is_done_even_if_its_body_is_unreadable(
     body: bytes, fault: str | None, reason: str
 ) -> None:
     error = read(COMPLETE, 200, body, fault=fault)
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.outcome, error.status) == ((reason,), "done", 200)
     assert error.response == RawResponse(200, body)
     assert str(error).endswith(": the service has carried out the call, and its response could not be read")
@@ -223,7 +223,7 @@ def test_an_open_shape_may_be_empty_and_must_be_json(call: Call) -> None:
         (b"{}", "truncated", "body: truncated"),
     ):
         error = read(call, 200, body, fault=fault)
-        assert isinstance(error, UnexpectedReplyError)
+        assert isinstance(error, UnexpectedResponseError)
         assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
 
 

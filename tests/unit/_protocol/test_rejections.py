@@ -18,7 +18,7 @@ from loanasync import (
     ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserNotFoundError,
 )
@@ -116,7 +116,7 @@ def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
 def test_rejection_of_a_field_that_was_sent_as_extra_is_released() -> None:
     call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
     assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
-    assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedReplyError
+    assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedResponseError
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_rejection_of_a_field_that_was_sent_as_extra_is_released() -> None:
 )
 def test_rejection_of_another_shape_is_unknown(body: object) -> None:
     error = read(APPROVE, 400, body)
-    assert type(error) is UnexpectedReplyError
+    assert type(error) is UnexpectedResponseError
     received = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert error.response == RawResponse(400, received)
     assert state(400, body) is UNKNOWN
@@ -163,7 +163,7 @@ def test_rejection_of_another_shape_is_unknown(body: object) -> None:
 def test_rejection_that_is_cut_off_is_unknown() -> None:
     for fault in ("truncated", "timed out", "too large"):
         error = read(APPROVE, 400, errors(lastname=[BLANK]), fault=fault)
-        assert (type(error), error.reasons) == (UnexpectedReplyError, (f"body: {fault}",))
+        assert (type(error), error.reasons) == (UnexpectedResponseError, (f"body: {fault}",))
         assert state(400, errors(lastname=[BLANK]), fault=fault) is UNKNOWN
 
 
@@ -312,7 +312,7 @@ def test_already_evaluated_beyond_the_messages_shown_is_not_released() -> None:
 def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
     """Only the last value of a repeated name is read, so the others could say anything."""
     error = read(APPROVE, 400, body)
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert error.response == RawResponse(400, body)
     assert state(400, body) is UNKNOWN
     assert read(COMPLETE, 400, body).outcome == "unknown"

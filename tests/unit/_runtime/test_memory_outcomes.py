@@ -21,7 +21,7 @@ from loanasync import (
 )
 from loanasync._runtime.memory import Memory
 from loanasync.testing import (
-    Step,
+    ScriptedResponse,
     approved,
     conflict,
     connection_lost,
@@ -30,7 +30,7 @@ from loanasync.testing import (
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -46,8 +46,8 @@ UNKNOWN = {
     "409": [conflict()],
     "500 to each attempt": [system_error()] * 3,
     "500, then no connection": [system_error(), not_connected()],
-    "502": [reply(502)],
-    "201 without a decision": [reply(201, b"")],
+    "502": [response(502)],
+    "201 without a decision": [response(201, b"")],
     "another domain message": [domain_error("Something new")],
 }
 NOT_EVALUATED = {
@@ -55,7 +55,7 @@ NOT_EVALUATED = {
     "403": denied(),
     "400 of a field": rejected({"email": "is taken"}),
     "user not found": domain_error("User not found"),
-    "429": reply(429),
+    "429": response(429),
 }
 
 
@@ -84,7 +84,9 @@ async def test_memory_overlapping_calls_get_errors_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-async def test_memory_decision_is_returned_without_a_request(step: Step, kind: type[Decision]) -> None:
+async def test_memory_decision_is_returned_without_a_request(
+    step: ScriptedResponse, kind: type[Decision]
+) -> None:
     shop = Shop(step)
     first = await shop.approve()
     again = await shop.approve(repeat_unknown=True)
@@ -107,8 +109,8 @@ async def test_memory_unknown_outcome_blocks_later_calls(name: str) -> None:
     assert shop.script.left == 1
 
 
-@pytest.mark.parametrize("step", [EVALUATED, reply(409, {"error": "The user was already evaluated"})])
-async def test_memory_lost_decision_blocks_all_later_calls(step: Step) -> None:
+@pytest.mark.parametrize("step", [EVALUATED, response(409, {"error": "The user was already evaluated"})])
+async def test_memory_lost_decision_blocks_all_later_calls(step: ScriptedResponse) -> None:
     shop = Shop(step, approved())
     await shop.approve()
     for repeat_unknown in (False, True):
@@ -281,7 +283,7 @@ def test_memory_setting_of_a_wrong_type_is_refused(wrong: Any) -> None:
 
 
 async def test_memory_keeps_approvals_only() -> None:
-    shop = Shop(*[reply(200, {})] * 2)
+    shop = Shop(*[response(200, {})] * 2)
     for _ in range(2):
         await shop.client.create_request({"fiscalCode": FISCAL_CODE})
     assert shop.sent == 2

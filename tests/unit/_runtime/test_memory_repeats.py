@@ -2,31 +2,31 @@
 
 import pytest
 
-from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedReplyError
+from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedResponseError
 from loanasync.ledger import LedgerPolicy, MemoryLedger
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
-    Step,
     approved,
     connection_lost,
     denied,
     not_connected,
     rejected,
-    reply,
+    response,
 )
 from support.builders import FISCAL_CODE, approval_request
 
 ERRORS = {
     "403": denied(),
     "fields": rejected({"city": ["This value should not be blank."]}),
-    "404": reply(404),
+    "404": response(404),
     "not connected": not_connected(),
 }
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
 @pytest.mark.parametrize("step", ERRORS.values(), ids=ERRORS)
-async def test_repeat_unknown_error_has_an_unknown_outcome(step: Step, *, ledger: bool) -> None:
+async def test_repeat_unknown_error_has_an_unknown_outcome(step: ScriptedResponse, *, ledger: bool) -> None:
     script = ScriptedTransport(connection_lost(), step, approved())
     async with script.client(ledger=MemoryLedger() if ledger else None) as client:
         with pytest.raises(LoanError):
@@ -62,9 +62,9 @@ async def test_first_call_that_is_not_connected_is_repeatable() -> None:
 
 async def test_memory_keeps_a_response_that_is_unclassified() -> None:
     body = b'{"approved": true, "redirectUrl": "https://example.com/#t", "fiscalCode": "TSTXYZ00A00A000B"}'
-    script = ScriptedTransport(reply(201, body))
+    script = ScriptedTransport(response(201, body))
     async with script.client() as client:
-        with pytest.raises(UnexpectedReplyError) as first:
+        with pytest.raises(UnexpectedResponseError) as first:
             await client.approve(FISCAL_CODE, approval_request())
         with pytest.raises(OutcomeUnknownError) as second:
             await client.approve(FISCAL_CODE, approval_request())

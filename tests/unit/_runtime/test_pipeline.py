@@ -32,7 +32,7 @@ from loanasync.testing import (
     domain_error,
     not_connected,
     refused,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -81,7 +81,7 @@ async def test_a_refusal_after_a_fault_is_final() -> None:
     "status", [200, 204, 301, 307, 400, 401, 403, 404, 408, 409, 425, 429, 502, 503, 504]
 )
 async def test_no_other_status_is_repeated(status: int) -> None:
-    run = Run(reply(status, {}, {"Retry-After": "0"}), approved())
+    run = Run(response(status, {}, {"Retry-After": "0"}), approved())
     await failure(run)
     assert len(run.transport.sent) == 1
 
@@ -346,7 +346,7 @@ async def test_client_with_a_clock_takes_no_other_time() -> None:
 
 @pytest.mark.parametrize(
     "steps",
-    [(reply(418, {}),), (system_error(),) * 3, (not_connected(),), (connection_lost(),)],
+    [(response(418, {}),), (system_error(),) * 3, (not_connected(),), (connection_lost(),)],
     ids=["status", "fault", "no connection", "lost"],
 )
 async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(

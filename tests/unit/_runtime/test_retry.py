@@ -17,13 +17,13 @@ from loanasync import (
     Timeout,
 )
 from loanasync.testing import (
-    Sent,
-    Step,
+    ScriptedResponse,
+    SentRequest,
     approved,
     computed,
     connection_lost,
     refused,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -33,12 +33,14 @@ VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.jso
 BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}
 
 
-def step(status: int, run: Run | None = None, takes: float = 0, retry_after: int | None = None) -> Step:
+def step(
+    status: int, run: Run | None = None, takes: float = 0, retry_after: int | None = None
+) -> ScriptedResponse:
     """An answer with this status, after so many seconds of the run's own clock."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    answer = reply(status, BODIES.get(status, {}), headers)
+    answer = response(status, BODIES.get(status, {}), headers)
 
-    def played(_: Sent) -> Step:
+    def played(_: SentRequest) -> ScriptedResponse:
         if run is not None:
             run.clock.time += takes
         return answer
@@ -79,7 +81,7 @@ async def test_a_call_that_is_answered_at_once_never_enters_tenacity(monkeypatch
             super().__init__(**options)
 
     monkeypatch.setattr("loanasync._runtime.retry.AsyncRetrying", Noted)
-    run = Run(approved(), refused(), reply(503), connection_lost())
+    run = Run(approved(), refused(), response(503), connection_lost())
     assert isinstance(await run.approve(), Approved)
     assert isinstance(await run.approve(), Refused)
     for _ in range(2):
@@ -109,7 +111,7 @@ ENDINGS = st.sampled_from([connection_lost(), timed_out()])
 )
 async def test_never_more_than_the_policy_never_after_anything_but_500_never_past_the_deadline(
     statuses: list[int],
-    ending: Step,
+    ending: ScriptedResponse,
     takes: float,
     attempts: int,
     base: float,

@@ -25,10 +25,10 @@ import loanasync
 from loanasync import LoanClient, LoanError, Timeout
 from loanasync._protocol.endpoints import OPERATIONS
 from loanasync.testing import (
-    Recorder,
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
+    TelemetryRecorder,
     approved,
     computed,
     connection_lost,
@@ -37,7 +37,7 @@ from loanasync.testing import (
     fiscal_code,
     not_connected,
     refused,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -119,12 +119,12 @@ async def too_late(client: LoanClient) -> None:
     await approve(client, timeout=Timeout(total=1, attempt=1, connect=0.5))
 
 
-async def _long(_: Sent) -> Step:
+async def _long(_: SentRequest) -> ScriptedResponse:
     await asyncio.sleep(0.05)
     return approved()
 
 
-async def _given_up(_: Sent) -> Step:
+async def _given_up(_: SentRequest) -> ScriptedResponse:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -135,7 +135,7 @@ async def _given_up(_: Sent) -> Step:
 Way = Callable[[LoanClient], Awaitable[None]]
 FAULT = system_error()
 # What the service does, what the shop does, and with which status and outcome the (last) call ends.
-CALLS: dict[str, tuple[list[Step], Way, StatusCode, str | None]] = {
+CALLS: dict[str, tuple[list[ScriptedResponse], Way, StatusCode, str | None]] = {
     "approved": ([approved()], approve, StatusCode.UNSET, "approved"),
     "refused": ([refused()], approve, StatusCode.UNSET, "refused"),
     "approved after faults": ([FAULT, FAULT, approved()], approve, StatusCode.UNSET, "approved"),
@@ -154,21 +154,21 @@ CALLS: dict[str, tuple[list[Step], Way, StatusCode, str | None]] = {
         "unknown",
     ),
     "denied": ([denied()], approve, StatusCode.ERROR, "not_evaluated"),
-    "a redirect": ([reply(307, {})], approve, StatusCode.ERROR, "not_evaluated"),
-    "a gateway's time-out": ([reply(504, {})], approve, StatusCode.ERROR, "unknown"),
-    "half a refusal": ([reply(422, b'{"appr')], approve, StatusCode.ERROR, "unknown"),
-    "an empty approval": ([reply(201, b"")], approve, StatusCode.ERROR, "unknown"),
-    "refused with 201": ([reply(201, {"approved": False})], approve, StatusCode.UNSET, "refused"),
-    "a contradiction": ([reply(422, {"approved": True})], approve, StatusCode.ERROR, "unknown"),
+    "a redirect": ([response(307, {})], approve, StatusCode.ERROR, "not_evaluated"),
+    "a gateway's time-out": ([response(504, {})], approve, StatusCode.ERROR, "unknown"),
+    "half a refusal": ([response(422, b'{"appr')], approve, StatusCode.ERROR, "unknown"),
+    "an empty approval": ([response(201, b"")], approve, StatusCode.ERROR, "unknown"),
+    "refused with 201": ([response(201, {"approved": False})], approve, StatusCode.UNSET, "refused"),
+    "a contradiction": ([response(422, {"approved": True})], approve, StatusCode.ERROR, "unknown"),
     "not connected": ([not_connected()], approve, StatusCode.ERROR, "not_sent"),
     "lost": ([connection_lost()], approve, StatusCode.ERROR, "unknown"),
     "timed out": ([timed_out()], approve, StatusCode.ERROR, "unknown"),
     "cancelled": ([computed(_given_up)], cancelled, StatusCode.UNSET, "unknown"),
     "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, "not_sent"),
-    "created": ([reply(201, {})], create, StatusCode.UNSET, None),
+    "created": ([response(201, {})], create, StatusCode.UNSET, None),
     "not created": ([denied()], create, StatusCode.ERROR, None),
-    "uploaded": ([reply(200, {})], upload, StatusCode.UNSET, None),
-    "completed": ([reply(200, {})], complete, StatusCode.UNSET, None),
+    "uploaded": ([response(200, {})], upload, StatusCode.UNSET, None),
+    "completed": ([response(200, {})], complete, StatusCode.UNSET, None),
     "not completed": ([connection_lost()], complete, StatusCode.ERROR, None),
 }
 
@@ -179,9 +179,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def recorder(name: str) -> Recorder:
+async def recorder(name: str) -> TelemetryRecorder:
     """What was recorded of one row of calls."""
-    made = Recorder()
+    made = TelemetryRecorder()
     steps, way, _, _ = CALLS[name]
     async with ScriptedTransport(*steps).client(
         max_concurrency=1, tracer_provider=made.tracer_provider, meter_provider=made.meter_provider
@@ -195,11 +195,11 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def of_kind(recorder: Recorder, kind: SpanKind) -> list[ReadableSpan]:
+def of_kind(recorder: TelemetryRecorder, kind: SpanKind) -> list[ReadableSpan]:
     return [span for span in recorder.spans() if span.kind is kind]
 
 
-def metrics(recorder: Recorder) -> dict[str, Metric]:
+def metrics(recorder: TelemetryRecorder) -> dict[str, Metric]:
     data = recorder._reader.get_metrics_data()
     assert data is not None
     [resource] = data.resource_metrics
@@ -209,7 +209,7 @@ def metrics(recorder: Recorder) -> dict[str, Metric]:
     return {metric.name: metric for metric in scope.metrics}
 
 
-def test_every_span_is_of_this_version_by_a_published_schema(recorder: Recorder) -> None:
+def test_every_span_is_of_this_version_by_a_published_schema(recorder: TelemetryRecorder) -> None:
     assert recorder.spans()
     for span in recorder.spans():
         scope = span.instrumentation_scope
@@ -221,7 +221,7 @@ def test_every_span_is_of_this_version_by_a_published_schema(recorder: Recorder)
         assert not span.events, "texts and stacks of exceptions stay out"
 
 
-def test_an_attempts_span_is_an_http_clients(recorder: Recorder, name: str) -> None:
+def test_an_attempts_span_is_an_http_clients(recorder: TelemetryRecorder, name: str) -> None:
     attempts = of_kind(recorder, SpanKind.CLIENT)
     assert bool(attempts) == bool(CALLS[name][0])
     for span in attempts:
@@ -249,7 +249,7 @@ def test_an_attempts_span_is_an_http_clients(recorder: Recorder, name: str) -> N
         assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
 
 
-def test_attempts_are_counted_from_the_second_below_their_call(recorder: Recorder) -> None:
+def test_attempts_are_counted_from_the_second_below_their_call(recorder: TelemetryRecorder) -> None:
     calls = {span.context.span_id: span for span in of_kind(recorder, SpanKind.INTERNAL)}
     below: dict[int, list[int]] = {span_id: [] for span_id in calls}
     for span in of_kind(recorder, SpanKind.CLIENT):
@@ -260,7 +260,7 @@ def test_attempts_are_counted_from_the_second_below_their_call(recorder: Recorde
         assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
 
 
-def test_a_calls_span_says_what_became_of_it(recorder: Recorder, name: str) -> None:
+def test_a_calls_span_says_what_became_of_it(recorder: TelemetryRecorder, name: str) -> None:
     _, _, status, outcome = CALLS[name]
     spans = of_kind(recorder, SpanKind.INTERNAL)
     for span in spans:
@@ -281,7 +281,9 @@ def test_a_calls_span_says_what_became_of_it(recorder: Recorder, name: str) -> N
     assert attributes(first).get("loanasync.outcome") == outcome
 
 
-def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(recorder: Recorder) -> None:
+def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(
+    recorder: TelemetryRecorder,
+) -> None:
     found = metrics(recorder)
     assert found.keys() <= METRICS.keys()
     for metric in found.values():
@@ -296,7 +298,7 @@ def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(rec
                 assert point.explicit_bounds == ADVISED
 
 
-def test_what_a_metric_says_its_spans_say_too(recorder: Recorder) -> None:
+def test_what_a_metric_says_its_spans_say_too(recorder: TelemetryRecorder) -> None:
     told = [attributes(span).items() for span in recorder.spans()]
     for metric in metrics(recorder).values():
         for point in metric.data.data_points:
@@ -306,7 +308,7 @@ def test_what_a_metric_says_its_spans_say_too(recorder: Recorder) -> None:
 
 
 def test_each_attempt_that_ended_is_counted_once_and_nothing_is_left_in_flight(
-    recorder: Recorder, name: str
+    recorder: TelemetryRecorder, name: str
 ) -> None:
     ended = [] if name == "cancelled" else of_kind(recorder, SpanKind.CLIENT)
     assert recorder.metric(http_metrics.HTTP_CLIENT_REQUEST_DURATION).count == len(ended)
@@ -318,10 +320,10 @@ def test_each_attempt_that_ended_is_counted_once_and_nothing_is_left_in_flight(
 
 
 async def test_calls_in_flight_are_counted_while_they_are() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     seen: list[float] = []
 
-    def look(_: Sent) -> Step:
+    def look(_: SentRequest) -> ScriptedResponse:
         seen.append(recorder.metric("loanasync.inflight", {"loanasync.operation": "approve"}).sum)
         return approved()
 

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from loanasync import Approved, Refused, _log
 from loanasync._telemetry.metrics import AttributeCounts, metrics_of
 from loanasync.testing import (
-    Recorder,
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
+    TelemetryRecorder,
     approved,
     computed,
     connection_lost,
@@ -94,7 +94,7 @@ async def test_a_broken_metric_changes_no_call(
 async def test_a_broken_metric_of_waits_changes_no_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def one_turn_later(_: Sent) -> Step:
+    async def one_turn_later(_: SentRequest) -> ScriptedResponse:
         await asyncio.sleep(0)
         return approved()
 
@@ -285,7 +285,7 @@ async def test_a_provider_that_cannot_be_remembered_is_told_all_the_same() -> No
 
 
 async def test_clients_of_one_provider_are_counted_together() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     for _ in range(2):
         client = scripted_client(approved(), meter_provider=recorder.meter_provider)
         await client.approve(FISCAL_CODE, approval_request())

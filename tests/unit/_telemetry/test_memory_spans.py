@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from loanasync import Approved, LoanClient, OutcomeUnknownError, PayloadMismatchError
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
-    Recorder,
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
+    TelemetryRecorder,
     approved,
     computed,
     connection_lost,
@@ -26,7 +26,7 @@ def approve(client: LoanClient) -> Awaitable[object]:
     return client.approve(FISCAL_CODE, approval_request())
 
 
-def calls(recorder: Recorder) -> list[dict[str, Any]]:
+def calls(recorder: TelemetryRecorder) -> list[dict[str, Any]]:
     names = ("loanasync.attempts", "loanasync.outcome", "loanasync.ledger")
 
     def told(span: ReadableSpan) -> dict[str, Any]:
@@ -35,22 +35,22 @@ def calls(recorder: Recorder) -> list[dict[str, Any]]:
     return [told(span) for span in recorder.spans() if span.name == "loanasync.approve"]
 
 
-def decisions(recorder: Recorder) -> dict[str, float]:
+def decisions(recorder: TelemetryRecorder) -> dict[str, float]:
     return {
         outcome: recorder.metric("loanasync.decisions", {"loanasync.outcome": outcome}).sum
         for outcome in ("approved", "refused", "unknown")
     }
 
 
-def client_of(recorder: Recorder, *steps: Step, **options: Any) -> LoanClient:
+def client_of(recorder: TelemetryRecorder, *steps: ScriptedResponse, **options: Any) -> LoanClient:
     providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
     return ScriptedTransport(*steps).client(**providers, **options)
 
 
-def held(answer: Step) -> tuple[Step, asyncio.Event, asyncio.Event]:
+def held(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
     arrived, go = asyncio.Event(), asyncio.Event()
 
-    async def hold(_: Sent) -> Step:
+    async def hold(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await go.wait()
         return answer
@@ -59,7 +59,7 @@ def held(answer: Step) -> tuple[Step, asyncio.Event, asyncio.Event]:
 
 
 async def test_remembered_decision_has_its_own_span_and_no_attempt() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     client = client_of(recorder, approved())
     for _ in range(2):
         await approve(client)
@@ -71,7 +71,7 @@ async def test_remembered_decision_has_its_own_span_and_no_attempt() -> None:
 
 
 async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     client = client_of(recorder, connection_lost())
     with pytest.raises(Exception, match="the service may have received"):
         await approve(client)
@@ -83,7 +83,7 @@ async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
 
 @pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
 async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]]) -> None:
-    recorder, (step, arrived, go) = Recorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
     client = client_of(recorder, step, **options())
     first = asyncio.ensure_future(approve(client))
     await arrived.wait()
@@ -100,7 +100,7 @@ async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]])
 
 
 async def test_cancelled_call_with_ledger_ends_its_span_with_the_outcome() -> None:
-    recorder, (step, arrived, go) = Recorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
     client = client_of(recorder, step, ledger=MemoryLedger())
     caller = asyncio.ensure_future(approve(client))
     await arrived.wait()
@@ -114,7 +114,7 @@ async def test_cancelled_call_with_ledger_ends_its_span_with_the_outcome() -> No
 
 
 async def test_cancelled_call_is_unknown_in_its_span_and_remembered() -> None:
-    recorder, (step, arrived, go) = Recorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
     client = client_of(recorder, step)
     caller = asyncio.ensure_future(approve(client))
     await arrived.wait()

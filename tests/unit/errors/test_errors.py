@@ -32,9 +32,9 @@ EXAMPLES: list[errors.LoanError] = [
     errors.SystemFaultError(*SERVICE, stopped_by="quota"),
     errors.UnexpectedStatusError(*SERVICE),
     errors.UnexpectedStatusError(*SERVICE, response=RESPONSE),
-    errors.UnexpectedReplyError("complete", ("body: not JSON",), "done", META),
-    errors.UnexpectedReplyError("approve", ("approved: missing",), "unknown", META, PROBLEMS, RESPONSE),
-    errors.UnexpectedReplyError("approve", ("body: empty",), "unknown", META),
+    errors.UnexpectedResponseError("complete", ("body: not JSON",), "done", META),
+    errors.UnexpectedResponseError("approve", ("approved: missing",), "unknown", META, PROBLEMS, RESPONSE),
+    errors.UnexpectedResponseError("approve", ("body: empty",), "unknown", META),
     errors.TransportError(*TRANSPORT),  # type: ignore[arg-type]
     errors.ConnectError("approve", "ClientConnectorError errno 111", "not_sent", 1),
     errors.PoolTimeoutError("approve", "TimeoutError", "not_sent", 0, "0" * 32, "c0ffee"),
@@ -151,7 +151,7 @@ def test_user_not_found_on_a_creation_asks_for_no_creation() -> None:
 def test_service_errors_tell_status_and_attempts() -> None:
     error = errors.SystemFaultError(*SERVICE)
     assert (error.status, error.attempts, error.stopped_by) == (400, 2, "attempts")
-    assert errors.UnexpectedReplyError("approve", (), "unknown", META).status == 400
+    assert errors.UnexpectedResponseError("approve", (), "unknown", META).status == 400
 
 
 @pytest.mark.parametrize(

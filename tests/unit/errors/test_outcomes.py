@@ -11,8 +11,8 @@ from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
 from loanasync.errors.root import Outcome
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
-    Step,
     approved,
     conflict,
     connection_lost,
@@ -20,7 +20,7 @@ from loanasync.testing import (
     domain_error,
     not_connected,
     rejected,
-    reply,
+    response,
     scripted_client,
     system_error,
     timed_out,
@@ -43,7 +43,7 @@ def transport(kind: type[errors.TransportError], outcome: Any) -> Callable[[int]
 
 def unexpected(outcome: Any) -> Callable[[int], LoanError]:
     meta = Meta(200, 1, 0.1)
-    return lambda _: errors.UnexpectedReplyError("approve", (), outcome, meta, response=None)
+    return lambda _: errors.UnexpectedResponseError("approve", (), outcome, meta, response=None)
 
 
 def either(error: LoanError) -> Callable[[int], LoanError]:
@@ -136,7 +136,7 @@ def test_error_vocabulary_of_before_is_gone() -> None:
         assert not {"request_sent", "may_be_carried_out", "again"} & {*dir(kind), *fields}, name
 
 
-async def failure(*steps: Step, **options: Any) -> LoanError:
+async def failure(*steps: ScriptedResponse, **options: Any) -> LoanError:
     client = ScriptedTransport(*steps).client(**options)
     with pytest.raises(LoanError) as caught:
         await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(attempts=2))
@@ -152,20 +152,20 @@ BLANK = {"lastname": ["This value should not be blank."]}
         (not_connected(), errors.ConnectError, "not_sent", True),
         (rejected(BLANK), errors.RejectedError, "not_evaluated", False),
         (denied(), errors.AccessDeniedError, "not_evaluated", False),
-        (reply(404), errors.UnexpectedStatusError, "not_evaluated", False),
+        (response(404), errors.UnexpectedStatusError, "not_evaluated", False),
         (domain_error("User not found"), errors.UserNotFoundError, "not_evaluated", False),
         (domain_error("Invalid fiscalCode."), errors.InvalidFiscalCodeError, "not_evaluated", False),
         (domain_error("Something new"), errors.DomainError, "unknown", False),
         (domain_error("User already evaluated"), errors.AlreadyEvaluatedError, "unknown", False),
         (conflict(), errors.CannotCompleteError, "unknown", False),
-        (reply(502), errors.UnexpectedStatusError, "unknown", False),
-        (reply(201, b""), errors.UnexpectedReplyError, "unknown", False),
+        (response(502), errors.UnexpectedStatusError, "unknown", False),
+        (response(201, b""), errors.UnexpectedResponseError, "unknown", False),
         (timed_out(), errors.ReadTimeoutError, "unknown", False),
         (connection_lost(), errors.ConnectionLostError, "unknown", False),
     ],
 )
 async def test_approve_outcome_is_unknown_after_a_500(
-    step: Step, kind: type[LoanError], outcome: str, *, repeatable: bool
+    step: ScriptedResponse, kind: type[LoanError], outcome: str, *, repeatable: bool
 ) -> None:
     error = await failure(step)
     assert (type(error), error.outcome, error.repeatable) == (kind, outcome, repeatable)
@@ -179,7 +179,7 @@ async def test_approve_500_to_the_last_attempt_is_unknown() -> None:
 
 
 async def test_approve_error_has_its_entry_with_a_ledger_only() -> None:
-    for step in (reply(502), denied(), reply(201, b""), connection_lost(), not_connected()):
+    for step in (response(502), denied(), response(201, b""), connection_lost(), not_connected()):
         assert (await failure(step)).entry is None
         ledger = MemoryLedger()
         error = await failure(step, ledger=ledger)
@@ -214,5 +214,5 @@ async def test_ledger_errors_name_the_entry() -> None:
 
 def test_complete_200_that_is_unreadable_is_done() -> None:
     error = read(COMPLETE, 200, b"<html>")
-    assert (type(error), error.outcome, error.repeatable) == (errors.UnexpectedReplyError, "done", False)
+    assert (type(error), error.outcome, error.repeatable) == (errors.UnexpectedResponseError, "done", False)
     assert read(APPROVE, 201, b"<html>").outcome == "unknown"

@@ -16,14 +16,14 @@ from loanasync import (
 )
 from loanasync.ledger import LedgerPolicy, State
 from loanasync.testing import (
-    Step,
+    ScriptedResponse,
     approved,
     denied,
     domain_error,
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -187,7 +187,7 @@ NOTHING_DONE = [
     denied(),
     rejected({"email": "is taken"}),
     domain_error("User not found"),
-    reply(429),
+    response(429),
 ]
 
 
@@ -196,7 +196,7 @@ class TestTakeovers:
 
     @pytest.mark.parametrize("step", NOTHING_DONE)
     @pytest.mark.parametrize("how", ["probe", "repeat_unknown"])
-    async def test_takeover_never_releases(self, step: Step, how: str) -> None:
+    async def test_takeover_never_releases(self, step: ScriptedResponse, how: str) -> None:
         shop = Shop(timed_out(), step, approved(), unknown="probe" if how == "probe" else "hold")
         await shop.comes_to()
         options: dict[str, Any] = {} if how == "probe" else {"repeat_unknown": True}

@@ -131,13 +131,13 @@ async def test_sqlite_file_removed_while_open_sends_nothing(file: Path, *, is_re
 
 async def test_sqlite_file_removed_amid_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
     step, arrived, go = held(approved())
-    shop = Shop(step, ledger=SqliteLedger(file), spool=tmp_path / "spool")
+    shop = Shop(step, ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
     call = asyncio.create_task(shop.comes_to())
     await arrived.wait()
     file.unlink()
     go.set()
     assert isinstance(await call, DecisionNotRecordedError)
     await shop.ledger.aclose()
-    assert await import_orphans(shop.ledger, tmp_path / "spool") == 1
+    assert await import_orphans(shop.ledger, tmp_path / "orphans") == 1
     assert (await shop.entry()).state is State.APPROVED
     await shop.ledger.aclose()

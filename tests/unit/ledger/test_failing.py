@@ -91,7 +91,7 @@ async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies
     step: Any, kind: type, fault: Any, tmp_path: Path
 ) -> None:
     ledger = FailingLedger(settle=fault)
-    shop = Shop(step, ledger=ledger, spool=tmp_path / "spool", patience=0.05)
+    shop = Shop(step, ledger=ledger, orphan_folder=tmp_path / "orphans", patience=0.05)
     error = await shop.comes_to()
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, kind)
@@ -103,11 +103,11 @@ async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies
     assert FISCAL_CODE not in file.read_text() + str(error) + repr(error)
 
     del ledger.faults["settle"]
-    assert await import_orphans(ledger, tmp_path / "spool") == 1
-    assert list((tmp_path / "spool").iterdir()) == []
+    assert await import_orphans(ledger, tmp_path / "orphans") == 1
+    assert list((tmp_path / "orphans").iterdir()) == []
     assert isinstance(await shop.approve(), kind)
     assert len(shop.script.sent) == 1
-    assert await import_orphans(ledger, tmp_path / "spool") == 0
+    assert await import_orphans(ledger, tmp_path / "orphans") == 0
 
 
 async def test_a_file_is_on_the_disk_before_it_is_told_of(
@@ -121,13 +121,15 @@ async def test_a_file_is_on_the_disk_before_it_is_told_of(
         synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
 
     monkeypatch.setattr("os.fsync", watched)
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path / "spool")
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
     await shop.comes_to()
     assert synced == [False, True]  # the file, and then its folder
 
 
 async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    shop = Shop(refused(), ledger=FailingLedger(settle=broken), spool=tmp_path, key=b"0123456789abcdef")
+    shop = Shop(
+        refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
+    )
     await shop.comes_to()
     empty = MemoryLedger()
     assert await import_orphans(empty, tmp_path) == 1
@@ -140,7 +142,7 @@ async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None
     shop = Shop(
         Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
         ledger=ledger,
-        spool=tmp_path,
+        orphan_folder=tmp_path,
     )
     error = await shop.comes_to()
     assert isinstance(error, DecisionNotRecordedError)
@@ -151,8 +153,8 @@ async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None
 
 
 async def test_without_ledger_and_file_the_error_has_the_only_copy(tmp_path: Path) -> None:
-    (tmp_path / "spool").write_text("in the way")
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path / "spool")
+    (tmp_path / "orphans").write_text("in the way")
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
     error = await shop.comes_to()
     assert isinstance(error, DecisionNotRecordedError)
     assert error.file is None
@@ -175,13 +177,15 @@ async def test_files_go_where_the_user_keeps_such_things(
     assert str(first.file).startswith(str(tmp_path / "state" / "loanasync" / "orphans"))
     assert str(second.file).startswith(str(tmp_path / "temporary"))
     assert await import_orphans(MemoryLedger()) == 1
-    assert LedgerPolicy(spool=tmp_path).spools == (tmp_path,)
+    assert LedgerPolicy(orphan_folder=tmp_path).orphan_folders == (tmp_path,)
 
 
 async def test_imports_at_once_bring_each_answer_and_stop_at_none(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     for letter in "ABCDEFGH":
-        await Shop(approved(), ledger=ledger, spool=tmp_path).comes_to(code=f"TSTXYZ00A00A000{letter}")
+        await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).comes_to(
+            code=f"TSTXYZ00A00A000{letter}"
+        )
     ledger.faults.clear()
     brought = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
     assert sum(brought) >= 8  # an answer that two bring is there all the same
@@ -196,7 +200,7 @@ async def test_a_folder_of_another_users_takes_no_answers_and_brings_none(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     planted = tmp_path / "loanasync-orphans"
     ledger = FailingLedger(settle=broken)
-    await Shop(approved(), ledger=ledger, spool=planted).comes_to()
+    await Shop(approved(), ledger=ledger, orphan_folder=planted).comes_to()
     ledger.faults.clear()
     (tmp_path / "state").write_text("in the way")
     another = os.geteuid() + 1
@@ -213,7 +217,7 @@ async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = FailingLedger(settle=broken)
-    await Shop(approved(), ledger=ledger, spool=tmp_path).comes_to()
+    await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).comes_to()
     (orphan,) = tmp_path.iterdir()
     told = json.loads(orphan.read_text())
     assert json.loads(b64decode(told["body"]))["approved"] is True
@@ -249,7 +253,7 @@ async def test_what_cannot_be_noted_runs_out(caplog: pytest.LogCaptureFixture) -
 
 async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=hanging)
-    shop = Shop(approved(), ledger=ledger, spool=tmp_path)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.approve())
     while "settle" not in ledger.moves:
         await asyncio.wait({asking}, timeout=0.005)
@@ -301,7 +305,7 @@ class Rot13:
 
 
 class TestEncryption:
-    """With ``encrypt`` no body is in ledger or spool but encrypted."""
+    """With ``encrypt`` no body is in ledger or orphan files but encrypted."""
 
     async def test_what_is_kept_is_encrypted_and_comes_back(self, tmp_path: Path) -> None:
         file = tmp_path / "decisions.db"
@@ -317,7 +321,7 @@ class TestEncryption:
 
     async def test_what_is_spooled_is_encrypted(self, tmp_path: Path) -> None:
         cipher = Fernet(Fernet.generate_key())
-        shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path, encrypt=cipher)
+        shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, encrypt=cipher)
         await shop.comes_to()
         (orphan,) = tmp_path.iterdir()
         body = b64decode(json.loads(orphan.read_text())["body"])
@@ -336,7 +340,7 @@ class TestEncryption:
         self, tmp_path: Path
     ) -> None:
         cipher = Fernet(Fernet.generate_key())
-        shop = Shop(approved(), spool=tmp_path, encrypt=cipher)
+        shop = Shop(approved(), orphan_folder=tmp_path, encrypt=cipher)
         cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
         error = await shop.comes_to()
         assert isinstance(error, DecisionNotRecordedError)

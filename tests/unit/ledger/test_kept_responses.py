@@ -12,7 +12,7 @@ from loanasync import (
     LoanError,
     OutcomeUnknownError,
     Refused,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync._protocol.messages import Response
@@ -25,7 +25,7 @@ from loanasync.ledger import (
     import_orphans,
     resolve,
 )
-from loanasync.testing import Step, approved, refused, reply
+from loanasync.testing import ScriptedResponse, approved, refused, response
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop
 
@@ -33,7 +33,7 @@ ANOTHER = "TSTXYZ00A00A000Z"
 REDIRECT = "https://pay.example.com/#t"
 
 
-def about_another(*, is_approved: bool = True) -> Step:
+def about_another(*, is_approved: bool = True) -> ScriptedResponse:
     """A decision that echoes the fiscal code of another customer."""
     body = {
         "approved": is_approved,
@@ -41,7 +41,7 @@ def about_another(*, is_approved: bool = True) -> Step:
         "redirectUrl": REDIRECT,
         "firstName": "Berta",
     }
-    return reply(201 if is_approved else 422, json.dumps(body).encode())
+    return response(201 if is_approved else 422, json.dumps(body).encode())
 
 
 def broken() -> None:
@@ -59,7 +59,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
 ) -> None:
     shop = Shop(about_another(), ledger=ledger, **options)
     error = await shop.comes_to()
-    assert isinstance(error, UnexpectedReplyError)
+    assert isinstance(error, UnexpectedResponseError)
     assert (error.outcome, error.reasons) == ("unknown", ("fiscalCode: of another customer",))
     assert error.response is not None
     assert json.loads(error.response.body)["redirectUrl"] == REDIRECT
@@ -85,7 +85,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
 @pytest.mark.parametrize("status", [422, 202, 400])
 async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> None:
     """The service said `approved: true` with a status that contradicts it (readings R1, R4)."""
-    shop = Shop(reply(status, {"approved": True, "redirectUrl": REDIRECT}))
+    shop = Shop(response(status, {"approved": True, "redirectUrl": REDIRECT}))
     assert (await shop.comes_to()).outcome == "unknown"  # type: ignore[union-attr]
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
     decision = await shop.approve()
@@ -103,7 +103,7 @@ async def test_kept_response_has_nothing_of_the_other_customer_by_default() -> N
 
 async def test_kept_response_of_a_refusal_becomes_the_refusal() -> None:
     shop = Shop(about_another(is_approved=False))
-    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
     await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
     decision = await shop.approve()
     assert isinstance(decision, Refused)
@@ -122,20 +122,20 @@ async def test_kept_response_that_says_otherwise_is_no_part_of_the_decision() ->
 @pytest.mark.parametrize(
     ("step", "kind", "status"),
     [
-        (reply(422, {"errors": {"email": ["is taken"]}}), UnexpectedReplyError, 422),
-        (reply(400, {"message": "bad request"}), UnexpectedReplyError, 400),
-        (reply(202, {"approved": True}), UnexpectedStatusError, 202),
-        (reply(201, b"<html>"), UnexpectedReplyError, 201),
-        (Response(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedReplyError, 201),
+        (response(422, {"errors": {"email": ["is taken"]}}), UnexpectedResponseError, 422),
+        (response(400, {"message": "bad request"}), UnexpectedResponseError, 400),
+        (response(202, {"approved": True}), UnexpectedStatusError, 202),
+        (response(201, b"<html>"), UnexpectedResponseError, 201),
+        (Response(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedResponseError, 201),
     ],
     ids=["422", "400", "202", "201 of another form", "201 that was cut off"],
 )
 async def test_kept_response_has_the_whole_body_if_the_policy_says_so(
-    step: Step, kind: type[LoanError], status: int
+    step: ScriptedResponse, kind: type[LoanError], status: int
 ) -> None:
     shop = Shop(step, keep="body")
     error = await shop.comes_to()
-    assert isinstance(error, UnexpectedReplyError | UnexpectedStatusError)
+    assert isinstance(error, UnexpectedResponseError | UnexpectedStatusError)
     assert type(error) is kind
     entry = await shop.entry()
     assert error.response is not None
@@ -144,8 +144,8 @@ async def test_kept_response_has_the_whole_body_if_the_policy_says_so(
 
 async def test_kept_response_without_a_ledger_lies_in_a_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
-    shop = Shop(about_another(), ledger=ledger, spool=tmp_path)
-    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
+    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
     [file] = tmp_path.iterdir()
     assert FISCAL_CODE not in file.read_text()
     assert ANOTHER not in file.read_text()
@@ -162,7 +162,9 @@ async def test_kept_response_without_a_ledger_lies_in_a_file(tmp_path: Path) -> 
 
 
 async def test_orphan_file_names_the_subject_of_its_approval(tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path, key=b"0123456789abcdef")
+    shop = Shop(
+        approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
+    )
     await shop.comes_to(scope="spring")
     subject = (await shop.entry()).customer
     empty = MemoryLedger()
@@ -177,7 +179,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
     cipher = Fernet(Fernet.generate_key())
     shop = Shop(about_another(), encrypt=cipher)
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment, return-value]
-    assert isinstance(await shop.comes_to(), UnexpectedReplyError)
+    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
     entry = await shop.entry()
     assert (entry.state, entry.body) == (State.UNKNOWN, None)
     assert "was not kept" in caplog.text

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from loanasync import Approved, RetryPolicy
 from loanasync.ledger import MemoryLedger, Settlement, State, resolve
-from loanasync.testing import approved, reply
+from loanasync.testing import approved, response
 from support.builders import FISCAL_CODE
 from support.ledger_clients import Shop, held
 
@@ -17,10 +17,14 @@ ANOTHER = b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}'
 
 
 async def test_guard_late_response_of_lost_claim_is_spooled(tmp_path: Path) -> None:
-    response, arrived, go = held(reply(201, ANOTHER))
+    decision, arrived, go = held(response(201, ANOTHER))
     ledger = MemoryLedger()
     shop = Shop(
-        response, ledger=ledger, spool=tmp_path, keep="body", options={"retry": RetryPolicy(attempts=1)}
+        decision,
+        ledger=ledger,
+        orphan_folder=tmp_path,
+        keep="body",
+        options={"retry": RetryPolicy(attempts=1)},
     )
     call = asyncio.create_task(shop.comes_to(code=FISCAL_CODE))
     await arrived.wait()
@@ -38,7 +42,7 @@ async def test_guard_late_response_of_lost_claim_is_spooled(tmp_path: Path) -> N
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
 async def test_guard_decision_after_a_persons_is_spooled(state: State, tmp_path: Path) -> None:
     decision, arrived, go = held(approved())
-    shop = Shop(decision, spool=tmp_path)
+    shop = Shop(decision, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
     entry = await shop.entry()
@@ -63,7 +67,7 @@ class Inverting:
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"approved": tr'])
 async def test_replay_of_an_encrypted_unread_response_is_decided(body: bytes) -> None:
-    shop = Shop(reply(502, body), keep="body", encrypt=Inverting())
+    shop = Shop(response(502, body), keep="body", encrypt=Inverting())
     await shop.comes_to()
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "by telephone")
     decision = await shop.approve()

@@ -16,7 +16,7 @@ from loanasync.ledger import (
     import_orphans,
     resolve,
 )
-from loanasync.ledger.orphans import Orphan, spool
+from loanasync.ledger.orphans import Orphan, write_orphan
 
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
@@ -49,7 +49,7 @@ def test_orphan_of_another_format_is_refused(number: object) -> None:
 
 async def test_import_of_an_unknown_key_writes_the_subject(tmp_path: Path) -> None:
     ledger = MemoryLedger()
-    await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
     assert await import_orphans(ledger, tmp_path) == 1
     (entry,) = await ledger.find(customer="anna", order="1")
     assert (entry.state, entry.body, entry.scope) == (State.APPROVED, APPROVED.body, "spring")
@@ -71,7 +71,7 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     unknown = await ledger.claim("k", token="t", payload="p", lease=0.0)
     unknown = (await ledger.get("k")) or unknown
     entry = await resolve(ledger, unknown, State.APPROVED, "by telephone")
-    await asyncio.to_thread(spool, [tmp_path], ORPHAN)
+    await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
     assert await import_orphans(ledger, tmp_path) == 0
     assert len(list(tmp_path.iterdir())) == 1
     await resolve(ledger, entry, State.UNKNOWN, "the response is in a file")
@@ -92,7 +92,7 @@ def test_spool_to_a_full_disk_takes_the_next_folder(tmp_path: Path, monkeypatch:
         synced(handle)
 
     monkeypatch.setattr("os.fsync", fsync)
-    file = spool([full, free], ORPHAN)
+    file = write_orphan([full, free], ORPHAN)
     assert file is not None
     assert (file.parent, list(full.iterdir())) == (free, [])
     assert Orphan.from_json(file.read_bytes()) == ORPHAN
@@ -107,13 +107,13 @@ def test_spool_without_a_writable_folder_returns_none(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr("tempfile.mkstemp", forbidden)  # the rights of a folder do not stop root
-    assert spool([tmp_path / "file", tmp_path / "folder", Path("\0")], ORPHAN) is None
-    assert spool([], ORPHAN) is None
+    assert write_orphan([tmp_path / "file", tmp_path / "folder", Path("\0")], ORPHAN) is None
+    assert write_orphan([], ORPHAN) is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
 def test_spool_writes_for_its_owner_alone(tmp_path: Path) -> None:
-    file = spool([tmp_path / "new"], ORPHAN)
+    file = write_orphan([tmp_path / "new"], ORPHAN)
     assert file is not None
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -151,7 +151,7 @@ def test_spool_whose_unfinished_file_was_imported_writes_another(
         return renamed(part, whole)
 
     monkeypatch.setattr(Path, "replace", replace)
-    file = spool([tmp_path], ORPHAN)
+    file = write_orphan([tmp_path], ORPHAN)
     assert file is not None
     assert list(tmp_path.iterdir()) == [file]
     assert Orphan.from_json(file.read_bytes()) == ORPHAN

@@ -16,13 +16,13 @@ from loanasync import (
     PayloadMismatchError,
     Refused,
     Timeout,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync._protocol.messages import Response
 from loanasync.ledger import MemoryLedger, Settlement, State
 from loanasync.testing import (
-    Step,
+    ScriptedResponse,
     approved,
     conflict,
     connection_lost,
@@ -31,7 +31,7 @@ from loanasync.testing import (
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     system_error,
     timed_out,
 )
@@ -43,12 +43,14 @@ EVALUATED = "User already evaluated for approval"
 NOT_PROCESSED = (301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431)
 
 
-def cut_off(status: int, body: bytes) -> Step:
+def cut_off(status: int, body: bytes) -> ScriptedResponse:
     return Response(status=status, headers={}, body=body, fault="truncated")
 
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-async def test_a_decision_is_asked_once_and_then_comes_from_the_ledger(step: Step, kind: type) -> None:
+async def test_a_decision_is_asked_once_and_then_comes_from_the_ledger(
+    step: ScriptedResponse, kind: type
+) -> None:
     shop = Shop(step)
     first = await shop.approve()
     again = await shop.approve()
@@ -81,7 +83,7 @@ async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_b
 async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
     name: str, odd: str, keep: str
 ) -> None:
-    shop = Shop(reply(422, f'{{"approved": false, "{name}": {odd}}}'.encode()), keep=keep)
+    shop = Shop(response(422, f'{{"approved": false, "{name}": {odd}}}'.encode()), keep=keep)
     first = await shop.approve()
     again = await shop.approve()
     assert isinstance(first, Refused)
@@ -99,19 +101,19 @@ async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
         ([denied()], State.RELEASED),
         ([domain_error("This sales point cannot apply for a loan")], State.RELEASED),
         ([domain_error("  invalid  FISCALCODE ")], State.RELEASED),
-        *[([reply(status)], State.RELEASED) for status in NOT_PROCESSED],
+        *[([response(status)], State.RELEASED) for status in NOT_PROCESSED],
         # decided
         ([approved()], State.APPROVED),
         ([refused()], State.REFUSED),
         ([system_error(), refused()], State.REFUSED),
-        ([reply(422, b"")], State.REFUSED),
+        ([response(422, b"")], State.REFUSED),
         ([cut_off(422, b'{"approved": false, "am')], State.REFUSED),
         ([cut_off(201, b'{"approved": true, "am')], State.APPROVED),
-        ([reply(201, {"approved": False})], State.REFUSED),
+        ([response(201, {"approved": False})], State.REFUSED),
         # decided, and the decision is not here
         ([domain_error(EVALUATED)], State.LOST),
         ([domain_error("The user was already evaluated.")], State.LOST),
-        ([reply(409, {"error": EVALUATED})], State.LOST),
+        ([response(409, {"error": EVALUATED})], State.LOST),
         ([system_error(), domain_error(EVALUATED)], State.LOST),
         # nobody knows
         ([timed_out()], State.UNKNOWN),
@@ -121,29 +123,29 @@ async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
         ([system_error(), rejected({"email": "is taken"})], State.UNKNOWN),
         ([system_error(), denied()], State.UNKNOWN),
         ([system_error(), conflict()], State.UNKNOWN),
-        ([system_error(), reply(429)], State.UNKNOWN),
+        ([system_error(), response(429)], State.UNKNOWN),
         ([system_error(), domain_error("User not found")], State.UNKNOWN),
         ([conflict()], State.UNKNOWN),
         ([domain_error("Something new")], State.UNKNOWN),
-        ([reply(400, {"errors": {"email": ["is taken"], "domain": ["User not found"]}})], State.UNKNOWN),
-        ([reply(400, {"errors": {"no field": ["is taken"]}})], State.UNKNOWN),
-        ([reply(400, {"message": "bad request"})], State.UNKNOWN),
-        ([reply(400, b"<html>")], State.UNKNOWN),
-        *[([reply(status)], State.UNKNOWN) for status in (202, 204, 302, 303, 408, 418, 502, 503, 504)],
+        ([response(400, {"errors": {"email": ["is taken"], "domain": ["User not found"]}})], State.UNKNOWN),
+        ([response(400, {"errors": {"no field": ["is taken"]}})], State.UNKNOWN),
+        ([response(400, {"message": "bad request"})], State.UNKNOWN),
+        ([response(400, b"<html>")], State.UNKNOWN),
+        *[([response(status)], State.UNKNOWN) for status in (202, 204, 302, 303, 408, 418, 502, 503, 504)],
         ([cut_off(422, b"")], State.UNKNOWN),
         ([cut_off(422, b'{"approved": true')], State.UNKNOWN),
-        ([reply(422, b"<html>")], State.UNKNOWN),
-        ([reply(422, {"errors": {"email": ["is taken"]}})], State.UNKNOWN),
-        ([reply(422, {"approved": True})], State.UNKNOWN),
+        ([response(422, b"<html>")], State.UNKNOWN),
+        ([response(422, {"errors": {"email": ["is taken"]}})], State.UNKNOWN),
+        ([response(422, {"approved": True})], State.UNKNOWN),
         ([cut_off(201, b"")], State.UNKNOWN),
-        ([reply(201, b"")], State.UNKNOWN),
-        ([reply(201, {"redirectUrl": "x"})], State.UNKNOWN),
-        ([reply(201, {"approved": "true"})], State.UNKNOWN),
-        ([reply(201, {"approved": True, "fiscalCode": "TSTXYZ00A00A000Z"})], State.UNKNOWN),
+        ([response(201, b"")], State.UNKNOWN),
+        ([response(201, {"redirectUrl": "x"})], State.UNKNOWN),
+        ([response(201, {"approved": "true"})], State.UNKNOWN),
+        ([response(201, {"approved": True, "fiscalCode": "TSTXYZ00A00A000Z"})], State.UNKNOWN),
     ],
     ids=lambda value: str(value) if isinstance(value, State) else None,
 )
-async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: State) -> None:
+async def test_each_end_of_a_call_leaves_its_state(steps: list[ScriptedResponse], state: State) -> None:
     shop = Shop(*steps)
     ended = await shop.comes_to()
     entry = await shop.entry()
@@ -153,7 +155,7 @@ async def test_each_end_of_a_call_leaves_its_state(steps: list[Step], state: Sta
     assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else decided)
     assert bool([each async for each in shop.ledger.scan(without_redirect=True)]) is is_bare
     if entry.status is not None:
-        assert isinstance(ended, Approved | Refused | UnexpectedReplyError | UnexpectedStatusError)
+        assert isinstance(ended, Approved | Refused | UnexpectedResponseError | UnexpectedStatusError)
         assert entry.status == ended.meta.status
     if not isinstance(ended, LoanError):
         assert (entry.body is None) == (ended.meta.unread == ("body",))
@@ -300,7 +302,7 @@ class TestProbe:
         assert again.state == "lost"
 
     @pytest.mark.parametrize("step", [timed_out(), not_connected(), denied(), rejected({"email": "taken"})])
-    async def test_it_is_done_once_only(self, step: Step) -> None:
+    async def test_it_is_done_once_only(self, step: ScriptedResponse) -> None:
         shop = Shop(timed_out(), step, approved(), unknown="probe")
         await shop.comes_to()
         await shop.comes_to()
@@ -336,7 +338,7 @@ class TestProbe:
 
 async def test_calls_but_approve_do_not_touch_the_ledger() -> None:
     ledger = FailingLedger()
-    shop = Shop(reply(200, {}), ledger=ledger)
+    shop = Shop(response(200, {}), ledger=ledger)
     await shop.client.create_request({"fiscalCode": FISCAL_CODE})
     assert ledger.moves == []
 

@@ -16,18 +16,18 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
-from loanasync.testing import Recorder, approved, refused, timed_out
+from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held
 
 
-def recorded(*steps: object, **options: object) -> tuple[Shop, Recorder]:
-    recorder = Recorder()
+def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder]:
+    recorder = TelemetryRecorder()
     providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
     return Shop(*steps, options=providers, **options), recorder  # type: ignore[arg-type]
 
 
-def told(recorder: Recorder) -> list[tuple[object, object]]:
+def told(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
     spans = [recorder.attributes(span) for span in recorder.spans("loanasync.approve")]
     return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
 
@@ -80,14 +80,14 @@ async def test_a_span_says_why_nothing_was_asked() -> None:
 
 
 async def test_a_decision_that_was_not_recorded_is_counted_as_what_it_is(tmp_path: object) -> None:
-    shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     assert isinstance(await shop.comes_to(), DecisionNotRecordedError)
     assert told(recorder) == [("claimed", "refused")]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
 
 
 async def test_a_client_without_a_ledger_says_nothing_of_one() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     shop = Shop(approved())
     client = shop.another(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
     await shop.approve(client)
@@ -106,7 +106,10 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
 ) -> None:
     request = approval_request(iban="IT60X0542811101000000123456")
     shop, recorder = recorded(
-        approved(), ledger=SqliteLedger(f"{tmp_path}/decisions.db"), spool=f"{tmp_path}/spool", key=SECRET
+        approved(),
+        ledger=SqliteLedger(f"{tmp_path}/decisions.db"),
+        orphan_folder=f"{tmp_path}/orphans",
+        key=SECRET,
     )
     secret = shop.another(auth_token="secret-token")
     if state is None:
@@ -136,7 +139,9 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
 @pytest.mark.parametrize("end", ["claim", "settle", "mismatch"])
 async def test_no_error_of_a_ledger_shows_a_person_or_a_token(end: str, tmp_path: Path) -> None:
     request = approval_request(iban="IT60X0542811101000000123456")
-    shop = Shop(approved(), approved(), spool=tmp_path, options={"auth_token": "secret-token"}, key=SECRET)
+    shop = Shop(
+        approved(), approved(), orphan_folder=tmp_path, options={"auth_token": "secret-token"}, key=SECRET
+    )
     if end == "mismatch":
         await shop.approve(request=request)
         error = await shop.comes_to(request=approval_request(iban="IT60X0542811101000000654321"))

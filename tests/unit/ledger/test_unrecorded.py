@@ -50,7 +50,7 @@ async def test_approve_with_a_folder_that_raises_tries_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "loanasync.ledger.policy.default_spools", lambda: (Path("\0"), tmp_path / "file", tmp_path)
+        "loanasync.ledger.policy.default_orphan_folders", lambda: (Path("\0"), tmp_path / "file", tmp_path)
     )
     (tmp_path / "file").write_text("in the way")
     error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()
@@ -60,7 +60,7 @@ async def test_approve_with_a_folder_that_raises_tries_the_next(
 
 
 async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     await asyncio.get_running_loop().shutdown_default_executor()
     error = await shop.comes_to()
     assert isinstance(error, DecisionNotRecordedError)
@@ -98,7 +98,7 @@ class Cancelling(FailingLedger):
 async def test_approve_with_a_faulty_ledger_carries_decision(
     kind: Callable[[], FailingLedger], tmp_path: Path
 ) -> None:
-    error = await Shop(approved(), ledger=kind(), spool=tmp_path).comes_to()
+    error = await Shop(approved(), ledger=kind(), orphan_folder=tmp_path).comes_to()
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Approved)
     assert error.file is not None
@@ -118,10 +118,10 @@ async def test_approve_cancelled_with_unrecorded_decision_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
 ) -> None:
     step, arrived, go = held(approved())
-    spool = tmp_path / "spool"
+    folder = tmp_path / "orphans"
     if not is_writable:
-        spool.write_text("in the way")
-    shop = Shop(step, ledger=FailingLedger(settle=broken), spool=spool)
+        folder.write_text("in the way")
+    shop = Shop(step, ledger=FailingLedger(settle=broken), orphan_folder=folder)
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
     await arrived.wait()
     for call in calls:
@@ -139,7 +139,7 @@ async def test_approve_cancelled_with_unrecorded_decision_is_logged(
 async def test_approve_cancelled_while_waking_with_decision_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
     memory = shop.client._memory
     assert memory is not None
@@ -156,7 +156,7 @@ async def test_approve_read_by_one_of_two_callers_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     step, arrived, go = held(approved())
-    shop = Shop(step, ledger=FailingLedger(settle=broken), spool=tmp_path)
+    shop = Shop(step, ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     gone, stays = (asyncio.create_task(shop.comes_to()) for _ in range(2))
     await arrived.wait()
     gone.cancel()
@@ -172,11 +172,11 @@ def test_approve_in_a_loop_closed_amid_its_settlement_is_spooled(
     async def hanging() -> None:
         await asyncio.Event().wait()
 
-    spool = tmp_path / "spool"
+    folder = tmp_path / "orphans"
     if not is_writable:
-        spool.write_text("in the way")
+        folder.write_text("in the way")
     ledger = FailingLedger(settle=hanging)
-    shop = Shop(approved(), ledger=ledger, spool=spool)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=folder)
 
     async def begin() -> "asyncio.Task[Any]":
         call = asyncio.create_task(shop.approve())
@@ -190,5 +190,5 @@ def test_approve_in_a_loop_closed_amid_its_settlement_is_spooled(
     for task in {*left, call}:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         task.get_coro().close()  # as the collector of garbage does
-    assert orphans_in(spool) == is_writable
+    assert orphans_in(folder) == is_writable
     assert ("a decision is in danger" in caplog.text) is not is_writable

@@ -25,14 +25,14 @@ from loanasync import (
     ShopNotAllowedError,
     SystemFaultError,
     TransportError,
-    UnexpectedReplyError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
     UserNotFoundError,
 )
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
     approval_request,
     approved,
     computed,
@@ -43,7 +43,7 @@ from loanasync.testing import (
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     scripted_client,
     system_error,
     timed_out,
@@ -52,7 +52,7 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-async def failure(*steps: Step, **options: object) -> LoanError:
+async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
         await scripted_client(*steps, **options).approve(CODE, approval_request())
     return caught.value
@@ -97,7 +97,7 @@ async def test_a_decisions_fields_can_be_others_than_those_sent() -> None:
         (lambda: refused(redirect_url="https://x.example"), "Refused has no field redirect_url"),
     ],
 )
-def test_a_field_that_a_decision_has_not_is_named(write: Callable[[], Step], told: str) -> None:
+def test_a_field_that_a_decision_has_not_is_named(write: Callable[[], ScriptedResponse], told: str) -> None:
     with pytest.raises(TypeError, match=re.escape(told)):
         write()
 
@@ -114,7 +114,7 @@ async def test_a_rejection_names_our_fields() -> None:
 
 async def test_rejected_field_that_no_approval_has_is_unknown() -> None:
     error = await failure(rejected({"lastname": "blank", "new": ["?"]}))
-    assert type(error) is UnexpectedReplyError
+    assert type(error) is UnexpectedResponseError
     assert [problem.field for problem in error.problems] == ["last_name", "new"]
     assert error.outcome == "unknown"
 
@@ -153,7 +153,7 @@ async def test_a_domain_error_is_the_one_that_its_message_stands_for(
     ],
 )
 async def test_a_denial_and_a_conflict_are_told_in_the_services_shapes(
-    step: Step, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
+    step: ScriptedResponse, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
 ) -> None:
     error = await failure(step)
     assert isinstance(error, kind)
@@ -189,7 +189,7 @@ def test_a_negative_wait_is_refused() -> None:
     ],
 )
 async def test_each_way_to_get_no_answer_says_whether_the_request_may_have_arrived(
-    step: Step, kind: type[TransportError], outcome: str
+    step: ScriptedResponse, kind: type[TransportError], outcome: str
 ) -> None:
     error = await failure(step)
     assert type(error) is kind
@@ -197,11 +197,11 @@ async def test_each_way_to_get_no_answer_says_whether_the_request_may_have_arriv
 
 
 async def test_any_reply_can_be_given_and_its_headers_are_read_in_any_case() -> None:
-    assert isinstance(await failure(reply(418)), UnexpectedStatusError)
-    garbled = await failure(reply(422, b"{"))
-    assert isinstance(garbled, UnexpectedReplyError)
+    assert isinstance(await failure(response(418)), UnexpectedStatusError)
+    garbled = await failure(response(422, b"{"))
+    assert isinstance(garbled, UnexpectedResponseError)
     assert garbled.outcome == "unknown"
-    script = ScriptedTransport(reply(500, b"", {"retry-after": "4"}), reply(201, {"approved": True}))
+    script = ScriptedTransport(response(500, b"", {"retry-after": "4"}), response(201, {"approved": True}))
     assert (await script.client().approve(CODE, approval_request())).approved
     assert script.clock.slept == [4]
 
@@ -209,11 +209,11 @@ async def test_any_reply_can_be_given_and_its_headers_are_read_in_any_case() -> 
 @pytest.mark.parametrize(("value", "kind"), [(object(), TypeError), (float("nan"), ValueError)])
 def test_a_body_that_is_not_json_is_refused(value: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind):
-        reply(200, {"a": value})
+        response(200, {"a": value})
 
 
 async def test_a_computed_step_chooses_by_what_was_sent_and_may_be_chained() -> None:
-    def by_amount(sent: Sent) -> Step:
+    def by_amount(sent: SentRequest) -> ScriptedResponse:
         return computed(lambda _: refused()) if sent.body["amount"] == 90_000 else approved()
 
     client = scripted_client(computed(by_amount), computed(by_amount))
@@ -224,7 +224,7 @@ async def test_a_computed_step_chooses_by_what_was_sent_and_may_be_chained() -> 
 async def test_a_computed_step_may_wait_so_that_a_shopper_can_leave_meanwhile() -> None:
     arrived = asyncio.Event()
 
-    async def hold(_: Sent) -> Step:
+    async def hold(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await asyncio.Event().wait()
         return approved()
@@ -255,6 +255,8 @@ async def test_a_computed_step_that_makes_no_step_is_named() -> None:
         ),
     ],
 )
-def test_a_step_is_a_value_and_prints_without_its_body(make: Callable[[], Step], shown: str) -> None:
+def test_a_step_is_a_value_and_prints_without_its_body(
+    make: Callable[[], ScriptedResponse], shown: str
+) -> None:
     assert make() == make()
     assert repr(make()) == shown

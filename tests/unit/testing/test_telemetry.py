@@ -13,8 +13,8 @@ from loanasync import (
 )
 from loanasync.testing import (
     Metric,
-    Recorder,
-    Step,
+    ScriptedResponse,
+    TelemetryRecorder,
     approval_request,
     approved,
     refused,
@@ -25,7 +25,7 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-def recorded(recorder: Recorder, *steps: Step, **options: object) -> LoanClient:
+def recorded(recorder: TelemetryRecorder, *steps: ScriptedResponse, **options: object) -> LoanClient:
     return scripted_client(
         *steps,
         tracer_provider=recorder.tracer_provider,
@@ -35,7 +35,7 @@ def recorded(recorder: Recorder, *steps: Step, **options: object) -> LoanClient:
 
 
 async def test_spans_are_read_by_name_and_in_the_order_in_which_they_ended() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     assert recorder.spans() == ()
     decision = await recorded(recorder, system_error(), approved()).approve(CODE, approval_request())
     attempt = "POST /api/shops/{shopId}/requests/{fiscalCode}"
@@ -54,14 +54,14 @@ async def test_spans_are_read_by_name_and_in_the_order_in_which_they_ended() -> 
 
 
 def test_a_span_without_attributes_has_none() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
     [span] = recorder.spans()
     assert recorder.attributes(span) == {}
 
 
 async def test_metrics_are_summed_counted_and_told_apart_by_attributes() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     client = recorded(recorder, system_error(), approved(), refused(), refused())
     for _ in range(3):
         await client.approve(CODE, approval_request())
@@ -78,7 +78,7 @@ async def test_metrics_are_summed_counted_and_told_apart_by_attributes() -> None
 
 
 async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is_an_error() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     assert recorder.metric("loanasync.retries") == Metric(sum=0)
     assert recorder.metric("http.client.request.duration") == Metric(sum=0, count=0)
     with pytest.raises(LookupError, match=r"no metric is called loanasync\.retrys; .*loanasync\.retries"):
@@ -91,7 +91,7 @@ async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is
 
 
 async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> None:
-    recorder = Recorder()
+    recorder = TelemetryRecorder()
     client = recorded(recorder, approved(), approved(), max_concurrency=1)
     await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
     assert set(recorder._metrics()) == set(testing.telemetry._OURS)
@@ -101,7 +101,7 @@ async def test_two_recorders_know_nothing_of_each_other_nor_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    first, second = Recorder(), Recorder()
+    first, second = TelemetryRecorder(), TelemetryRecorder()
     await recorded(first, approved()).approve(CODE, approval_request())
     assert len(first.spans()) == 2
     assert second.spans() == ()
@@ -116,7 +116,7 @@ def test_without_the_sdk_the_recorder_says_what_to_install(
     with pytest.raises(
         ConfigurationError, match=r"pip install opentelemetry-sdk, or 'loanasync\[cli\]'"
     ) as caught:
-        Recorder()
+        TelemetryRecorder()
     assert caught.value.__suppress_context__, "the import that failed says nothing more"
 
 
@@ -129,8 +129,8 @@ def test_an_sdk_that_is_switched_off_is_named_and_does_not_stay_silent(
     monkeypatch.setenv("OTEL_SDK_DISABLED", value)
     if off:
         with pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED: must not be true"):
-            Recorder()
+            TelemetryRecorder()
     else:
-        recorder = Recorder()
+        recorder = TelemetryRecorder()
         recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
         assert len(recorder.spans("checkout")) == 1

@@ -18,15 +18,15 @@ from loanasync import (
 from loanasync._protocol import endpoints
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
-    Sent,
-    Step,
+    SentRequest,
     approval_request,
     approved,
     computed,
     conflict,
     refused,
-    reply,
+    response,
     scripted_client,
     system_error,
     user_data,
@@ -35,7 +35,7 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-async def failure(*steps: Step, **options: object) -> LoanError:
+async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
         await scripted_client(*steps, **options).approve(CODE, approval_request())
     return caught.value
@@ -59,7 +59,7 @@ def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
     ],
 )
 async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
-    steps: tuple[Step, ...], told: str
+    steps: tuple[ScriptedResponse, ...], told: str
 ) -> None:
     script = ScriptedTransport(*steps)
     client = script.client()
@@ -79,7 +79,7 @@ async def test_a_script_that_forgot_the_repetition_says_so() -> None:
 async def test_a_script_can_be_continued() -> None:
     script = ScriptedTransport()
     assert script.left == 0
-    script.add(reply(201), approved())
+    script.add(response(201), approved())
     client = script.client()
     await client.create_request({"fiscalCode": CODE})
     assert script.left == 1
@@ -88,7 +88,9 @@ async def test_a_script_can_be_continued() -> None:
 
 
 async def test_each_call_is_recorded_as_it_was_sent() -> None:
-    script = ScriptedTransport(reply(201), approved(), reply(200, b"{}"), reply(200, {"profession": "baker"}))
+    script = ScriptedTransport(
+        response(201), approved(), response(200, b"{}"), response(200, {"profession": "baker"})
+    )
     client = script.client(base_url="https://loans.example.com/v1", shop_id="a:b")
     await client.create_request({"fiscalCode": CODE})
     await client.approve(CODE, approval_request(amount=70_000))
@@ -203,7 +205,7 @@ async def test_closing_a_client_is_counted_once_and_it_takes_no_more() -> None:
 async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_respect_places() -> None:
     under_way = most = 0
 
-    async def slowly(_: Sent) -> Step:
+    async def slowly(_: SentRequest) -> ScriptedResponse:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -225,7 +227,7 @@ async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_resp
 async def test_an_answer_and_a_wait_let_others_run_as_real_ones_do() -> None:
     under_way: list[int] = []
 
-    def count(_: Sent) -> Step:
+    def count(_: SentRequest) -> ScriptedResponse:
         under_way.append(len(script.sent))
         return refused()
 
@@ -263,6 +265,6 @@ def test_the_script_has_the_shape_of_the_transport() -> None:
 
 @pytest.mark.parametrize("name", testing.__all__)
 def test_everything_public_shows_how_it_is_used(name: str) -> None:
-    if name != "Step":  # an alias of types
+    if name != "ScriptedResponse":  # an alias of types
         assert ">>>" in (inspect.getdoc(getattr(testing, name)) or "")
     assert isinstance(approval_request(), ApprovalRequest)

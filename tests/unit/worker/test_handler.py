@@ -21,7 +21,7 @@ from loanasync import (
 )
 from loanasync.ledger import State, resolve
 from loanasync.testing import (
-    Step,
+    ScriptedResponse,
     approved,
     conflict,
     connection_lost,
@@ -30,11 +30,11 @@ from loanasync.testing import (
     not_connected,
     refused,
     rejected,
-    reply,
+    response,
     system_error,
     timed_out,
 )
-from loanasync.worker import answer, message
+from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop
 
@@ -44,17 +44,17 @@ def broken() -> None:
 
 
 async def comes_to(shop: Shop, **asked: Any) -> dict[str, Any]:
-    ended = await answer(shop.client, message(FISCAL_CODE, approval_request(**asked)))
+    ended = await handle(shop.client, message(FISCAL_CODE, approval_request(**asked)))
     plain: dict[str, Any] = json.loads(json.dumps(ended))
     assert plain == ended
     return plain
 
 
-FINAL: list[tuple[Step, str, str, str | None]] = [
+FINAL: list[tuple[ScriptedResponse, str, str, str | None]] = [
     (approved(), "approved", "approved", None),
     (refused(), "refused", "refused", None),
-    (reply(422, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
-    (reply(201, b'{"appro'), "unknown", "unknown", "UnexpectedReplyError"),
+    (response(422, b'{"appro'), "unknown", "unknown", "UnexpectedResponseError"),
+    (response(201, b'{"appro'), "unknown", "unknown", "UnexpectedResponseError"),
     (rejected({"city": ["This value should not be blank."]}), "rejected", "not_evaluated", "RejectedError"),
     (domain_error("User not found"), "error", "not_evaluated", "UserNotFoundError"),
     (domain_error("The campaign has ended"), "unknown", "unknown", "DomainError"),
@@ -69,7 +69,7 @@ FINAL: list[tuple[Step, str, str, str | None]] = [
     ("step", "status", "outcome", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
 )
 async def test_what_may_have_been_asked_is_final(
-    step: Step, status: str, outcome: str, error: str | None
+    step: ScriptedResponse, status: str, outcome: str, error: str | None
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
     ended = await comes_to(shop)
@@ -110,11 +110,11 @@ async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> 
     assert not shop.script.sent
 
 
-@pytest.mark.parametrize("step", [connection_lost(), reply(201, b'{"appro'), system_error()])
-async def test_an_answer_that_is_lost_names_its_entry_at_once(step: Step) -> None:
+@pytest.mark.parametrize("step", [connection_lost(), response(201, b'{"appro'), system_error()])
+async def test_an_answer_that_is_lost_names_its_entry_at_once(step: ScriptedResponse) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, key=b"a secret of the ledger's own")
     asked = message(f" {FISCAL_CODE.lower()}", approval_request(), scope="order 7")
-    ended = await answer(shop.client, asked)
+    ended = await handle(shop.client, asked)
     assert ended["status"] == "unknown"
     assert ended["error"]["entry"] == (await shop.entry()).key
 
@@ -128,7 +128,7 @@ async def test_another_question_under_the_same_key_is_final() -> None:
 
 
 async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file(tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), spool=tmp_path)
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     ended = await comes_to(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
     assert ended["decision"]["redirect_url"]
@@ -137,13 +137,13 @@ async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file
     assert Path(ended["not_stored"]["file"]).parent == tmp_path
 
 
-LEFT_UNKNOWN: list[Step] = [
-    reply(201, b'{"appro'),
-    reply(201, b'{"amount": 45000, "approved": '),
-    reply(201, b"<html>"),
-    reply(201, b""),
-    reply(201, b'{"amount": 45000}'),
-    reply(422, b'{"amount": 45000}'),
+LEFT_UNKNOWN: list[ScriptedResponse] = [
+    response(201, b'{"appro'),
+    response(201, b'{"amount": 45000, "approved": '),
+    response(201, b"<html>"),
+    response(201, b""),
+    response(201, b'{"amount": 45000}'),
+    response(422, b'{"amount": 45000}'),
     connection_lost(),
     timed_out(),
     system_error(),
@@ -155,13 +155,13 @@ LEFT_UNKNOWN: list[Step] = [
 @pytest.mark.parametrize("cipher", [None, Fernet(Fernet.generate_key())], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("step", LEFT_UNKNOWN, ids=[str(number) for number in range(len(LEFT_UNKNOWN))])
 async def test_answer_after_resolve_is_the_decision_of_the_ledger(
-    step: Step, cipher: Fernet | None, keep: str
+    step: ScriptedResponse, cipher: Fernet | None, keep: str
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, keep=keep, encrypt=cipher)
     assert (await comes_to(shop))["status"] == "unknown"
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
     for client in (shop.client, shop.another()):
-        ended = await answer(client, message(FISCAL_CODE, approval_request()))
+        ended = await handle(client, message(FISCAL_CODE, approval_request()))
         assert (ended["status"], ended["outcome"], ended["error"]) == ("approved", "approved", None)
         assert (ended["decision"]["approved"], ended["decision"]["redirect_url"]) == (True, None)
         assert ended["meta"]["entry"] == (await shop.entry()).key
@@ -188,7 +188,7 @@ async def test_answer_without_a_response_has_entry_and_trace(tracing: TracerProv
     entry = (await shop.entry()).key
     assert {each["meta"]["entry"] for each in (lost, held_back)} == {entry}
     assert len({each["meta"]["trace_id"] for each in (lost, held_back)} - {None}) == 2
-    wrong = await answer(shop.client, message(FISCAL_CODE, approval_request(amount=1)))
+    wrong = await handle(shop.client, message(FISCAL_CODE, approval_request(amount=1)))
     assert (wrong["status"], wrong["error"]["entry"], wrong["meta"]["attempts"]) == ("rejected", None, 0)
 
 
@@ -212,13 +212,13 @@ async def test_what_was_provably_not_sent_is_raised_to_be_delivered_again() -> N
 
 DENIALS = [
     denied(),
-    *(reply(status) for status in (301, 401, 404, 429)),
+    *(response(status) for status in (301, 401, 404, 429)),
     domain_error("This sales point cannot apply for a loan"),
 ]
 
 
 @pytest.mark.parametrize("step", DENIALS, ids=lambda step: str(step.status))
-async def test_answer_denial_of_the_shop_is_raised_and_released(step: Step) -> None:
+async def test_answer_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse) -> None:
     shop = Shop(step, approved())
     assert (await raised(shop)).outcome == "not_evaluated"
     assert (await shop.entry()).state is State.RELEASED

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError
 from loanasync.testing import approved, scripted_client
-from loanasync.worker import answer, message
+from loanasync.worker import handle, message
 from loanasync.worker.handler import arguments_of
 from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request
 
@@ -62,7 +62,7 @@ async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None
     told["request"]["additional"]["residence_start_date"] = "05/2019"
     told["scope"] = None  # as other languages write none: it is no text, and would be another entry than ""
     async with scripted_client(approved()) as client:
-        ended = await answer(client, told)
+        ended = await handle(client, told)
     assert ended["status"] == "rejected"
     assert {each["field"] for each in ended["error"]["problems"]} == {
         "amount",
