@@ -1,5 +1,10 @@
 """How the documentation is built: MyST pages, and the API from its docstrings."""
 
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
 import loanasync
 
 project = "loanasync"
@@ -44,3 +49,23 @@ nitpick_ignore_regex = [
     (r"py:.*", r"Decision|JSON|Progress|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoResponse|PostgresConnection|PostgresPool|Response)"),
 ]
+
+
+# A paragraph of the specification, such as "spec §2.1"; not one of an RFC.
+CITATION = re.compile(r"(?<!RFC \d{4} )((?:[Ss]pec )?§(\d)(?:\.(\d))?)(?![.\d]*\d)")
+
+
+def link_citations(*event: object) -> None:
+    """Let each cited paragraph in a docstring lead to docs/reference/service.md."""
+    lines: Any = event[-1]
+    lines[:] = [CITATION.sub(_link, line) for line in lines]
+
+
+def _link(found: re.Match[str]) -> str:
+    text, *numbers = found.groups()
+    return f":ref:`{text} <spec-{'-'.join(filter(None, numbers))}>`"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the handlers of this file."""
+    app.connect("autodoc-process-docstring", link_citations)

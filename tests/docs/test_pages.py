@@ -138,8 +138,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         led = page.parent / target if target else page
         assert led.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", led.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+            text = led.read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            names = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+            assert anchor in names | set(re.findall(r"^\((.+)\)=$", text, re.MULTILINE))
 
 
 TABLE = ROOT / "docs" / "reference" / "spec-coverage.md"
