@@ -1,4 +1,4 @@
-"""Draw the architecture: one call and the packages that it passes (`nox -s pictures`)."""
+"""Draws the picture of docs/explanation/architecture.md: one call and its packages (`nox -s pictures`)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,81 +9,81 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "_static" / "architecture.svg"
-WIDTH, EDGE, HEAD, INSET, GAP = 460, 8, 44, 9, 26
+WIDTH, MARGIN, TITLE_HEIGHT, INSET, GAP = 460, 8, 44, 9, 26
 
 
 @frozen
-class Stage:
-    """A step of a call, the packages that do it, and the step within it."""
+class Step:
+    """A step of a call, the packages that do it, and the step that it contains."""
 
-    what: str
+    title: str
     packages: str
     kind: str = "pure"
-    within: "Stage | None" = None
+    inner: "Step | None" = None
 
     @property
     def height(self) -> int:
-        """With all that stands within."""
-        return HEAD if self.within is None else HEAD + self.within.height + INSET
+        """Height in pixels, inner steps included."""
+        return TITLE_HEIGHT if self.inner is None else TITLE_HEIGHT + self.inner.height + INSET
 
 
 @frozen
 class Box:
-    """A stage where it is drawn."""
+    """A step at its position in the picture."""
 
-    stage: Stage
+    step: Step
     left: int
     top: int
 
     @property
     def width(self) -> int:
-        """To the same distance from the other edge."""
+        """Width that leaves the same margin on both sides."""
         return WIDTH - 2 * self.left
 
 
-REQUEST = Stage("one HTTP request", "_transport", "wire")
-ATTEMPT = Stage("a span for each attempt", "_telemetry", "awaits", REQUEST)
-ATTEMPTS = Stage("attempts: after a 500 only", "_runtime", "awaits", ATTEMPT)
-SLOT = Stage("a slot among the concurrent calls", "_runtime", "awaits", ATTEMPTS)
-LEDGER = Stage("a ledger, if there is one", "ledger", "awaits", SLOT)
-CALL = Stage("a span and metrics for the call", "_telemetry _log", "awaits", LEDGER)
-MEMORY = Stage("earlier approvals of this process", "_runtime", "awaits", CALL)
+REQUEST = Step("one HTTP request", "_transport", "http")
+ATTEMPT = Step("span of the attempt", "_telemetry", "async", REQUEST)
+ATTEMPTS = Step("attempts: repeated after HTTP 500 only", "_runtime", "async", ATTEMPT)
+SLOT = Step("slot of the concurrency limit", "_runtime", "async", ATTEMPTS)
+LEDGER = Step("claim and settle, with a ledger", "ledger", "async", SLOT)
+CALL = Step("span and metrics of the call", "_telemetry _log", "async", LEDGER)
+MEMORY = Step("memory: one request for duplicate calls", "_runtime", "async", CALL)
 
-WAY = (
-    Stage("client.approve(...)", "_client _config _settings"),
-    Stage("every broken rule at once", "_models _validation"),
-    Stage("the request as JSON, in the dialect", "_protocol"),
+STEPS = (
+    Step("client.approve(...)", "_client _config _settings"),
+    Step("check all rules of the specification", "_models _validation"),
+    Step("write the request as JSON", "_protocol"),
     MEMORY,
-    Stage("the status and the body are read", "_protocol"),
-    Stage("Approved or Refused, or an error", "_results errors"),
+    Step("read status and body", "_protocol"),
+    Step("Approved, Refused or an error", "_results errors"),
 )
 
 
 def boxes() -> Iterator[Box]:
-    """All stages, from top to bottom, and from the outside to the inside."""
-    top = EDGE
-    for stage in WAY:
-        left, inner, at = EDGE, top, stage
+    """Yield all steps from top to bottom, each before its inner step."""
+    top = MARGIN
+    for outermost in STEPS:
+        left, inner_top, step = MARGIN, top, outermost
         while True:
-            yield Box(at, left, inner)
-            if at.within is None:
+            yield Box(step, left, inner_top)
+            if step.inner is None:
                 break
-            left, inner, at = left + INSET, inner + HEAD, at.within
-        top += stage.height + GAP
+            left, inner_top, step = left + INSET, inner_top + TITLE_HEIGHT, step.inner
+        top += outermost.height + GAP
 
 
 def arrows() -> Iterator[tuple[int, str]]:
-    """Where an arrow begins, and what is said beside it."""
-    top = EDGE
-    for stage, following in pairwise(WAY):
-        top += stage.height
-        said = {MEMORY: "await begins"}.get(following, "await ends" if stage is MEMORY else "")
-        yield top, said
+    """Yield the top of each arrow, and its label."""
+    top = MARGIN
+    for step, following in pairwise(STEPS):
+        top += step.height
+        label = {MEMORY: "await begins"}.get(following, "await ends" if step is MEMORY else "")
+        yield top, label
         top += GAP
 
 
 def picture() -> str:
-    """The picture as SVG; its text and lines have the colour of the page around it."""
+    """Return the picture as SVG. Its text and lines have the colour of the page around it."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -92,7 +92,7 @@ def picture() -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    height = 2 * EDGE + sum(stage.height for stage in WAY) + GAP * (len(WAY) - 1)
+    height = 2 * MARGIN + sum(step.height for step in STEPS) + GAP * (len(STEPS) - 1)
     template = environment.get_template("architecture.svg.jinja")
     return template.render(
         width=WIDTH, height=height, gap=GAP, middle=WIDTH // 2, boxes=list(boxes()), arrows=list(arrows())
@@ -100,7 +100,7 @@ def picture() -> str:
 
 
 def main() -> None:
-    """Draw it."""
+    """Write the picture to its file."""
     PICTURE.write_text(picture(), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The picture of the architecture is up to date, and its page names every package."""
+"""Tests of docs/drawing.py and of the page that shows its picture."""
 
 import importlib.util
 import re
@@ -25,7 +25,8 @@ def script() -> ModuleType:
 
 
 def drawn(script: ModuleType) -> set[str]:
-    return {name for box in script.boxes() for name in box.stage.packages.split()}
+    """Return the names of the packages in the picture."""
+    return {name for box in script.boxes() for name in box.step.packages.split()}
 
 
 def top_level() -> set[str]:
@@ -35,7 +36,7 @@ def top_level() -> set[str]:
     }
 
 
-def test_the_picture_in_the_pages_is_the_one_that_is_drawn_today(script: ModuleType) -> None:
+def test_picture_in_the_docs_is_up_to_date(script: ModuleType) -> None:
     assert script.PICTURE.read_text(encoding="utf-8") == script.picture(), "draw it: nox -s pictures"
 
 
@@ -45,14 +46,27 @@ def test_each_package_in_the_picture_exists(script: ModuleType) -> None:
 
 def test_architecture_page_names_every_package() -> None:
     page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    named = {name.removesuffix(".py") for name in re.findall(r"^[├└]── (\w+(?:\.py)?)", page, re.MULTILINE)}
+    named = set(re.findall(r"`(\w+)`", page.partition("## Layers")[2].partition("\n## ")[0]))
     packages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
-    assert packages <= named <= top_level()
+    assert packages <= named
 
 
-def test_a_stage_stands_within_the_one_around_it(script: ModuleType) -> None:
+def test_inner_step_is_drawn_inside_the_outer_one(script: ModuleType) -> None:
     boxes = list(script.boxes())
     for outer, inner in pairwise(boxes):
-        if outer.stage.within is inner.stage:
+        if outer.step.inner is inner.step:
             assert outer.left < inner.left
-            assert outer.top + outer.stage.height > inner.top + inner.stage.height
+            assert outer.top + outer.step.height > inner.top + inner.step.height
+
+
+def test_files_that_the_architecture_page_names_exist() -> None:
+    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`((?:loanasync|tests|docs)/[\w./]+)`", page))
+    modules = {f"loanasync/{name.replace('.', '/')}" for name in re.findall(r"`(_\w+\.\w+)`", page)}
+    assert len(files) > 10
+    assert [file for file in files if not (DOCS.parent / file).exists()] == []
+    assert [
+        name
+        for name in modules
+        if not (DOCS.parent / f"{name}.py").exists() and not (DOCS.parent / name).is_dir()
+    ] == []
