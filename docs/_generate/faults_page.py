@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from loanasync import TransportError, UnexpectedResponseError
-from support.faults.answers import BODIES, FAULTS, REDIRECTS, STATUSES
 from support.faults.connections import CONNECTING, HEADS, KEEPING, SENDING, TRUSTING
+from support.faults.responses import BODIES, FAULTS, REDIRECTS, STATUSES
 from support.faults.row import SESSIONS, Comes, Row
 
 __all__ = ["PAGE", "ROWS", "with_tables"]
