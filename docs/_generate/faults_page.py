@@ -1,76 +1,74 @@
-"""The tables of docs/explanation/reliability.md, out of the rows that the tests play.
+"""Generates the tables of docs/explanation/reliability.md from the rows of the fault matrix.
 
-`python docs/_generate/faults_page.py --write` puts them into the page.
+Run `python docs/_generate/faults_page.py --write`.
 """
 
 import argparse
 from pathlib import Path
 
 from loanasync import TransportError, UnexpectedResponseError
-from support.faults.connections import CONNECTING, HEADS, KEEPING, SENDING, TRUSTING
-from support.faults.responses import BODIES, FAULTS, REDIRECTS, STATUSES
-from support.faults.row import SESSIONS, Comes, Row
+from support.faults.connections import CERTIFICATES, CONNECTING, HEADS, KEEP_ALIVE, SENDING
+from support.faults.responses import BODIES, REDIRECTS, STATUSES, SYSTEM_FAULTS
+from support.faults.row import SESSIONS, Expected, Row
 
 __all__ = ["PAGE", "ROWS", "with_tables"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "reliability.md"
 GROUPS = {
-    "Before the connection stands": CONNECTING,
-    "Certificates": TRUSTING,
-    "While the request is sent, and before the answer": SENDING,
-    "On a connection that was kept": KEEPING,
-    "In the head of the answer": HEADS,
-    "In the body of the answer": BODIES,
+    "Connecting": CONNECTING,
+    "TLS certificates": CERTIFICATES,
+    "Sending, and waiting for the response": SENDING,
+    "Reused connections": KEEP_ALIVE,
+    "Response headers": HEADS,
+    "Response body": BODIES,
     "Redirects": REDIRECTS,
     "Statuses that the specification does not name": STATUSES,
-    "System faults": FAULTS,
+    "System errors (HTTP 500)": SYSTEM_FAULTS,
 }
 ROWS = [row for rows in GROUPS.values() for row in rows]
 BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests end -->"
 
 
-def told(comes: Comes) -> str:
-    if comes.in_part:
+def result_text(expected: Expected) -> str:
+    """Return the cell with the result of a call."""
+    if expected.is_partial:
         return "the decision, without a redirect, and `body` in `meta.unread`"
-    if comes.error is None:
-        return "the answer, as if nothing had been"
-    words = f"`{comes.error.__name__}`"
-    if issubclass(comes.error, TransportError) or comes.error is UnexpectedResponseError:
-        words += f", outcome: `{comes.outcome}`"
+    if expected.error is None:
+        return "success"
+    text = f"`{expected.error.__name__}`"
+    if issubclass(expected.error, TransportError) or expected.error is UnexpectedResponseError:
+        text += f", outcome `{expected.outcome}`"
     else:
-        words += f", status {comes.status}"
-    return words if comes.or_else is None else f"{words}, or {other_words(comes.or_else)}"
-
-
-def other_words(comes: Comes) -> str:
-    return f"{told(comes)} when it was noticed before the request left"
+        text += f", status {expected.status}"
+    if expected.alternative is None:
+        return text
+    return f"{text}; {result_text(expected.alternative)} if it was noticed before sending"
 
 
 def line(row: Row) -> str:
-    result = told(row.comes)
-    if row.over_https is not None:
-        result += f"; over https {told(row.over_https)}"
-    if row.says:
-        result += f', "{row.says}"'
-    return f"| {row.fault} | {result} | {row.seen} | {row.advice} | `{row.name}` |"
+    """Return the line of a row."""
+    result = result_text(row.expected)
+    if row.expected_over_https is not None:
+        result += f"; over https {result_text(row.expected_over_https)}"
+    if row.message:
+        result += f', "{row.message}"'
+    return f"| {row.fault} | {result} | {row.requests_read} | {row.advice} | `{row.name}` |"
 
 
 def tables() -> str:
+    """Return all tables."""
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title}", ""]
-        lines += [
-            "| what happens | what comes of it | requests read | what to do | test |",
-            "|---|---|---|---|---|",
-        ]
+        lines += ["| fault | result | requests read | what to do | test |", "|---|---|---|---|---|"]
         lines += [*map(line, rows), ""]
-    played = len(SESSIONS) * sum(len(row.schemes) * len(row.operations) for row in ROWS)
-    lines += [f"{len(ROWS)} failures, which each run of the tests makes happen {played} times in all.", ""]
+    cases = len(SESSIONS) * sum(len(row.schemes) * len(row.operations) for row in ROWS)
+    lines += [f"The tests play these {len(ROWS)} faults in {cases} combinations.", ""]
     return "\n".join(lines)
 
 
 def with_tables(page: str) -> str:
-    """A page with its tables as the rows have them."""
+    """Return a page with the tables of the current rows."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"

@@ -69,13 +69,13 @@ EXAMPLES = {
 }
 
 
-def test_the_public_surface_is_found() -> None:
+def test_public_names_are_found() -> None:
     assert len(PUBLIC) > 200
     assert PUBLIC.keys() > UNSHOWN.keys()
 
 
 @pytest.mark.parametrize("path", PUBLIC)
-def test_what_is_public_says_what_it_is_for(path: str) -> None:
+def test_public_name_has_a_docstring_with_a_summary(path: str) -> None:
     told = inspect.cleandoc(PUBLIC[path].__doc__ or "")
     assert told
     first = told.partition("\n\n")[0].replace("\n", " ")
@@ -83,7 +83,7 @@ def test_what_is_public_says_what_it_is_for(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC.keys() - UNSHOWN.keys()))
-def test_what_is_public_has_an_example_that_runs(path: str) -> None:
+def test_public_name_has_an_example(path: str) -> None:
     """A class and a function have one of their own; a method may be shown by another of its room."""
     name = path.rpartition(".")[2]
     own = shown(PUBLIC[path].__doc__)
@@ -99,7 +99,7 @@ def arguments(function: object) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
-def test_what_a_call_is_told_is_explained(path: str) -> None:
+def test_arguments_of_a_public_function_are_documented(path: str) -> None:
     """Each argument by its name, where there is more than one; a ledger's are those of the protocol."""
     thing, name = PUBLIC[path], path.rpartition(".")[2]
     if path.startswith("loanasync.ledger.") and hasattr(DecisionLedger, name):
@@ -110,7 +110,7 @@ def test_what_a_call_is_told_is_explained(path: str) -> None:
     assert [name for name in names if f"{name}:" not in explained] == []
 
 
-def test_every_call_of_the_client_has_all_its_sections() -> None:
+def test_client_methods_have_all_docstring_sections() -> None:
     for name in ("approve", "approve_many", "check", "complete", "create_request", "upload_documents"):
         told = getattr(LoanClient, name).__doc__ or ""
         assert "Args:" in told
@@ -118,7 +118,7 @@ def test_every_call_of_the_client_has_all_its_sections() -> None:
         assert name == "approve_many" or "§" in told
 
 
-def test_the_reference_has_all_that_is_public() -> None:
+def test_api_reference_has_every_public_name() -> None:
     """By its own place or with its whole package; an error is in the page of errors, which takes them all."""
     pages = (REFERENCE / "api.md").read_text(encoding="utf-8")
     for path, thing in PUBLIC.items():

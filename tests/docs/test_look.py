@@ -73,23 +73,23 @@ def seen(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[s
     return found
 
 
-def test_nothing_is_said_of_a_good_page(seen: list[str]) -> None:
+def test_good_page_has_no_findings(seen: list[str]) -> None:
     assert seen
     assert [each for each in seen if each.startswith(("page-00", "other"))] == []
 
 
 @pytest.mark.parametrize(("broken", "said"), BROKEN.items())
-def test_what_is_wrong_with_a_page_is_seen(seen: list[str], broken: str, said: str) -> None:
+def test_broken_page_has_the_finding(seen: list[str], broken: str, said: str) -> None:
     page = f"page-{[*BROKEN].index(broken) + 1:02}.html"
     told = [each for each in seen if each.startswith(page)]
     assert [each for each in told if said in each], told
 
 
-def test_a_site_without_pages_is_not_a_good_one(script: ModuleType, tmp_path: Path) -> None:
+def test_site_without_pages_is_a_finding(script: ModuleType, tmp_path: Path) -> None:
     assert script.look(tmp_path, "no browser is asked for it") == [f"{tmp_path} has no pages"]
 
 
-def test_the_command_fails_when_something_is_wrong(tmp_path: Path) -> None:
+def test_command_fails_if_there_are_findings(tmp_path: Path) -> None:
     program(*CHROMIUM)
     bad = site(tmp_path, "<a href='gone.html'>Gone</a>")
     done = subprocess.run(

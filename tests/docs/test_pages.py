@@ -65,7 +65,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     [page for page in PAGES if fences(page).strip()],
     ids=name_of,
 )
-async def test_what_a_page_shows_runs(
+async def test_code_of_each_page_runs(
     page: Path, collector: Collector, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, server in {"VALKEY_URL": "valkey", "NATS_URL": "nats", "DATABASE_URL": "postgres"}.items():
@@ -79,7 +79,7 @@ async def test_what_a_page_shows_runs(
     assert {each.path for each in collector.received} == ({"/v1/traces", "/v1/metrics"} if exports else set())
 
 
-async def test_the_tutorial_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "docs" / "tutorial.md"
     told = "".join(re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
     program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -124,7 +124,7 @@ class Shop:
 
 
 @pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
-def test_what_a_docstring_shows_runs(example: doctest.DocTest) -> None:
+def test_docstring_examples_run(example: doctest.DocTest) -> None:
     with Shop() as given:
         example.globs.update(given)
         results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
@@ -133,7 +133,7 @@ def test_what_a_docstring_shows_runs(example: doctest.DocTest) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_have_a_target(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
         led = page.parent / target if target else page
         assert led.exists(), target
@@ -155,12 +155,12 @@ def coverage() -> list[list[str]]:
     return rows
 
 
-def test_every_row_of_the_specification_is_in_the_table_once_and_nothing_else() -> None:
+def test_coverage_table_has_each_row_of_the_specification_once() -> None:
     listed = sorted((paragraph.removeprefix("§"), row.strip("`")) for paragraph, row, _, _ in coverage())
     assert listed == sorted((paragraph, row) for paragraph, rows in SPECIFICATION.items() for row in rows)
 
 
-def test_every_code_that_the_table_names_is_there() -> None:
+def test_coverage_table_names_existing_code() -> None:
     for _, row, code, _ in coverage():
         names = re.findall(r"`([^`]+)`", code)
         assert names, row
@@ -173,7 +173,7 @@ def test_every_code_that_the_table_names_is_there() -> None:
                 found = getattr(found, attribute, None)
 
 
-def test_every_test_that_the_table_names_is_there() -> None:
+def test_coverage_table_names_existing_tests() -> None:
     for _, row, _, tests in coverage():
         names = re.findall(r"`([^`]+)`", tests)
         assert names, row
@@ -186,7 +186,7 @@ def test_every_test_that_the_table_names_is_there() -> None:
             assert function in functions, name
 
 
-def test_errors_and_metrics_in_the_pages_are_those_of_the_code() -> None:
+def test_pages_name_the_errors_and_metrics_of_the_code() -> None:
     page = (ROOT / "docs" / "howto" / "errors.md").read_text(encoding="utf-8")
     told = set(re.findall(r"`(\w+Error)`", page))
     assert told >= set(loanasync.errors.__all__) - {"ServiceError", "TransportError"}
@@ -198,5 +198,5 @@ def test_errors_and_metrics_in_the_pages_are_those_of_the_code() -> None:
     assert not [name for name in names if f"`{name}`" not in telemetry]
 
 
-def test_the_changelog_tells_of_this_version() -> None:
+def test_changelog_has_the_current_version() -> None:
     assert f"## {loanasync.__version__}\n" in (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The reliability page says what the tests play, and leaves no kind of failure out."""
+"""Tests of docs/explanation/reliability.md: its tables are up to date, and it names each transport error."""
 
 import re
 
@@ -6,23 +6,23 @@ from faults_page import PAGE, ROWS, with_tables
 from loanasync import DeadlineExceededError, LoanError, PoolTimeoutError, TransportError, errors
 
 
-def test_the_page_has_the_rows_that_are_played() -> None:
+def test_fault_tables_are_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_tables(page) == page, "python docs/_generate/faults_page.py --write"
 
 
-def test_a_row_is_found_by_its_name() -> None:
+def test_fault_row_names_are_unique_and_the_example_exists() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
-    shown = re.search(r"-k ([a-z-]+)", PAGE.read_text(encoding="utf-8"))
-    assert shown
-    assert shown[1] in names
+    example = re.search(r"-k ([a-z-]+)", PAGE.read_text(encoding="utf-8"))
+    assert example
+    assert example[1] in names
 
 
-def test_every_way_to_get_no_answer_is_on_the_page() -> None:
+def test_each_transport_error_is_on_the_page() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LoanError)}
-    silent = {kind for kind in kinds if issubclass(kind, TransportError)} - {TransportError}
-    # These two are made by the SDK's own clock and counter; they are told of, and tried with the pipeline.
-    assert silent - {row.comes.error for row in ROWS} == {PoolTimeoutError, DeadlineExceededError}
+    times_out = {kind for kind in kinds if issubclass(kind, TransportError)} - {TransportError}
+    # The clock and the slots of the SDK raise these two; tests of the pipeline cover them.
+    assert times_out - {row.expected.error for row in ROWS} == {PoolTimeoutError, DeadlineExceededError}
     page = PAGE.read_text(encoding="utf-8")
-    assert not [kind for kind in silent if f"`{kind.__name__}`" not in page]
+    assert not [kind for kind in times_out if f"`{kind.__name__}`" not in page]

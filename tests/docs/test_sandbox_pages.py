@@ -21,30 +21,30 @@ def written(pattern: str) -> set[str]:
     return set(re.findall(pattern, GUIDE.read_text(encoding="utf-8")))
 
 
-def test_the_reference_has_every_tag_and_no_other() -> None:
+def test_tags_page_lists_every_tag_and_no_other() -> None:
     page = tags_page.PAGE.read_text(encoding="utf-8")
     assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in KNOWN]
 
 
-async def test_the_reference_says_what_each_tag_comes_to() -> None:
+async def test_tags_page_has_the_result_of_each_tag() -> None:
     page = tags_page.PAGE.read_text(encoding="utf-8")
     assert tags_page.with_tables(page, await tags_page.tables()) == page, (
         "python docs/_generate/tags_page.py --write"
     )
 
 
-def test_each_tag_that_the_guide_names_works() -> None:
+def test_tags_in_the_sandbox_guide_exist() -> None:
     told = written(r"`\+([a-z0-9.]+)`")
     assert told
     for tag in told:
         assert evolve(read_words(tag), name="") != PLAIN
 
 
-def test_every_rule_of_the_linter_is_told_of() -> None:
+def test_sandbox_guide_lists_every_linter_rule() -> None:
     assert written(r"\| `([a-z0-9-]+)` \|") == RULES.keys()
 
 
-def test_every_option_of_the_command_has_a_name_in_python() -> None:
+def test_sandbox_options_have_python_arguments() -> None:
     options = {action.dest for action in _parser()._actions} - {"help", "open_page"}
     assert options == set(inspect.signature(Sandbox).parameters)
     shown = subprocess.run(

@@ -193,7 +193,7 @@ def test_every_error_there_is_was_searched() -> None:
         InvalidRequestError,
         ConfigurationError,
     }
-    searched = {row.comes.error for row in ROWS} | set(ANSWERED) | ends
+    searched = {row.expected.error for row in ROWS} | set(ANSWERED) | ends
     # Those of a ledger are searched where there is one: test_shown_by_ledgers.py.
     searched |= {LedgerError, *LedgerError.__subclasses__()}
     never_themselves = {LoanError, ServiceError, TransportError}

@@ -8,12 +8,12 @@ import pytest
 from faults_page import ROWS
 from loanasync import ApprovalRequest, UserData
 from support.cancellation import Moment, cancelled_at
-from support.faults.player import Customer, cases, ready, went_well
+from support.faults.player import Customer, cases, ready, succeeded
 from support.faults.row import Row
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
 from support.privacy.scanner import leaks, watching
 
-PERSON = Customer(
+CUSTOMER = Customer(
     fiscal_code=CODE, request=planted(ApprovalRequest), data=planted(UserData), echo=ECHO, saved=SAVED
 )
 
@@ -23,14 +23,14 @@ async def test_a_fault_shows_no_one(row: Row, scheme: str, operation: str, sessi
     asyncio.get_running_loop().set_debug(True)
     with watching() as seen:
         settings = {"auth_token": TOKEN, "limits": LIMITS, **seen.providers}
-        async with ready(row, scheme, operation, session, PERSON, **settings) as caller:
+        async with ready(row, scheme, operation, session, CUSTOMER, **settings) as caller:
             result = await caller()
             seen.add(result)
             seen.values += [caller.client, vars(caller.client)]
             # A redirect leads elsewhere, and neither token nor customer go there: nobody even knocks.
             assert caller.other.accepted == 0
-    is_either = row.comes.or_else or row.comes.in_part
-    assert is_either or went_well(result) == (row.comes.error is None)
+    is_either = row.expected.alternative or row.expected.is_partial
+    assert is_either or succeeded(result) == (row.expected.error is None)
     assert leaks(seen) == []
     assert seen.foreign_frames() == []
 
@@ -46,7 +46,7 @@ async def test_a_call_that_is_given_up_shows_no_one_at_any_of_its_awaits(row: Ro
         settings = {"auth_token": TOKEN, "limits": LIMITS, **seen.providers}
         while gone_so_far:
             at += 1
-            async with ready(row, "http", "approve", "own", PERSON, **settings) as caller:
+            async with ready(row, "http", "approve", "own", CUSTOMER, **settings) as caller:
                 task, gone_so_far = await cancelled_at(caller(), at, moment)
                 with pytest.raises(asyncio.CancelledError) if gone_so_far else nullcontext() as given_up:
                     await task

@@ -1,4 +1,4 @@
-"""Every fault of the reliability page happens over real sockets, and comes to what its row says."""
+"""Each row of the fault matrix over real sockets: the result, the requests sent, the spans, and no leaks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,62 +12,65 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from loanasync import Refused, ServiceError, TransportError, UnexpectedResponseError, UserData
 from support.builders import FISCAL_CODE
-from support.faults.player import PATIENT, Customer, cases, ready, went_well
-from support.faults.row import NOT_SENT, Comes, Row
+from support.faults.player import PATIENT, Customer, cases, ready, succeeded
+from support.faults.row import NOT_SENT, Expected, Row
 from support.raw_server import Certificate, RawServer, certificate, until
 
 
-async def only_servers_are_busy(*servers: RawServer) -> None:
+async def wait_until_only_servers_run(*servers: RawServer) -> None:
     this = asyncio.current_task()
     await until(lambda: asyncio.all_tasks() <= {this}.union(*(server.talks for server in servers)))
 
 
-def expected(row: Row, scheme: str, operation: str, result: object) -> Comes:
-    comes = row.over_https if scheme == "https" and row.over_https is not None else row.comes
-    if comes.or_else is not None and isinstance(result, comes.or_else.error or ()):
-        comes = comes.or_else
-    if operation == "complete" and (comes.in_part or comes.error is UnexpectedResponseError):
+def expected_of(row: Row, scheme: str, operation: str, result: object) -> Expected:
+    """Return the expected result of a row, or its alternative if the result is of that class."""
+    over_https = row.expected_over_https if scheme == "https" else None
+    expected = row.expected if over_https is None else over_https
+    if expected.alternative is not None and isinstance(result, expected.alternative.error or ()):
+        expected = expected.alternative
+    if operation == "complete" and (expected.is_partial or expected.error is UnexpectedResponseError):
         # spec §4.2: 200 is success
-        return evolve(comes, error=UnexpectedResponseError, in_part=False, status=200, outcome="done")
-    return comes
+        return evolve(expected, error=UnexpectedResponseError, is_partial=False, status=200, outcome="done")
+    return expected
 
 
-def assert_comes(result: Any, comes: Comes, row: Row) -> None:
-    if comes.error is None:
-        assert went_well(result)
+def assert_result(result: Any, expected: Expected, row: Row) -> None:
+    if expected.error is None:
+        assert succeeded(result)
         assert isinstance(result, Refused) == row.refused
         if not isinstance(result, UserData):
-            assert result.meta.unread == (("body",) if comes.in_part else ())
+            assert result.meta.unread == (("body",) if expected.is_partial else ())
         return
-    assert type(result) is comes.error
-    assert row.says in str(result)
+    assert type(result) is expected.error
+    assert row.message in str(result)
     assert FISCAL_CODE not in repr(result) + str(result)
     if isinstance(result, TransportError):
-        assert (result.outcome, result.attempts) == (comes.outcome, row.attempts)
+        assert (result.outcome, result.attempts) == (expected.outcome, row.attempts)
     elif isinstance(result, UnexpectedResponseError):
-        assert (result.status, result.outcome) == (comes.status, comes.outcome)
+        assert (result.status, result.outcome) == (expected.status, expected.outcome)
     else:
         assert isinstance(result, ServiceError)
-        assert (result.status, result.attempts) == (comes.status, row.attempts)
+        assert (result.status, result.attempts) == (expected.status, row.attempts)
 
 
-def told_by(span: ReadableSpan) -> tuple[object, object, StatusCode]:
+def status_of(span: ReadableSpan) -> tuple[object, object, StatusCode]:
+    """Return HTTP status, error type and span status."""
     attributes = span.attributes or {}
     return attributes.get("http.response.status_code"), attributes.get("error.type"), span.status.status_code
 
 
-def assert_traced(spans: Sequence[ReadableSpan], result: Any, comes: Comes, row: Row) -> None:
+def assert_traced(spans: Sequence[ReadableSpan], result: Any, expected: Expected, row: Row) -> None:
     *earlier, last = [span for span in spans if span.kind is SpanKind.CLIENT]
-    assert [told_by(span) for span in earlier] == [(500, "500", StatusCode.ERROR)] * (row.attempts - 1)
+    assert [status_of(span) for span in earlier] == [(500, "500", StatusCode.ERROR)] * (row.attempts - 1)
     if isinstance(result, TransportError):
-        assert told_by(last) == (None, result.cause_type, StatusCode.ERROR)
+        assert status_of(last) == (None, result.cause_type, StatusCode.ERROR)
     else:
         status = 200 if isinstance(result, UserData) else result.meta.status
-        wrong = str(status) if status >= 400 else f"body {comes.fault}" if comes.fault else None
-        assert told_by(last) == (status, wrong, StatusCode.ERROR if wrong else StatusCode.UNSET)
+        wrong = str(status) if status >= 400 else f"body {expected.fault}" if expected.fault else None
+        assert status_of(last) == (status, wrong, StatusCode.ERROR if wrong else StatusCode.UNSET)
     [call] = [span for span in spans if span.kind is SpanKind.INTERNAL]
-    failed = None if comes.error is None else comes.error.__name__
-    assert told_by(call) == (None, failed, StatusCode.ERROR if failed else StatusCode.UNSET)
+    failed = None if expected.error is None else expected.error.__name__
+    assert status_of(call) == (None, failed, StatusCode.ERROR if failed else StatusCode.UNSET)
     assert (call.attributes or {})["loanasync.attempts"] == row.attempts
     assert FISCAL_CODE not in "".join(span.to_json() for span in spans)
 
@@ -85,18 +88,20 @@ async def test_a_fault_comes_to_what_its_row_says(
         exporter.clear()
         result = await caller()
 
-        comes = expected(row, scheme, operation, result)
-        assert_comes(result, comes, row)
-        assert caller.seen == (0 if comes in (row.comes.or_else, NOT_SENT) else row.seen)
-        assert_traced(exporter.get_finished_spans(), result, comes, row)
+        expected = expected_of(row, scheme, operation, result)
+        assert_result(result, expected, row)
+        assert caller.requests_read == (
+            0 if expected in (row.expected.alternative, NOT_SENT) else row.requests_read
+        )
+        assert_traced(exporter.get_finished_spans(), result, expected, row)
         assert caller.other.accepted == 0
 
-        # Nothing is left of it: no task, no connection, no place that the next call would need.
+        # No task and no connection is left, and the next call gets the only slot.
         server = caller.server
         if isinstance(result, TransportError):
             await server.all_hung_up()
-        await only_servers_are_busy(server, caller.other)
-        if row.dead:
-            await until(lambda: not any(is_open for is_open, _ in caller.kept()))
+        await wait_until_only_servers_run(server, caller.other)
+        if row.closes_connection:
+            await until(lambda: not any(is_open for is_open, _ in caller.idle_connections()))
         await server.recover(certificate(Certificate.GOOD) if scheme == "https" else None)
-        assert went_well(await caller(PATIENT))
+        assert succeeded(await caller(PATIENT))

@@ -1,4 +1,4 @@
-"""Playing a row of the fault matrix: the servers that it needs, and the calls of a client that meets them."""
+"""Servers and clients that play a row of the fault matrix."""
 
 import json
 import ssl
@@ -27,20 +27,20 @@ from loanasync import (
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
 from support.builders import FISCAL_CODE, approval_request
-from support.faults.row import NOT_SENT, SESSIONS, Answer, Row
+from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row
 from support.raw_server import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
 
-__all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "went_well"]
+__all__ = ["PATIENT", "Caller", "Customer", "cases", "ready", "succeeded"]
 
 PATIENT = Timeout(total=2 * PATIENCE, attempt=PATIENCE, connect=PATIENCE / 2)
-SHORT = Timeout(total=PATIENCE, attempt=0.9, connect=0.5)  # where the fault is silence
-# Where the silence is before a connection: on a busy machine, too, no other time runs out first.
+SHORT = Timeout(total=PATIENCE, attempt=0.9, connect=0.5)  # for rows that end with a timeout
+# For timeouts of the connection: on a busy machine, too, no other timeout expires first.
 UNCONNECTED = Timeout(total=PATIENCE, attempt=PATIENCE / 2, connect=0.5)
 
 
 @frozen
 class Customer:
-    """Whom the calls are about, and what the service says of them."""
+    """The customer of the calls, and the data that the service returns."""
 
     fiscal_code: str = FISCAL_CODE
     request: ApprovalRequest = field(factory=approval_request)
@@ -48,16 +48,17 @@ class Customer:
     echo: Mapping[str, Any] = field(factory=dict)
     saved: Mapping[str, Any] = {"profession": "baker"}
 
-    def answer(self, operation: str, *, refused: bool = False, elsewhere: str = "") -> Answer:
+    def response(self, operation: str, *, refused: bool = False, redirect_to: str = "") -> CorrectResponse:
+        """Return the response of the service."""
         if operation == "complete":
-            return Answer("200 OK", json.dumps(self.saved).encode(), elsewhere)
+            return CorrectResponse("200 OK", json.dumps(self.saved).encode(), redirect_to)
         body = {**self.echo, "approved": not refused, "fiscalCode": self.fiscal_code}
         status = "422 Unprocessable" if refused else "201 Created"
-        return Answer(status, json.dumps(body).encode(), elsewhere, self.fiscal_code)
+        return CorrectResponse(status, json.dumps(body).encode(), redirect_to, self.fiscal_code)
 
 
 def cases() -> Iterator[Any]:
-    """Each row with each scheme, call and kind of session that it is about."""
+    """Yield each row with each of its schemes and operations, and each kind of session."""
     for row in ROWS:
         for scheme in row.schemes:
             for operation in row.operations:
@@ -67,14 +68,17 @@ def cases() -> Iterator[Any]:
                     )
 
 
-def _patience(row: Row, scheme: str) -> Timeout:
-    if not row.silent:
+def _timeout(row: Row, scheme: str) -> Timeout:
+    if not row.times_out:
         return PATIENT
-    comes = row.over_https if scheme == "https" and row.over_https is not None else row.comes
-    return UNCONNECTED if comes is NOT_SENT else SHORT
+    expected = (
+        row.expected_over_https if scheme == "https" and row.expected_over_https is not None else row.expected
+    )
+    return UNCONNECTED if expected is NOT_SENT else SHORT
 
 
-def went_well(result: object) -> bool:
+def succeeded(result: object) -> bool:
+    """Return True for a result that is not an error."""
     return isinstance(result, Approved | Refused | UserData)
 
 
@@ -88,7 +92,7 @@ def trust() -> ssl.SSLContext:
 async def three_times(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """A middleware as it stands in many an application."""
+    """Send a request up to three times, as middlewares of many applications do."""
     for _ in range(2):
         try:
             response = await handler(request)
@@ -101,20 +105,20 @@ async def three_times(
 
 @frozen(eq=False)
 class Caller:
-    """A client of one place, over its own session or over one that is set to spoil everything."""
+    """A client with one connection: of its own session, or of a user's session with unsuitable settings."""
 
     client: LoanClient
     operation: str
     customer: Customer
     server: RawServer
-    other: RawServer  # where redirects lead
+    other: RawServer  # the target of redirects
     timeout: Timeout
-    already: list[bytes] = field(factory=list)
+    earlier_requests: list[bytes] = field(factory=list)
 
     @property
-    def seen(self) -> int:
-        """How many requests the service has read whole since the row's own call could begin."""
-        return len(self.server.requests) - len(self.already)
+    def requests_read(self) -> int:
+        """The number of whole requests of the row's own call that the service has read."""
+        return len(self.server.requests) - len(self.earlier_requests)
 
     async def __call__(self, timeout: Timeout | None = None) -> Any:
         within = self.timeout if timeout is None else timeout
@@ -129,8 +133,8 @@ class Caller:
         except LoanError as error:
             return error
 
-    def kept(self) -> list[tuple[bool, bool]]:
-        """The connections that wait for the next call: whether each is open, and clean."""
+    def idle_connections(self) -> list[tuple[bool, bool]]:
+        """Return (is open, is clean) of each idle connection."""
         lane: Any = self.client._pipeline._lanes.here()
         if isinstance(lane.transport, DirectTransport):
             idle = [each for origin in lane.transport._origins.values() for each in origin.idle]
@@ -138,36 +142,36 @@ class Caller:
         pools = lane.transport._session.connector._conns.values()
         return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
-    async def noticed(self, before: Exchange) -> None:
-        """Wait until the client knows what became of the connection that it keeps."""
-        if Play.FIN in before:
+    async def wait_until_noticed(self, exchange: Exchange) -> None:
+        """Wait until the client has noticed the end of its idle connection, or unread data on it."""
+        if Play.FIN in exchange:
             await self.server.all_hung_up()
-        elif Play.AFTER_THE_CALL in before:
-            await until(lambda: not any(is_clean for _, is_clean in self.kept()))
+        elif Play.AFTER_THE_CALL in exchange:
+            await until(lambda: not any(is_clean for _, is_clean in self.idle_connections()))
 
 
 @asynccontextmanager
 async def ready(
     row: Row, scheme: str, operation: str, session: str, customer: Customer, **options: Any
 ) -> AsyncIterator[Caller]:
-    """Everything that stands before the row's own call; call what is given to make it."""
-    tls = certificate(row.shows) if scheme == "https" and row.speaks_tls else None
+    """Start servers and client, make the earlier call, and yield the caller of the row's own call."""
+    tls = certificate(row.certificate) if scheme == "https" and row.speaks_tls else None
     other = RawServer((Play.READ,), tls=tls, scheme=scheme, host="localhost")
-    told = customer.answer(operation, refused=row.refused, elsewhere=f"{other.base_url}/")
-    good = customer.answer(operation)
-    # One more than is needed: a connection that ends may be about to take the next.
-    exchanges = [*row.server(told), *[(Play.READ, good.whole)] * 2]
-    if row.before is not None:
-        exchanges.insert(0, row.before(good))
+    correct = customer.response(operation, refused=row.refused, redirect_to=f"{other.base_url}/")
+    good = customer.response(operation)
+    # One exchange more than is needed: an ending connection may take the next one.
+    exchanges = [*row.server(correct), *[(Play.READ, good.whole)] * 2]
+    if row.earlier_exchange is not None:
+        exchanges.insert(0, row.earlier_exchange(good))
     server = RawServer(*exchanges, tls=tls, scheme=scheme)
-    async with running(other), running(server, row.begin), AsyncExitStack() as stack:
+    async with running(other), running(server, row.prepare), AsyncExitStack() as stack:
         client = await _client(stack, server, scheme, session, options)
-        caller = Caller(client, operation, customer, server, other, _patience(row, scheme))
-        if row.before is not None:
-            assert went_well(await caller(PATIENT))
+        caller = Caller(client, operation, customer, server, other, _timeout(row, scheme))
+        if row.earlier_exchange is not None:
+            assert succeeded(await caller(PATIENT))
             server.call_over.set()
-            await caller.noticed(exchanges[0])
-        caller.already.extend(server.requests)
+            await caller.wait_until_noticed(exchanges[0])
+        caller.earlier_requests.extend(server.requests)
         yield caller
 
 

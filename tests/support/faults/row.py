@@ -1,4 +1,4 @@
-"""One fault between the SDK and the service: what it is, what comes of it, and what to do then."""
+"""The rows of the fault matrix: a fault between the SDK and the service, its result, and advice."""
 
 from collections.abc import Callable
 
@@ -14,28 +14,29 @@ from loanasync import (
 )
 from support.raw_server import Certificate, Exchange, RawServer
 
-__all__ = ["AGAIN", "BETWEEN", "CUT", "DETAILS", "FINAL", "GOES_WELL", "LATE", "LOST", "MEND", "NOTHING"]
-__all__ += ["IN_PART", "NOT_SENT", "PERSON", "SESSIONS", "SETTLE", "SILENT", "TOO_LARGE", "UNREADABLE"]
-__all__ += ["Answer", "Comes", "Row", "http", "unexpected"]
+__all__ = ["ACCEPT_REFUSAL", "ASK_FOR_REDIRECT", "ASK_SERVICE", "BODY_TIMED_OUT", "BODY_TOO_LARGE"]
+__all__ += ["BODY_TRUNCATED", "CALL_AGAIN", "CHECK_BASE_URL", "CONNECTION_LOST", "CORRECT_SETTINGS"]
+__all__ += ["NOT_SENT", "NO_ACTION", "PARTIAL", "READ_TIMEOUT", "SESSIONS", "SETTLE_BY_PERSON", "SUCCESS"]
+__all__ += ["UNREADABLE", "CorrectResponse", "Expected", "Row", "http", "unexpected"]
 
 
 def http(status: str, body: bytes = b"", *headers: str) -> bytes:
-    """An answer as a service would write it; any header about the length takes the place of the true one."""
-    measured = any(
+    """Return the bytes of a response. A header about the length replaces the correct Content-Length."""
+    has_length = any(
         each.startswith(("Content-Length", "Transfer-Encoding", "Connection: close")) for each in headers
     )
-    lines = [f"HTTP/1.1 {status}", *headers, *(() if measured else (f"Content-Length: {len(body)}",))]
+    lines = [f"HTTP/1.1 {status}", *headers, *(() if has_length else (f"Content-Length: {len(body)}",))]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 @frozen
-class Answer:
-    """The answer that would be right, for the rows to spoil."""
+class CorrectResponse:
+    """The response that the service would send without the fault."""
 
     status: str
     body: bytes
-    elsewhere: str = ""  # the address of another host
-    about: str = ""  # the customer's fiscal code
+    redirect_to: str = ""  # the address of another host
+    fiscal_code: str = ""  # of the customer
 
     @property
     def whole(self) -> bytes:
@@ -58,15 +59,15 @@ class Answer:
 
 
 @frozen
-class Comes:
-    """What comes of a fault."""
+class Expected:
+    """The expected result of a call that meets a fault."""
 
-    error: type[LoanError] | None = None  # None: the answer, as if nothing had been
+    error: type[LoanError] | None = None  # None: the call succeeds
     outcome: str | None = None
     status: int | None = None
-    in_part: bool = False  # the decision, of a body that could be read in part only
-    fault: str | None = None  # of the body, as the attempt's span names it
-    or_else: "Comes | None" = None  # where it is a race which side of the connection is quicker
+    is_partial: bool = False  # a decision without details, because only a part of the body was readable
+    fault: str | None = None  # of the body, as in the span of the attempt
+    alternative: "Expected | None" = None  # another possible result, if both sides race
 
 
 @frozen(kw_only=True)
@@ -75,53 +76,54 @@ class Row:
 
     name: str
     fault: str
-    server: Callable[[Answer], tuple[Exchange, ...]] = lambda _: ()
-    comes: Comes
-    over_https: Comes | None = None
-    seen: int = 1  # requests that the service reads whole
+    server: Callable[[CorrectResponse], tuple[Exchange, ...]] = lambda _: ()
+    expected: Expected
+    expected_over_https: Expected | None = None
+    requests_read: int = 1  # whole requests that the service reads
     attempts: int = field()
     advice: str
-    before: Callable[[Answer], Exchange] | None = None  # a call that goes well on the same connection
-    begin: Callable[[RawServer], None] | None = None
-    dead: bool = False  # the connection, after a whole answer
-    silent: bool = False  # only the client's own time ends it
+    earlier_exchange: Callable[[CorrectResponse], Exchange] | None = None  # of a call on the same connection
+    prepare: Callable[[RawServer], None] | None = None
+    closes_connection: bool = False  # after a whole response
+    times_out: bool = False  # a timeout of the client ends it
     schemes: tuple[str, ...] = ("http", "https")
     operations: tuple[str, ...] = ("approve", "complete")
     refused: bool = False
     speaks_tls: bool = True
-    shows: Certificate = Certificate.GOOD
-    says: str = ""  # a part of the error's sentence
+    certificate: Certificate = Certificate.GOOD
+    message: str = ""  # a part of the error message
 
     @attempts.default
-    def _as_seen(self) -> int:
-        return max(1, self.seen)
+    def _default_attempts(self) -> int:
+        return max(1, self.requests_read)
 
 
 SESSIONS = (
-    "own",  # whose connections are written to directly
-    "own, through aiohttp",  # as when that cannot be
+    "own",  # requests are written directly to its connections
+    "own, through aiohttp",  # as if the direct path were not possible
     "users",
 )
 
-AGAIN = "call again"
-SETTLE = "ask the service what became of it before you call again"
-DETAILS = "take the decision; ask the service for the redirect"
-FINAL = "take it as the refusal that it is"
-NOTHING = "nothing"
-MEND = "correct what the error names, then call again"
-BETWEEN = "look at `base_url` and at what stands in between"
-PERSON = "a person settles it with the service"
+CALL_AGAIN = "call again"
+ASK_SERVICE = "ask the service for the outcome before you call again"
+ASK_FOR_REDIRECT = "use the decision; ask the service for the redirect"
+ACCEPT_REFUSAL = "use it: it is a refusal"
+NO_ACTION = "nothing"
+CORRECT_SETTINGS = "correct the setting that the error names, then call again"
+CHECK_BASE_URL = "check `base_url`, and proxies in between"
+SETTLE_BY_PERSON = "a person settles it with the service"
 
-NOT_SENT = Comes(ConnectError, "not_sent")
-LOST = Comes(ConnectionLostError, "unknown")
-SILENT = Comes(ReadTimeoutError, "unknown")
-GOES_WELL = Comes()
-LATE = Comes(UnexpectedResponseError, outcome="unknown", status=201, fault="timed out")
-CUT = evolve(LATE, fault="truncated")
-TOO_LARGE = evolve(LATE, fault="too large")
-IN_PART = Comes(in_part=True)
-UNREADABLE = evolve(LATE, fault=None)
+NOT_SENT = Expected(ConnectError, "not_sent")
+CONNECTION_LOST = Expected(ConnectionLostError, "unknown")
+READ_TIMEOUT = Expected(ReadTimeoutError, "unknown")
+SUCCESS = Expected()
+BODY_TIMED_OUT = Expected(UnexpectedResponseError, outcome="unknown", status=201, fault="timed out")
+BODY_TRUNCATED = evolve(BODY_TIMED_OUT, fault="truncated")
+BODY_TOO_LARGE = evolve(BODY_TIMED_OUT, fault="too large")
+PARTIAL = Expected(is_partial=True)
+UNREADABLE = evolve(BODY_TIMED_OUT, fault=None)
 
 
-def unexpected(status: int) -> Comes:
-    return Comes(UnexpectedStatusError, status=status)
+def unexpected(status: int) -> Expected:
+    """Return the expected result of a status that the specification does not name."""
+    return Expected(UnexpectedStatusError, status=status)
