@@ -40,7 +40,7 @@ from loanasync.errors import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync.errors.service import Unclassified
+from loanasync.errors.service import UnexpectedOutcome
 
 SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
 REFUSED = 422  # spec §3
@@ -205,7 +205,7 @@ def _unexpected(
     reasons: tuple[str, ...],
     meta: Meta,
     *,
-    outcome: Unclassified = "unknown",
+    outcome: UnexpectedOutcome = "unknown",
     problems: tuple[Problem, ...] = (),
 ) -> LoanError:
     response = RawResponse(reply.status, reply.body)

@@ -35,7 +35,7 @@ from loanasync.errors import (
 from loanasync.errors.service import StoppedBy
 
 if TYPE_CHECKING:
-    from loanasync.errors.transport import Sent
+    from loanasync.errors.transport import TransportOutcome
 
 
 class _Lane:
@@ -192,7 +192,9 @@ class Pipeline:
         """
         if isinstance(last, NoResponse):
             # After a 500 the service has seen the request, whatever became of the last attempt.
-            outcome: Sent = "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
+            outcome: TransportOutcome = (
+                "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
+            )
             operation = call.endpoint.operation
             return last.error(operation, last.cause_type, outcome, call.attempts, call.trace_id, call.entry)
         meta = Meta(
@@ -296,7 +298,7 @@ class Run:
         self.record.queued(self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError")
         if call.has_slot:
             return None
-        outcome: Sent = "unknown" if call.after_unknown or call.fault else "not_sent"
+        outcome: TransportOutcome = "unknown" if call.after_unknown or call.fault else "not_sent"
         return PoolTimeoutError(
             call.endpoint.operation, "TimeoutError", outcome, call.attempts, call.trace_id, call.entry
         )

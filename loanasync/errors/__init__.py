@@ -4,9 +4,9 @@
 
     LoanError
     ├── InvalidRequestError          the request breaks rules; it was not sent
-    ├── ConfigurationError           a setting of the client cannot work
+    ├── ConfigurationError           a setting of the client is invalid
     ├── ClientClosedError            the client was closed before the call
-    ├── ServiceError                 the service answered, with neither a decision nor a success
+    ├── ServiceError                 the response is neither a decision nor a success
     │   ├── RejectedError                400 with messages for fields of the request
     │   ├── DomainError                  400 with a message under `domain`
     │   │   ├── UserNotFoundError
@@ -15,27 +15,28 @@
     │   │   └── InvalidFiscalCodeError
     │   ├── AccessDeniedError            403
     │   ├── CannotCompleteError          409
-    │   ├── SystemFaultError             500 to the last attempt
-    │   └── UnexpectedStatusError        a status that the specification does not name for this call
-    ├── UnexpectedResponseError         the content of the response is outside the specification
+    │   ├── SystemFaultError             500 on the last attempt
+    │   └── UnexpectedStatusError        a status that the specification does not list for this call
+    ├── UnexpectedResponseError      the content of the response does not follow the specification
     ├── TransportError               no response arrived
-    │   ├── ConnectError                 no connection
-    │   ├── PoolTimeoutError             no free slot among the concurrent calls in time
-    │   ├── ReadTimeoutError             connected, and no response within the time of one attempt
-    │   ├── ConnectionLostError          connected, and the connection broke, or the response was not HTTP
-    │   └── DeadlineExceededError        the total time of the call ran out
+    │   ├── ConnectError                 no connection was established
+    │   ├── PoolTimeoutError             no slot was free in time
+    │   ├── ReadTimeoutError             no response within the time limit of one attempt
+    │   ├── ConnectionLostError          the connection broke, or the response was not HTTP
+    │   └── DeadlineExceededError        the total time limit of the call has passed
     └── LedgerError                  the ledger or the client's memory prevents the call, or a write failed
-        ├── LedgerUnavailableError       the ledger cannot be used; nothing was sent
-        ├── InFlightError                another call or worker is waiting for this approval
-        ├── OutcomeUnknownError          requested before, with an unknown outcome; nothing was sent
-        ├── PayloadMismatchError         requested before, with other data; nothing was sent
-        └── DecisionNotRecordedError     decided, and not written to the ledger; the error has the decision
+        ├── LedgerUnavailableError       the ledger is not available; no request was sent
+        ├── InFlightError                another call or worker has requested this approval
+        ├── OutcomeUnknownError          requested before, with an unknown outcome; no request was sent
+        ├── PayloadMismatchError         requested before, with other data; no request was sent
+        └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
-Each error has `outcome`, `repeatable` and `entry`, which `LoanError` describes. A refusal is not in the tree:
-`Refused` is a decision. No error shows a token, a fiscal code or another personal value. Two errors hold
-personal data, because they may be the only copy: the `decision` of a `DecisionNotRecordedError`, and the
-`response` of an `UnexpectedResponseError` or `UnexpectedStatusError`. Both are masked when printed. Errors
-can be pickled.
+Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
+`approve` returns `Refused`. Messages never contain a token, a fiscal code or other personal data. Two
+attributes do, because they may be the only copy: `decision` of a `DecisionNotRecordedError`, and `response`
+of an `UnexpectedResponseError` or `UnexpectedStatusError`. Both are masked in `repr()`.
+
+Errors can be pickled.
 """
 
 from loanasync._public import name_by_package

@@ -1,4 +1,4 @@
-"""The errors of the ledger and of a client's memory: a branch of the tree in `errors`."""
+"""Errors of the ledger and of the memory of a client."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -11,30 +11,33 @@ if TYPE_CHECKING:
     from loanasync._results import Decision
 
 
-Unsettled = Literal["unknown", "lost", "held"]
-_AGAIN = "repeat it with the first data to get the decision, or give another application its own scope"
-_ADVICE = {
-    "inflight": "wait for that request, then call again with its data",
+UnresolvedState = Literal["unknown", "lost", "held"]
+_DECIDED_ADVICE = (
+    "repeat the call with the original data to get the decision, "
+    "or pass a different scope for a new application"
+)
+_MISMATCH_ADVICE = {
+    "inflight": "wait for that request, then repeat the call with its data",
     "unknown": "ask the service for the outcome of that request",
-    "approved": _AGAIN,
-    "refused": _AGAIN,
+    "approved": _DECIDED_ADVICE,
+    "refused": _DECIDED_ADVICE,
 }
 _OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
-_SHOWN = 12  # characters of an entry's key that tell it from all others
+_KEY_LENGTH = 12  # characters of an entry's key in messages, enough to identify the entry
 
 
 @define(slots=False, repr=False)
 class LedgerError(LoanError):
     """The ledger or the client's memory prevents the call, or the ledger could not be written.
 
-    Catch its subclasses for what to do about each.
+    Catch its subclasses to handle each case.
 
     Args:
-        operation: The call, ``approve``.
-        key: Key of the entry in the ledger: an HMAC, which names nobody. Empty without a ledger.
+        operation: Name of the call, ``approve``.
+        key: Key of the entry in the ledger, an HMAC without personal data. Empty without a ledger.
 
     Attributes:
-        trace_id: Id of the trace of the call in hexadecimal; None without a trace.
+        trace_id: Trace id of the call in hexadecimal, None without a trace.
 
     Example:
         >>> from loanasync.ledger import SqliteLedger
@@ -56,15 +59,15 @@ class LedgerError(LoanError):
 
     @property
     def _entry(self) -> str:
-        return f"{self.operation}, entry {self.key[:_SHOWN]}" if self.key else self.operation
+        return f"{self.operation}, entry {self.key[:_KEY_LENGTH]}" if self.key else self.operation
 
     def __str__(self) -> str:
-        return f"{self._entry}: see the ledger"
+        return f"{self._entry}: ledger error; check the entry in the ledger"
 
 
 @define(slots=False, repr=False)
 class LedgerUnavailableError(LedgerError):
-    """The ledger could not be used, so no request was sent: repair the ledger and call again.
+    """The ledger is not available, so no request was sent. Repair the ledger and repeat the call.
 
     Args:
         cause_type: Name of the underlying error's class.
@@ -86,39 +89,40 @@ class LedgerUnavailableError(LedgerError):
 
     def __str__(self) -> str:
         return (
-            f"{self._entry}: the ledger cannot be used ({self.cause_type}); request not sent: "
-            "repair the ledger; then the call may be repeated"
+            f"{self._entry}: the ledger is not available ({self.cause_type}); request not sent; "
+            "repair the ledger, then repeat the call"
         )
 
 
 class InFlightError(LedgerError):
-    """Another call or worker is waiting for the response to this approval, and it did not arrive in time.
+    """Another call or worker has requested this approval, and its response did not arrive in time.
 
-    No request was sent. Call again later: then the decision is there, or its outcome is unknown.
+    No request was sent by this call. Call again later to get the decision, or to learn that its outcome is
+    unknown.
 
     Example:
         >>> print(InFlightError("approve", "c0ffee"))
-        approve, entry c0ffee: this approval is in progress elsewhere; request not sent: call again later
+        approve, entry c0ffee: another call is waiting for this approval; request not sent; call again later
     """
 
     outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
-        return f"{self._entry}: this approval is in progress elsewhere; request not sent: call again later"
+        return f"{self._entry}: another call is waiting for this approval; request not sent; call again later"
 
 
 @define(slots=False, repr=False)
 class OutcomeUnknownError(LedgerError):
-    """This approval was requested before, and its outcome is not known; no request was sent.
+    """This approval was requested before, and its outcome is unknown; no request was sent.
 
     Ask the service for its decision. With a ledger, write it to the entry with ``loanasync.ledger.resolve``.
-    ``approve(..., repeat_unknown=True)`` sends the request again all the same.
+    To send the request again anyway, call ``approve(..., repeat_unknown=True)``.
 
     Args:
-        state: ``unknown`` if the service may have decided, ``lost`` if it reported that it has and the
-            decision did not arrive, ``held`` if a person blocked the entry.
+        state: ``unknown``: the service may have decided. ``lost``: the service has decided, but its decision
+            did not arrive. ``held``: a person blocked the entry.
         note: The cause, such as the name of an error's class.
-        response: The response that could not be classified, if the client's memory has it.
+        response: The response that could not be interpreted, if the client's memory contains it.
 
     Example:
         >>> import attrs
@@ -135,7 +139,7 @@ class OutcomeUnknownError(LedgerError):
         >>> run(shop.aclose())
     """
 
-    state: Unsettled
+    state: UnresolvedState
     note: str
     response: RawResponse | None = None
 
@@ -146,19 +150,19 @@ class OutcomeUnknownError(LedgerError):
     def __str__(self) -> str:
         cause = {
             "unknown": "an earlier request has an unknown outcome",
-            "lost": "the service has decided, and its decision did not arrive",
+            "lost": "the service has decided, but its decision did not arrive",
             "held": "a person blocked this entry",
         }[self.state]
         note = f" ({self.note})" if self.note else ""
-        return f"{self._entry}: {cause}{note}; request not sent: ask the service for its decision"
+        return f"{self._entry}: {cause}{note}; request not sent; ask the service for its decision"
 
 
 @define(slots=False, repr=False)
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
-    Repeat it with the data of the first request if it is the same application. Another application needs a
-    separate ``scope``. Without a ledger this is raised only while the first request is in progress.
+    If it is the same application, repeat the call with the data of the first request. For a new application
+    pass a different ``scope``. Without a ledger, this is raised only while the first request is in progress.
 
     Args:
         state: State of the first request, such as ``approved`` or ``inflight``.
@@ -184,22 +188,22 @@ class PayloadMismatchError(LedgerError):
 
     def __str__(self) -> str:
         return (
-            f"{self._entry}: it was requested with other data before and is {self.state}; request not sent: "
-            f"{_ADVICE.get(self.state, _ADVICE['unknown'])}"
+            f"{self._entry}: this approval was requested before with other data (state: {self.state}); "
+            f"request not sent; {_MISMATCH_ADVICE.get(self.state, _MISMATCH_ADVICE['unknown'])}"
         )
 
 
 @define(slots=False, repr=False)
 class DecisionNotRecordedError(LedgerError):
-    """The service has decided, and the decision could not be written to the ledger. Store `decision` now.
+    """The service has decided, but the decision could not be written to the ledger. Store `decision` now.
 
-    Do not request approval again. If there is a `file`, it holds the decision, and
-    ``loanasync.ledger.import_orphans`` writes it to the ledger later.
+    Do not request approval again. If `file` is not None, it contains the decision. Call
+    ``loanasync.ledger.import_orphans`` to write it to the ledger later.
 
     Args:
         outcome: ``approved`` or ``refused``.
         decision: The decision.
-        file: Path of the file on this machine that holds the decision; None if it could not be written.
+        file: Path of the orphan file on this machine, None if it could not be written.
         cause_type: Name of the class of the ledger's error.
 
     Example:
@@ -215,12 +219,12 @@ class DecisionNotRecordedError(LedgerError):
     cause_type: str
 
     def __str__(self) -> str:
-        kept = (
-            "it was written to a file: import it with import_orphans"
+        advice = (
+            "the decision was saved to a file; import it with import_orphans"
             if self.file is not None
-            else "and no file could be written: store this error's decision, it is the only copy"
+            else "no file could be written; store error.decision, it is the only copy"
         )
         return (
-            f"{self._entry}: the service decided ({self.outcome}), the ledger could not be written "
-            f"({self.cause_type}), {kept}; do not request approval again"
+            f"{self._entry}: the service has decided ({self.outcome}), but the ledger could not be written "
+            f"({self.cause_type}); {advice}; do not request approval again"
         )

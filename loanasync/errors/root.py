@@ -1,4 +1,4 @@
-"""The base class of all exceptions of this package, and the exceptions of calls that were never sent."""
+"""`LoanError`, the base class of all exceptions, and the errors that are raised before anything is sent."""
 
 from typing import Literal, TypeAlias
 
@@ -32,7 +32,7 @@ class LoanError(Exception):
         AccessDeniedError not_evaluated False
     """
 
-    # Plain class attributes, no properties: subclasses have attrs fields of these names.
+    # Class attributes, not properties: subclasses define attrs fields of these names.
     outcome: Outcome = "not_sent"
     repeatable: bool = False
     entry: str | None = None
@@ -41,13 +41,13 @@ class LoanError(Exception):
         return type(other) is type(self) and other.args == self.args
 
     def _repr_html_(self) -> str | None:
-        """Return a table of the problems for a notebook, which shows an error without problems as text."""
-        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
+        """Return the problems as an HTML table for notebooks, or None if the error has no problems."""
+        from loanasync._display import notebook  # noqa: PLC0415  (used in notebooks only)
 
         problems = getattr(self, "problems", ())
         if not problems:
             return None
-        text = str(self).replace(listed(problems), "see below", 1)
+        text = str(self).replace(join_problems(problems), "see below", 1)
         rows = [(each.field, each.wire_name, each.message) for each in problems]
         return notebook.table(f"{type(self).__name__}: {text}", ("field", "wire name", "message"), rows)
 
@@ -56,36 +56,34 @@ class LoanError(Exception):
 
 
 class ClientClosedError(LoanError):
-    """A call on a client after `aclose`; nothing was sent. Make a new `LoanClient`.
+    """The client was closed before the call; no request was sent. Create a new `LoanClient`.
 
     Example:
         >>> run(client.aclose())
         >>> run(client.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.ClientClosedError: this client was closed: make a new LoanClient, or keep this one...
+        loanasync.ClientClosedError: client is closed; create a new LoanClient, or close this one af...
     """
 
     def __str__(self) -> str:
-        return (
-            "this client was closed: make a new LoanClient, or keep this one open for as long as calls come"
-        )
+        return "client is closed; create a new LoanClient, or close this one after its last call"
 
 
-def listed(problems: tuple[Problem, ...]) -> str:
-    """All of them in one line."""
+def join_problems(problems: tuple[Problem, ...]) -> str:
+    """Return all problems in one line."""
     return "; ".join(map(str, problems))
 
 
 @define(slots=False, repr=False)
 class InvalidRequestError(LoanError):
-    """The request breaks rules of the specification (§2, §8); nothing was sent.
+    """The request breaks rules of the specification (spec §2, §8); no request was sent.
 
-    Raised before any I/O. Show `problems` at the form's fields, correct them all, and call again: an approval
-    that was not asked costs the customer nothing.
+    It is raised before any I/O. Show `problems` next to the fields of your form, correct all of them and
+    call again. The customer was not evaluated.
 
     Args:
-        problems: Every broken rule at once.
+        problems: All broken rules.
 
     Example:
         >>> try:
@@ -98,16 +96,16 @@ class InvalidRequestError(LoanError):
     problems: tuple[Problem, ...]
 
     def __str__(self) -> str:
-        return f"nothing was sent, correct this first: {listed(self.problems)}"
+        return f"request not sent; fix the following: {join_problems(self.problems)}"
 
 
 @define(slots=False, repr=False)
 class ConfigurationError(LoanError):
-    """The client is set up in a way that cannot work; nothing was sent. Mend `setting`.
+    """A setting of the client is invalid; no request was sent. Correct `setting`.
 
     Args:
-        setting: The parameter or environment variable to correct, such as ``shop_id``.
-        message: What it must be.
+        setting: Name of the parameter or environment variable, such as ``shop_id``.
+        message: The rule that its value breaks. It does not contain the value.
 
     Example:
         >>> from unittest import mock
@@ -119,7 +117,7 @@ class ConfigurationError(LoanError):
         >>> LoanClient("http://loans.example.com", shop_id="my-shop", auth_token="secret")
         Traceback (most recent call last):
             ...
-        loanasync.ConfigurationError: base_url: must be https: over http the token and the customer'...
+        loanasync.ConfigurationError: base_url: must start with https://; over http the token and pe...
     """
 
     setting: str

@@ -1,33 +1,34 @@
-"""Errors for responses that are neither a decision nor a success: a branch of the tree in `errors`."""
+"""Errors for responses that are neither a decision nor a success."""
 
 from typing import Literal
 
 from attrs import define
 
 from loanasync._results import Meta, Problem, RawResponse
-from loanasync.errors.root import LoanError, Outcome, listed
+from loanasync.errors.root import LoanError, Outcome, join_problems
 
 StoppedBy = Literal["attempts", "deadline", "quota", "slot", "cancelled", "closed"]
-Unclassified = Literal["unknown", "done"]
+UnexpectedOutcome = Literal["unknown", "done"]
 
-# HTTP defines that a server which sends one of these has not processed the request (RFC 9110 §15, RFC 6585).
+# A server that returns one of these statuses has not processed the request (RFC 9110 §15, RFC 6585).
 NOT_PROCESSED = frozenset(
     {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
 )
 
-_ASK = "ask the service for the outcome before repeating the call"
+_ASK_FIRST = "ask the service for the outcome before repeating the call"
 
 
 @define(slots=False, repr=False)
 class ServiceError(LoanError):
-    """The service answered with a status that is neither a decision nor a success (spec §7).
+    """The service responded with a status that is neither a decision nor a success (spec §7).
 
-    Catch its subclasses for what to do about each; show or log `problems`, they hold nothing personal.
+    Catch its subclasses to handle each status. `problems` contain no personal data, so you may show or log
+    them.
 
     Args:
-        operation: The call: ``create_request``, ``approve``, ``upload_documents`` or ``complete``.
-        problems: What the service says, in its own words and language; personal values of the request
-            are taken out of them.
+        operation: Name of the call: ``create_request``, ``approve``, ``upload_documents`` or ``complete``.
+        problems: Messages of the service, in its wording and language. Personal values of the request that
+            they repeat are replaced by ``***``.
         meta: Status, attempts, elapsed seconds and trace id.
 
     Example:
@@ -44,13 +45,13 @@ class ServiceError(LoanError):
     problems: tuple[Problem, ...]
     meta: Meta
 
-    _advice = "see its problems"
+    _advice = "see the problems of this error"
 
     def __attrs_post_init__(self) -> None:
-        # Only a 500 is followed by another attempt, and the service may have evaluated that first request.
+        # Only a 500 is retried, so the service may have evaluated the request of an earlier attempt.
         is_first = self.attempts <= 1 and not self.meta.after_unknown
-        proven = is_first and self._proves_no_evaluation
-        self.outcome: Outcome = "not_evaluated" if proven else "unknown"
+        is_proven = is_first and self._proves_no_evaluation
+        self.outcome: Outcome = "not_evaluated" if is_proven else "unknown"
         self.entry: str | None = self.meta.entry
 
     @property
@@ -59,38 +60,38 @@ class ServiceError(LoanError):
 
     @property
     def status(self) -> int:
-        """HTTP status of the answer."""
+        """HTTP status of the last response."""
         return self.meta.status
 
     @property
     def attempts(self) -> int:
-        """How many requests were sent for this call."""
+        """Number of requests that were sent for this call."""
         return self.meta.attempts
 
     @property
-    def _may_have(self) -> str:
+    def _possible_effect(self) -> str:
         is_approval = self.operation == "approve"  # no other call evaluates the customer
         return f"the service may have {'evaluated the customer' if is_approval else 'carried out the call'}"
 
-    def _says(self, advice: str, after_fault: str = "") -> str:
-        said = f" ({listed(self.problems)})" if self.problems else ""
-        # Only a 500 is ever followed by another attempt.
-        if self.attempts > 1:
-            done = "evaluated" if self.operation == "approve" else "carried out"
-            fault = f"an earlier attempt of this call was answered with 500 and may have been {done}: {_ASK}"
-            advice = after_fault or fault
+    def _message(self, advice: str, advice_after_500: str = "") -> str:
+        problems = f" ({join_problems(self.problems)})" if self.problems else ""
+        if self.attempts > 1:  # only a 500 is retried
+            effect = "evaluated the customer" if self.operation == "approve" else "carried out the call"
+            advice = advice_after_500 or (
+                f"an earlier attempt of this call failed with status 500 and may have {effect}; {_ASK_FIRST}"
+            )
         elif self.meta.after_unknown and self._proves_no_evaluation:
-            advice = f"an earlier call for this approval has an unknown outcome: {_ASK}"
-        return f"{self.operation} was answered with {self.status}{said}: {advice}"
+            advice = f"an earlier call for this approval has an unknown outcome; {_ASK_FIRST}"
+        return f"{self.operation} failed with status {self.status}{problems}: {advice}"
 
     def __str__(self) -> str:
-        return self._says(self._advice)
+        return self._message(self._advice)
 
 
 class RejectedError(ServiceError):
-    """400 whose messages belong to fields of the request (spec §7). Correct the fields in `problems`.
+    """Status 400 with messages for fields of the request (spec §7). Correct the fields in `problems`.
 
-    The service did not evaluate the customer, unless an earlier attempt was answered with 500.
+    The service did not evaluate the customer, unless an earlier attempt failed with status 500.
 
     Example:
         >>> from loanasync.testing import rejected, scripted_client
@@ -103,14 +104,14 @@ class RejectedError(ServiceError):
     """
 
     _proves_no_evaluation = True
-    _advice = "correct these fields; then the call may be repeated"
+    _advice = "correct these fields, then repeat the call"
 
 
 class DomainError(ServiceError):
-    """400 under ``domain``: the request is well formed, and the service does not accept it (spec §7).
+    """Status 400 with a message under ``domain``: the service does not accept the request (spec §7).
 
-    The outcome of a message that spec §7 does not list is unknown: it may mean that the customer was already
-    evaluated. Ask the service for the outcome. The subclasses stand for the messages that spec §7 lists.
+    Spec §7 lists four messages, each with its own subclass. After any other message the outcome is unknown,
+    because the customer may have been evaluated already. Ask the service for the outcome.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client
@@ -126,26 +127,26 @@ class DomainError(ServiceError):
 
 
 class UserNotFoundError(DomainError):
-    """400 "User not found": the fiscal code is wrong, or no request was created for it (spec §7).
+    """Status 400, "User not found": the fiscal code is wrong, or no request was created for it (spec §7).
 
-    Check the code, and call `create_request` for it first.
+    Check the code, and call `create_request` for it before `approve`.
 
     Example:
         >>> run(client.approve("TSTBRN00A00A000B", request))
         Traceback (most recent call last):
             ...
-        loanasync.UserNotFoundError: approve was answered with 400 (domain: User not found): check t...
+        loanasync.UserNotFoundError: approve failed with status 400 (domain: User not found): check t...
     """
 
     _proves_no_evaluation = True
 
     def __str__(self) -> str:
         first = "" if self.operation == "create_request" else ", and call create_request for it first"
-        return self._says(f"check the fiscal code{first}")
+        return self._message(f"check the fiscal code{first}")
 
 
 class ShopNotAllowedError(DomainError):
-    """400 "This sales point cannot apply for a loan" (spec §7). Ask the service to enable the shop.
+    """Status 400, "This sales point cannot apply for a loan" (spec §7). Ask the service to enable the shop.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client
@@ -153,15 +154,15 @@ class ShopNotAllowedError(DomainError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.ShopNotAllowedError: approve was answered with 400 (domain: This sales point canno...
+        loanasync.ShopNotAllowedError: approve failed with status 400 (domain: This sales point canno...
     """
 
     _proves_no_evaluation = True
-    _advice = "the service has to allow this shop to request loans; no retry helps"
+    _advice = "ask the service to enable this shop for loans; retrying does not help"
 
 
 class InvalidFiscalCodeError(DomainError):
-    """400 "Invalid fiscalCode." (spec §7). Let the customer check the code.
+    """Status 400, "Invalid fiscalCode." (spec §7). Ask the customer to check the code.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client
@@ -169,25 +170,25 @@ class InvalidFiscalCodeError(DomainError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.InvalidFiscalCodeError: approve was answered with 400 (...): let the customer...
+        loanasync.InvalidFiscalCodeError: approve failed with status 400 (...): ask the customer...
     """
 
     _proves_no_evaluation = True
-    _advice = "let the customer check the fiscal code"
+    _advice = "ask the customer to check the fiscal code"
 
 
 @define(slots=False, repr=False)
 class AlreadyEvaluatedError(DomainError):
-    """400 "User already evaluated for approval" (spec §3): a decision exists, and this is not it.
+    """Status 400, "User already evaluated for approval" (spec §3). The response contains no decision.
 
-    The same text with another status, such as 403, 404 or 409, means the same.
+    The same text with another status, such as 403, 404 or 409, raises this error, too.
 
-    Do not request approval again: look up the decision where it was stored, or ask the service for it.
+    Do not request approval again. Look up the decision where you stored it, or ask the service for it.
 
     Args:
-        after_retry: True if an earlier attempt of this call was answered with 500. That attempt may be the
-            evaluation, whose decision did not arrive. Ask the service for it; do not treat the customer as
-            refused.
+        after_retry: True if an earlier attempt of this call failed with status 500. The service may have
+            evaluated the customer in that attempt, and its decision did not arrive. Ask the service for the
+            decision; do not treat the customer as refused.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client, system_error
@@ -203,19 +204,19 @@ class AlreadyEvaluatedError(DomainError):
 
     def __str__(self) -> str:
         advice = (
-            "this customer was evaluated before: ask the service for its decision, "
+            "this customer was evaluated before; ask the service for its decision, "
             "do not request approval again"
         )
         if self.after_retry and self.operation == "approve":
             advice = (
-                "an earlier attempt of this call, answered with 500, may be the evaluation; "
-                "its decision did not arrive: ask the service for it, do not request approval again"
+                "an earlier attempt of this call failed with status 500 and may have evaluated the customer; "
+                "its decision did not arrive; ask the service for it, do not request approval again"
             )
-        return self._says(advice, after_fault=advice)
+        return self._message(advice, advice_after_500=advice)
 
 
 class AccessDeniedError(ServiceError):
-    """403: the shop id or the token is not accepted (spec §5, §7). Check both.
+    """Status 403: the service does not accept the shop id or the token (spec §5, §7). Check both.
 
     Example:
         >>> from loanasync.testing import denied, scripted_client
@@ -223,17 +224,17 @@ class AccessDeniedError(ServiceError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.AccessDeniedError: approve was answered with 403 (Access denied): check shop_id an...
+        loanasync.AccessDeniedError: approve failed with status 403 (Access denied): check shop_id an...
     """
 
     _proves_no_evaluation = True
-    _advice = "check shop_id and auth_token, and that base_url is the environment they belong to"
+    _advice = "check shop_id and auth_token, and that base_url is the environment that issued them"
 
 
 class CannotCompleteError(ServiceError):
-    """409: the request cannot be completed (spec §4.1, §7). Do not repeat it.
+    """Status 409: the request cannot be completed (spec §4.1, §7). Do not repeat the call.
 
-    The specification does not say whether the service evaluated the customer, so the outcome is unknown.
+    The specification does not say if the service has evaluated the customer, so the outcome is unknown.
 
     Example:
         >>> from loanasync.testing import conflict, scripted_client
@@ -241,23 +242,23 @@ class CannotCompleteError(ServiceError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.CannotCompleteError: approve was answered with 409 (The request cannot be complete...
+        loanasync.CannotCompleteError: approve failed with status 409 (The request cannot be complete...
     """
 
     def __str__(self) -> str:
-        return self._says(f"{self._may_have}: ask it for the outcome; do not repeat the call")
+        return self._message(f"{self._possible_effect}; ask it for the outcome, do not repeat the call")
 
 
 @define(slots=False, repr=False)
 class SystemFaultError(ServiceError):
-    """500 to the last attempt (spec §7): the service failed, and it may have carried out the call before.
+    """Status 500 on the last attempt (spec §7). The service may have carried out the call before it failed.
 
-    Ask the service for the outcome before the call is repeated.
+    Ask the service for the outcome before you repeat the call.
 
     Args:
-        stopped_by: Why no further attempt was made: ``attempts``, ``deadline``, ``quota``, ``cancelled``, or
-            ``slot`` if the call got no slot again after it had waited for its retry; ``closed`` if the
-            client was closed while the call waited.
+        stopped_by: Reason for not retrying. ``attempts``: all attempts were used. ``deadline``: too little
+            time was left. ``quota``: the retry quota was used up. ``slot``: no slot was free for the retry.
+            ``cancelled``: the caller was cancelled. ``closed``: the client was closed.
 
     Example:
         >>> from loanasync.testing import scripted_client, system_error
@@ -275,21 +276,21 @@ class SystemFaultError(ServiceError):
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         advice = (
             f"gave up after {times}, stopped by {self.stopped_by}; "
-            f"{self._may_have}: ask it for the outcome before repeating the call"
+            f"{self._possible_effect}; ask it for the outcome before repeating the call"
         )
-        return self._says(advice, after_fault=advice)
+        return self._message(advice, advice_after_500=advice)
 
 
 @define(slots=False, repr=False)
 class UnexpectedStatusError(ServiceError):
-    """A status that spec §4 does not name for this call. Redirects are never followed.
+    """A status that spec §4 does not list for this call. Redirects are never followed.
 
-    Check `base_url`, and proxies between this machine and the service. The outcome is ``not_evaluated`` only
+    Check `base_url` and any proxy between this machine and the service. The outcome is ``not_evaluated`` only
     for statuses that mean "not processed" in HTTP, such as 404 or 429. After any other status, such as 303 or
-    502, ask the service for the outcome before the call is repeated.
+    502, ask the service for the outcome before you repeat the call.
 
     Args:
-        response: Status and body as received; personal, and masked when printed.
+        response: Status and body as received. Contains personal data, which is masked in `repr()`.
 
     Example:
         >>> from loanasync.testing import response, scripted_client
@@ -297,7 +298,7 @@ class UnexpectedStatusError(ServiceError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.UnexpectedStatusError: approve was answered with 502: the specification does not n...
+        loanasync.UnexpectedStatusError: approve failed with status 502: the specification does not l...
     """
 
     response: RawResponse | None = None
@@ -307,25 +308,28 @@ class UnexpectedStatusError(ServiceError):
         return self.status in NOT_PROCESSED
 
     def __str__(self) -> str:
-        advice = "the specification does not name this status; check base_url and proxies in between"
+        advice = "the specification does not list this status; check base_url and any proxy"
         if self.outcome == "unknown":
-            advice += "; the service may have processed it: ask it for the outcome before repeating the call"
-        return self._says(advice)
+            advice += (
+                "; the service may have processed the request; "
+                "ask it for the outcome before repeating the call"
+            )
+        return self._message(advice)
 
 
 @define(slots=False, repr=False)
 class UnexpectedResponseError(LoanError):
-    """The content of a response is outside the specification, and nothing was guessed from it.
+    """The content of a response does not follow the specification.
 
-    Ask the service for the outcome; do not request approval again. `response` holds what was received.
+    Ask the service for the outcome; do not request approval again. `response` contains the received bytes.
 
     Args:
-        operation: The call.
-        reasons: Where the response is wrong, as paths such as ``approved: expected a boolean``; never values.
-        outcome: ``unknown``; ``done`` if `complete` was answered with 200 and the body cannot be read.
+        operation: Name of the call.
+        reasons: Paths and reasons such as ``approved: expected a boolean``, without values.
+        outcome: ``unknown``, or ``done`` if `complete` got a 200 whose body cannot be read.
         meta: Status, attempts, elapsed seconds and trace id.
-        problems: Messages of the service that could be read, such as validation errors sent with 422.
-        response: Status and body as received; personal, and masked when printed.
+        problems: Messages of the service that could be read, such as validation errors with status 422.
+        response: Status and body as received. Contains personal data, which is masked in `repr()`.
 
     Example:
         >>> from loanasync.testing import response, scripted_client
@@ -339,7 +343,7 @@ class UnexpectedResponseError(LoanError):
 
     operation: str
     reasons: tuple[str, ...]
-    outcome: Unclassified
+    outcome: UnexpectedOutcome
     meta: Meta
     problems: tuple[Problem, ...] = ()
     response: RawResponse | None = None
@@ -355,8 +359,9 @@ class UnexpectedResponseError(LoanError):
     def __str__(self) -> str:
         reasons = "; ".join((*self.reasons, *map(str, self.problems)))
         advice = {
-            "unknown": "the outcome is unknown: ask the service for it before repeating the call",
-            "done": "the service has carried out the call, and its response could not be read",
+            "unknown": "the outcome is unknown; ask the service for it before repeating the call",
+            "done": "the service has carried out the call; do not repeat it",
         }[self.outcome]
-        what = f"{self.operation} was answered with {self.status} outside the specification"
-        return f"{what} ({reasons}): {advice}"
+        return (
+            f"{self.operation} got a {self.status} response outside the specification ({reasons}): {advice}"
+        )

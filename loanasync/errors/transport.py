@@ -1,4 +1,4 @@
-"""The errors of calls without a response: a branch of the tree in `errors`."""
+"""Errors for calls that got no response."""
 
 from typing import Literal
 
@@ -6,40 +6,40 @@ from attrs import define
 
 from loanasync.errors.root import LoanError
 
-# What to do about a server that cannot be trusted, by the name of the flaw.
 _CERTIFICATE = "ClientConnectorCertificateError: "
-_NO_TLS = {
-    "ClientConnectorSSLError": "no TLS with this server; check base_url and its port",
-    _CERTIFICATE + "wrong host": "the certificate is for another host; check base_url",
+# Messages for TLS errors, by `cause_type`.
+_TLS_MESSAGES = {
+    "ClientConnectorSSLError": "TLS handshake failed; check base_url and its port",
+    _CERTIFICATE + "wrong host": "the server's certificate is for another host; check base_url",
     _CERTIFICATE + "expired": (
         "the server's certificate has expired; ask the service, and check this machine's clock"
     ),
     _CERTIFICATE + "not yet valid": "the server's certificate is not valid yet; check this machine's clock",
     _CERTIFICATE + "self-signed": (
-        "the server's certificate is signed by itself; check base_url, or give its CA file as ssl"
+        "the server's certificate is self-signed; check base_url, or pass its CA file as ssl"
     ),
     _CERTIFICATE + "unknown authority": (
-        "the server's certificate is of an authority unknown here; check base_url, or give its CA file as ssl"
+        "the server's certificate is from an unknown authority; check base_url, or pass its CA file as ssl"
     ),
     _CERTIFICATE + "not accepted": "the server's certificate is not accepted; check base_url",
 }
 
 
-Sent = Literal["not_sent", "unknown"]
+TransportOutcome = Literal["not_sent", "unknown"]
 
 
 @define(slots=False, repr=False)
 class TransportError(LoanError):
     """No response arrived.
 
-    Send the call again only if `repeatable` is True. Otherwise ask the service for the outcome first.
+    Repeat the call only if `repeatable` is True. Otherwise ask the service for the outcome first.
 
     Args:
-        operation: The call.
-        cause_type: Name of the underlying error's class, with its errno or the certificate's flaw where
-            it has one.
-        outcome: ``not_sent`` if no byte of this call reached the service; otherwise ``unknown``, also when an
-            earlier attempt of the call was answered with 500.
+        operation: Name of the call.
+        cause_type: Name of the underlying error's class, followed by its errno or by the reason why the
+            certificate was not accepted, if known.
+        outcome: ``not_sent`` if no byte of this call was written to a connection, else ``unknown``. Also
+            ``unknown`` if an earlier attempt of the call failed with status 500.
         attempts: Number of attempts.
         trace_id: The trace's 32 hex digits if a trace was recorded or propagated, else None.
         entry: Key of the call's entry in the ledger, None without a ledger.
@@ -56,33 +56,34 @@ class TransportError(LoanError):
 
     operation: str
     cause_type: str
-    outcome: Sent
+    outcome: TransportOutcome
     attempts: int
     trace_id: str | None = None
     entry: str | None = None
 
-    _what = "no response"
+    _summary = "no response"
 
     def __attrs_post_init__(self) -> None:
         self.repeatable: bool = self.outcome == "not_sent"
 
-    def _says(self, what: str) -> str:
+    def _message(self, summary: str) -> str:
         advice = (
             "request not sent; the call may be repeated"
             if self.outcome == "not_sent"
             else "the service may have received the request; ask it for the outcome before repeating the call"
         )
-        return f"{self.operation}: {what} ({self.cause_type}): {advice}"
+        return f"{self.operation}: {summary} ({self.cause_type}): {advice}"
 
     def __str__(self) -> str:
-        return self._says(self._what)
+        return self._message(self._summary)
 
 
 class ConnectError(TransportError):
-    """No connection: name not found, refused, TLS failed, or not within ``Timeout.connect`` seconds.
+    """No connection was established within ``Timeout.connect`` seconds.
 
-    Or the connection that was kept open turned out unusable before the request was written to it.
-    Check `base_url` and the network; repeat the call if `repeatable` is True.
+    Possible causes: the host name was not found, the connection was refused, or the TLS handshake failed.
+    Also raised if an idle connection of the pool broke before the request was written to it. Check `base_url`
+    and the network, and repeat the call if `repeatable` is True.
 
     Example:
         >>> from loanasync.testing import not_connected, scripted_client
@@ -96,27 +97,27 @@ class ConnectError(TransportError):
 
     def __str__(self) -> str:
         cause = self.cause_type.partition(" errno ")[0]
-        return self._says(_NO_TLS.get(cause, "no connection; check base_url and the network"))
+        return self._message(_TLS_MESSAGES.get(cause, "no connection; check base_url and the network"))
 
 
 class PoolTimeoutError(TransportError):
-    """No free slot among ``max_concurrency`` calls before the deadline.
+    """All ``max_concurrency`` slots were in use until the deadline.
 
-    With a session of yours also: no free connection of its pool within ``Timeout.connect`` seconds. Raise
-    the limit, or call less at once; repeat the call if `repeatable` is True.
+    With your own session, also: its pool had no free connection within ``Timeout.connect`` seconds. Raise the
+    limit or make fewer concurrent calls, and repeat the call if `repeatable` is True.
 
     Example:
         >>> print(PoolTimeoutError("approve", "TimeoutError", "not_sent", 0))
         approve: no free slot in time (TimeoutError): request not sent; the call may be repeated
     """
 
-    _what = "no free slot in time"
+    _summary = "no free slot in time"
 
 
 class ReadTimeoutError(TransportError):
-    """Connected, and no answer within ``Timeout.attempt`` seconds.
+    """The connection was established, but no response arrived within ``Timeout.attempt`` seconds.
 
-    Settle with the service what became of the request before it is repeated.
+    Ask the service for the outcome before you repeat the call.
 
     Example:
         >>> from loanasync.testing import scripted_client, timed_out
@@ -128,13 +129,13 @@ class ReadTimeoutError(TransportError):
         unknown
     """
 
-    _what = "no answer within the time of one attempt"
+    _summary = "no response within the time limit of one attempt"
 
 
 class ConnectionLostError(TransportError):
-    """Connected, and the connection broke before a response arrived, or the response was not HTTP.
+    """The connection broke before a response arrived, or the response was not HTTP.
 
-    Settle with the service what became of the request before it is repeated.
+    Ask the service for the outcome before you repeat the call.
 
     Example:
         >>> from loanasync.testing import connection_lost, scripted_client
@@ -146,13 +147,13 @@ class ConnectionLostError(TransportError):
         unknown
     """
 
-    _what = "the connection broke before a response arrived, or the response was not HTTP"
+    _summary = "the connection broke before a response arrived, or the response was not HTTP"
 
 
 class DeadlineExceededError(TransportError):
-    """``Timeout.total`` seconds ran out before an answer came.
+    """No response arrived within ``Timeout.total`` seconds.
 
-    Repeat the call only when `repeatable` is True; otherwise ask the service for the outcome first.
+    Repeat the call only if `repeatable` is True. Otherwise ask the service for the outcome first.
 
     Example:
         >>> import attrs
@@ -165,4 +166,4 @@ class DeadlineExceededError(TransportError):
         unknown
     """
 
-    _what = "the call's total time ran out"
+    _summary = "the total time limit of the call has passed"

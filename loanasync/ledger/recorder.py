@@ -36,7 +36,7 @@ from loanasync.ledger.replay import kept, replayed, state_of
 from loanasync.ledger.withdrawals import Withdrawals
 
 if TYPE_CHECKING:
-    from loanasync.errors.ledger import Unsettled
+    from loanasync.errors.ledger import UnresolvedState
 
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ class RecordedApproval:
                 return InFlightError(operation, self._key)
             case State.UNKNOWN | State.LOST | State.HELD:
                 return OutcomeUnknownError(
-                    operation, self._key, cast("Unsettled", entry.state.value), entry.note
+                    operation, self._key, cast("UnresolvedState", entry.state.value), entry.note
                 )
             case _:
                 return self._replayed(entry)

@@ -63,7 +63,7 @@ def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) 
         "try: await client.approve('ZZQPERSON', approval_request(amount=1, last_name='Zzqperson', city=''))\n"
         "except Exception as error: display(error)"
     )
-    assert "nothing was sent, correct this first: see below" in shown.of("text/html")
+    assert "request not sent; fix the following: see below" in shown.of("text/html")
     assert "must be between 5000 and 1500000 euro cents" in shown.of("text/html")
     assert "zzqperson" not in str(shown.outputs).lower()
 
@@ -139,7 +139,7 @@ def test_a_closed_client_says_what_to_do_and_the_first_cell_does_it(jupyter: Ker
     jupyter.good("await client.aclose()")
     closed = jupyter.run("await ask()")
     assert closed.error == "ClientClosedError"
-    assert "this client was closed: make a new LoanClient" in str(closed.outputs[-1]["evalue"])
+    assert "client is closed; create a new LoanClient" in str(closed.outputs[-1]["evalue"])
     jupyter.good(MAKE)
     jupyter.good("await ask()")
 

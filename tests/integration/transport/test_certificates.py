@@ -61,7 +61,7 @@ async def test_an_authority_that_is_not_given_is_not_trusted() -> None:
         running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         make(server.base_url) as client,
     ):
-        with pytest.raises(ConnectError, match="of an authority unknown here") as caught:
+        with pytest.raises(ConnectError, match="is from an unknown authority") as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert caught.value.cause_type == "ClientConnectorCertificateError: unknown authority"
     assert server.requests == []

@@ -10,7 +10,7 @@ from support.faults.row import (
     NO_ACTION,
     NOT_SENT,
     READ_TIMEOUT,
-    SETTLE_BY_PERSON,
+    RESOLVE_BY_PERSON,
     SUCCESS,
     UNREADABLE,
     Row,
@@ -94,12 +94,12 @@ CERTIFICATES = [
     bad_certificate("wrong-host", "certificate for another host", Certificate.OTHER_HOST, "for another host"),
     bad_certificate("expired", "expired certificate", Certificate.EXPIRED, "has expired"),
     bad_certificate("not-yet", "certificate not yet valid", Certificate.NOT_YET, "is not valid yet"),
-    bad_certificate("self-signed", "self-signed certificate", Certificate.SELF_SIGNED, "signed by itself"),
+    bad_certificate("self-signed", "self-signed certificate", Certificate.SELF_SIGNED, "is self-signed"),
     bad_certificate(
         "unknown-authority",
         "certificate of an unknown authority",
         Certificate.UNKNOWN,
-        "of an authority unknown here",
+        "is from an unknown authority",
     ),
     Row(
         name="no-tls",
@@ -110,7 +110,7 @@ CERTIFICATES = [
         requests_read=0,
         schemes=("https",),
         advice=CORRECT_SETTINGS,
-        message="no TLS with this server",
+        message="TLS handshake failed",
     ),
 ]
 SENDING = [
@@ -204,7 +204,7 @@ KEEP_ALIVE = [
         ),
         expected=evolve(UNREADABLE, outcome="unknown"),
         operations=("approve",),
-        advice=SETTLE_BY_PERSON,
+        advice=RESOLVE_BY_PERSON,
     ),
 ]
 HEADS = [

@@ -16,7 +16,7 @@ from support.raw_server import Certificate, Exchange, RawServer
 
 __all__ = ["ACCEPT_REFUSAL", "ASK_FOR_REDIRECT", "ASK_SERVICE", "BODY_TIMED_OUT", "BODY_TOO_LARGE"]
 __all__ += ["BODY_TRUNCATED", "CALL_AGAIN", "CHECK_BASE_URL", "CONNECTION_LOST", "CORRECT_SETTINGS"]
-__all__ += ["NOT_SENT", "NO_ACTION", "PARTIAL", "READ_TIMEOUT", "SESSIONS", "SETTLE_BY_PERSON", "SUCCESS"]
+__all__ += ["NOT_SENT", "NO_ACTION", "PARTIAL", "READ_TIMEOUT", "RESOLVE_BY_PERSON", "SESSIONS", "SUCCESS"]
 __all__ += ["UNREADABLE", "CorrectResponse", "Expected", "Row", "http", "unexpected"]
 
 
@@ -104,14 +104,14 @@ SESSIONS = (
     "users",
 )
 
-CALL_AGAIN = "call again"
-ASK_SERVICE = "ask the service for the outcome before you call again"
-ASK_FOR_REDIRECT = "use the decision; ask the service for the redirect"
-ACCEPT_REFUSAL = "use it: it is a refusal"
+CALL_AGAIN = "repeat the call"
+ASK_SERVICE = "ask the service for the outcome before repeating the call"
+ASK_FOR_REDIRECT = "use the decision; ask the service for the redirect URL"
+ACCEPT_REFUSAL = "treat it as a refusal"
 NO_ACTION = "nothing"
-CORRECT_SETTINGS = "correct the setting that the error names, then call again"
-CHECK_BASE_URL = "check `base_url`, and proxies in between"
-SETTLE_BY_PERSON = "a person settles it with the service"
+CORRECT_SETTINGS = "correct the setting that the error names, then repeat the call"
+CHECK_BASE_URL = "check `base_url` and any proxy"
+RESOLVE_BY_PERSON = "a person resolves it with the service"
 
 NOT_SENT = Expected(ConnectError, "not_sent")
 CONNECTION_LOST = Expected(ConnectionLostError, "unknown")

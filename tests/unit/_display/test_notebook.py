@@ -94,11 +94,11 @@ def test_an_error_shows_what_to_do_and_each_problem_once() -> None:
     problems = (Problem("amount", "amount", "must be more"), Problem("last_name", "lastname", "is required"))
     page = Page(shown(InvalidRequestError(problems)))
     assert page.text == (
-        "InvalidRequestError: nothing was sent, correct this first: see below"
+        "InvalidRequestError: request not sent; fix the following: see below"
         "fieldwire namemessageamountamountmust be morelast_namelastnameis required"
     )
     page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
-    assert "approve was answered with 201 (see below): this customer was evaluated before" in page.text
+    assert "approve failed with status 201 (see below): this customer was evaluated before" in page.text
     assert page.text.count("must be more") == 1
     assert ClientClosedError()._repr_html_() is None
 
