@@ -284,7 +284,7 @@ class LoanClient(Closing):
             >>> import attrs
             >>> for problem in client.check(fiscal_code, attrs.evolve(request, amount=450, province="Roma")):
             ...     print(problem)
-            amount: must be between 5000 and 1500000 euro cents
+            amount: must be between 5000 and 1500000 (euro cents)
             province: must be two upper-case letters, such as RM
         """
         endpoint = COMPLETE if isinstance(request, UserData) else APPROVE

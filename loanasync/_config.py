@@ -42,7 +42,7 @@ def require(kind: type, setting: str, value: object) -> None:
         ConfigurationError: The value is of another type.
     """
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.kind(value)}")
+        raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.type_name(value)}")
 
 
 def require_provider(of: str, setting: str, value: object) -> None:
@@ -52,7 +52,9 @@ def require_provider(of: str, setting: str, value: object) -> None:
         ConfigurationError: The value does not give out tracers, or meters.
     """
     if value is not None and not callable(getattr(value, f"get_{of.lower()}", None)):
-        raise ConfigurationError(setting, f"must be OpenTelemetry's {of}Provider, not {values.kind(value)}")
+        raise ConfigurationError(
+            setting, f"must be OpenTelemetry's {of}Provider, not {values.type_name(value)}"
+        )
 
 
 def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:

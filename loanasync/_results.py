@@ -19,8 +19,8 @@ class Problem:
         message: A sentence that helps to correct it. It never repeats the value.
 
     Example:
-        >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 euro cents"))
-        amount: must be between 5000 and 1500000 euro cents
+        >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 (euro cents)"))
+        amount: must be between 5000 and 1500000 (euro cents)
     """
 
     field: str

@@ -47,12 +47,12 @@ def first(cells: list[Any]) -> None:
 def day(cells: list[Any]) -> None:
     """Every trap of the table is named, and the outcomes are drawn."""
     problems = below(cells, "for order in careless")
-    for trap in ("if it was NA (Napoli)", "loses its leading zeros", "give None where there is none"):
+    for trap in ("reads NA (Napoli)", "loses its leading zeros", "use None for missing values"):
         assert trap in problems
     assert "00100" in below(cells, "keep_default_na=False")
     assert below(cells, "problems = [").splitlines()[1:] == [
-        "0 A0017 amount must be between 5000 and 1500000 euro cents",
-        "1 A0099 amount must be between 5000 and 1500000 euro cents",
+        "0 A0017 amount must be between 5000 and 1500000 (euro cents)",
+        "1 A0099 amount must be between 5000 and 1500000 (euro cents)",
     ]
     assert "widget-view" in str([cell.outputs for cell in cells if "progress=True" in cell.source])
     counts = "240 rows: 203 approved, 32 refused, 2 rejected, 3 unknown;"

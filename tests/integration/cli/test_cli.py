@@ -33,7 +33,7 @@ def test_the_demo_tells_the_whole_story() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     for told in (
-        r"nothing was sent yet: amount: must be between 5000 and 1500000 euro cents",
+        r"nothing was sent yet: amount: must be between 5000 and 1500000 \(euro cents\)",
         r"approved at attempt 3, the others were answered with 500; the shop receives 436\.50 euro",
         r"send the customer to http://127\.0\.0\.1:\d+/apply/[\w-]+#token=[\w-]+\n",
         r"documents handed in",

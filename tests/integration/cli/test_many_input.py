@@ -50,15 +50,15 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
     assert done.returncode == 2
     told = [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
     for expected in (
-        "line 2, column 'amount': amount: must be between 5000 and 1500000 euro cents",
+        "line 2, column 'amount': amount: must be between 5000 and 1500000 (euro cents)",
         "line 2, column 'province': province: must be two upper-case letters, such as RM",
         "line 3: first_name: is required",
         "line 4, column 'zero_interest_rate': zero_interest_rate: must be true or false",
         "line 4, column 'amount': amount: must be whole euro cents, digits only; if these amounts are",
         "line 6, column 'fiscal_code': fiscal_code: stands in line 1, too: a customer is asked for once",
-        "line 7: salary: is required: the service asked for additional data",
+        "line 7: salary: is required because the service asked for additional data",
         "line 8, column 'fiscal_code': fiscal_code: must be 16 letters and digits",
-        "line 8: salary: is required: the service asked for additional data",
+        "line 8: salary: is required because the service asked for additional data",
         "line 10: must be a JSON object",
         "line 11: has a member more than once",
         "line 13: is cut off: the file ends in the middle of it",
@@ -123,7 +123,7 @@ def test_euro_become_cents_only_when_told(
             (written, "must be an amount in euro")
             for written in ("450,5055", "-450", "450 €", "1.250.00", 450.123)
         ),
-        ("4,5", "must be between 5000 and 1500000 euro cents"),
+        ("4,5", "must be between 5000 and 1500000 (euro cents)"),
         (True, "must be an int"),
     ],
 )

@@ -64,7 +64,7 @@ def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) 
         "except Exception as error: display(error)"
     )
     assert "request not sent; fix the following: see below" in shown.of("text/html")
-    assert "must be between 5000 and 1500000 euro cents" in shown.of("text/html")
+    assert "must be between 5000 and 1500000 (euro cents)" in shown.of("text/html")
     assert "zzqperson" not in str(shown.outputs).lower()
 
 

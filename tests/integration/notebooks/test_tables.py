@@ -13,13 +13,13 @@ from loanasync.bulk import Row
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 
-NAPOLI = '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
-ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
+NAPOLI = "; pandas reads NA (Napoli) as a missing value: read the column as text"
+ZEROS = "; give five digits as text, because a number loses its leading zeros (00100 is Roma)"
 CENTS = ": euro cents, between 5000 and 1500000"
-CONVERT = f"{CENTS}; int(...) makes one of it"
-DECIMALS = f"{CENTS}; 125.50 euro are 12550 cents"
+CONVERT = f"{CENTS}; convert it with int(...)"
+DECIMALS = f"{CENTS}; 125.50 euros are 12550 cents"
 DAY = ": day of the month, between 1 and 31"
-NONE = "; give None where there is none"
+NONE = "; use None for missing values"
 
 
 def problems(request: ApprovalRequest | UserData, code: Any = FISCAL_CODE) -> tuple[Problem, ...]:
@@ -57,7 +57,7 @@ def test_a_value_of_a_table_is_named_with_what_to_do_about_it(field: str, value:
     ("value", "sentence"),
     [
         (pd.NaT, "must be a datetime.date, not NaT"),
-        (pd.Timestamp(2022, 5, 17), "must be a date without a time: take its .date()"),
+        (pd.Timestamp(2022, 5, 17), "must be a date without a time; convert it with .date()"),
         (np.datetime64("2022-05-17"), "must be a datetime.date, not numpy.datetime64"),
     ],
 )

@@ -85,9 +85,9 @@ def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: ob
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        (4_999, "between 5000 and 1500000 euro cents"),
-        (1_500_001, "between 5000 and 1500000 euro cents"),
-        (450.0, "not float: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents"),
+        (4_999, "between 5000 and 1500000 (euro cents)"),
+        (1_500_001, "between 5000 and 1500000 (euro cents)"),
+        (450.0, "not float: euro cents, between 5000 and 1500000; 125.50 euros are 12550 cents"),
         (True, "not bool"),
         ("45000", "not str"),
         (None, "is required: euro cents as an int"),
@@ -146,10 +146,10 @@ def test_limits_can_be_overridden() -> None:
         ("email", "anna@", "one @"),
         ("email", "a b@example.com", "one @"),
         ("email", "a@b@c", "one @"),
-        ("mobile_phone", "+393330000000", "without the international prefix"),
-        ("mobile_phone", "00393330000000", "without the international prefix"),
-        ("mobile_phone", " +39 333 0000000", "without the international prefix"),
-        ("mobile_phone", "(0039) 3330000000", "without the international prefix"),
+        ("mobile_phone", "+393330000000", "not contain the international prefix"),
+        ("mobile_phone", "00393330000000", "not contain the international prefix"),
+        ("mobile_phone", " +39 333 0000000", "not contain the international prefix"),
+        ("mobile_phone", "(0039) 3330000000", "not contain the international prefix"),
         ("address", "Via Prova, 12", "without commas"),
         ("province", "rm", "two upper-case letters"),
         ("province", "RMA", "two upper-case letters"),
@@ -291,12 +291,12 @@ def test_each_field_of_the_user_data_is_checked(field: str, value: object) -> No
     ("extra", "hint"),
     [
         ("abc", "must be a mapping, not str"),
-        ({"a": math.nan}, "JSON values only"),
-        ({"a": {1, 2}}, "JSON values only"),
-        ({"a": "\ud800"}, "JSON values only"),
-        ({1: "a"}, "member names of type str"),
-        ({"email": "x"}, "must not hold email, which has a field of its own"),
-        ({"civicNumber": "x"}, "must not hold civicNumber"),
+        ({"a": math.nan}, "only JSON values"),
+        ({"a": {1, 2}}, "only JSON values"),
+        ({"a": "\ud800"}, "only JSON values"),
+        ({1: "a"}, "only keys of type str"),
+        ({"email": "x"}, "must not contain email; extra is for members without a field"),
+        ({"civicNumber": "x"}, "must not contain civicNumber"),
     ],
     ids=plainly,
 )
@@ -313,9 +313,11 @@ def test_extra_members_of_user_data_are_checked_too(extra: object) -> None:
 
 def test_what_is_no_request_is_named() -> None:
     assert [str(each) for each in problems({"amount": 5})] == [
-        "request: must be ApprovalRequest(...), not dict"
+        "request: must be an instance of ApprovalRequest, not dict"
     ]
-    assert [str(each) for each in rules.check_user_data(5)] == ["data: must be UserData(...), not int"]
+    assert [str(each) for each in rules.check_user_data(5)] == [
+        "data: must be an instance of UserData, not int"
+    ]
 
 
 @pytest.mark.parametrize(

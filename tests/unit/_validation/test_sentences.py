@@ -11,12 +11,12 @@ from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._validation import rules
 from support.builders import additional_data, approval_request, user_data
 
-NOT_SENDABLE = "must not hold line breaks or other control characters"
-PHONE = "must come without the international prefix: that goes into country_calling_code"
+NOT_SENDABLE = "must not contain line breaks or other control characters"
+PHONE = "must not contain the international prefix; put it into country_calling_code"
 PROVINCE = "must be two upper-case letters, such as RM"
-NAPOLI = '; if it was NA (Napoli), a table reader took it for "not available": read it as text'
-NOVARA = "; if it was NO (Novara), YAML took it for false: put it in quotes"
-ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
+NAPOLI = "; pandas reads NA (Napoli) as a missing value: read the column as text"
+NOVARA = "; YAML reads NO (Novara) as false: put it in quotes"
+ZEROS = "; give five digits as text, because a number loses its leading zeros (00100 is Roma)"
 
 
 @pytest.mark.parametrize(
@@ -26,35 +26,35 @@ ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
         (
             "amount",
             125.5,
-            "must be an int, not float: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents",
+            "must be an int, not float: euro cents, between 5000 and 1500000; 125.50 euros are 12550 cents",
         ),
-        ("amount", 1, "must be between 5000 and 1500000 euro cents"),
-        ("instalments", 61, "must be between 3 and 60 instalments"),
+        ("amount", 1, "must be between 5000 and 1500000 (euro cents)"),
+        ("instalments", 61, "must be between 3 and 60 (instalments)"),
         (
             "amount",
             float("nan"),
-            "must be an int, not NaN: euro cents, between 5000 and 1500000; 125.50 euro are 12550 cents",
+            "must be an int, not NaN: euro cents, between 5000 and 1500000; 125.50 euros are 12550 cents",
         ),
         (
             "amount",
             np.int64(45_000),
-            "must be an int, not numpy.int64: euro cents, between 5000 and 1500000; int(...) makes one of it",
+            "must be an int, not numpy.int64: euro cents, between 5000 and 1500000; convert it with int(...)",
         ),
         ("instalments", "9", "must be an int, not str: instalments, between 3 and 60"),
         ("last_name", None, "is required"),
         ("last_name", 5, "must be a str, not int"),
         ("last_name", " ", "must not be blank"),
-        ("last_name", "a\ud800", "must not hold half of a surrogate pair, which UTF-8 cannot encode"),
+        ("last_name", "a\ud800", "must not contain an unpaired surrogate, which UTF-8 cannot encode"),
         ("email", None, "is required"),
         ("email", 5, "must be a str, not int"),
-        ("email", "anna", "must be an e-mail address: one @ with something on both sides, and no spaces"),
+        ("email", "anna", "must be an e-mail address: one @ with text on both sides, and no spaces"),
         ("mobile_phone", "+39333", PHONE),
         ("mobile_phone", "0039333", PHONE),
         ("country_calling_code", 39, "must be a str, not int"),
         (
             "address",
             "Via Prova, 12",
-            "must be the street's name without commas; its number goes into street_number",
+            "must be the street name without commas; put the number into street_number",
         ),
         ("province", "rm", PROVINCE),
         ("province", None, "is required" + NAPOLI),
@@ -62,16 +62,16 @@ ZEROS = " of five digits: a number loses its leading zeros (00100 is Roma)"
         ("province", float("nan"), "must be a str, not NaN" + NAPOLI),
         ("province", False, "must be a str, not bool" + NOVARA),
         ("province", 5, "must be a str, not int"),
-        ("postal_code", "100", "must be five digits; a shorter one may have lost leading zeros"),
+        ("postal_code", "100", "must be five digits; if it is shorter, it may have lost leading zeros"),
         ("postal_code", 100, "must be a str, not int" + ZEROS),
         ("postal_code", 100.0, "must be a str, not float" + ZEROS),
         ("postal_code", float("nan"), "must be a str, not NaN"),
         ("postal_code", b"00100", "must be a str, not bytes"),
         ("citizenship", None, "is required"),
         ("citizenship", "martian", "must be one of italian, eu, outside_eu, Italian"),
-        ("iban", float("nan"), "must be a str, not NaN; give None where there is none"),
+        ("iban", float("nan"), "must be a str, not NaN; use None for missing values"),
         ("zero_interest_rate", 0, "must be True or False, not int"),
-        ("payment_day_of_month", 32, "must be between 1 and 31 day of the month"),
+        ("payment_day_of_month", 32, "must be between 1 and 31 (day of the month)"),
     ],
 )
 def test_a_field_of_the_approval(field: str, value: Any, sentence: str) -> None:
@@ -91,7 +91,7 @@ def test_a_field_of_the_approval(field: str, value: Any, sentence: str) -> None:
         (
             "residence_start_date",
             datetime(2019, 5, 1, tzinfo=UTC),
-            "must be a date without a time: take its .date()",
+            "must be a date without a time; convert it with .date()",
         ),
         ("children", 2, "must be one of 0, 1, 2, 3, 4, 5+, as a str"),
         (
@@ -113,10 +113,10 @@ def test_sentences_of_limits_that_are_off_by_default() -> None:
     changes: dict[str, Any] = {"mobile_phone": "333 0", "country_calling_code": "39", "city": "a\nb"}
     found = check(limits=limits, additional=additional_data(salary=-1), **changes)
     assert {each.field: each.message for each in found} == {
-        "mobile_phone": "must be a mobile number of the form that your Limits ask for",
-        "country_calling_code": "must be a calling code of the form that your Limits ask for",
+        "mobile_phone": "must be a mobile number that matches limits.mobile_phone",
+        "country_calling_code": "must be a calling code that matches limits.country_calling_code",
         "city": NOT_SENDABLE,
-        "salary": "must be between 0 and 5 whole euros",
+        "salary": "must be between 0 and 5 (whole euros)",
     }
     [problem] = check(limits=limits, additional=additional_data(salary=1.5))
     assert problem.message == "must be an int, not float: whole euros, between 0 and 5; cents are not sent"
@@ -125,7 +125,7 @@ def test_sentences_of_limits_that_are_off_by_default() -> None:
 def test_the_conditional_block_as_a_whole() -> None:
     missing = check(needed=True)
     assert len(missing) == 6
-    assert {each.message for each in missing} == {"is required: the service asked for additional data"}
+    assert {each.message for each in missing} == {"is required because the service asked for additional data"}
     assert check(additional=[]) == [Problem("additional", "", "must be an AdditionalData, not list")]
 
 
@@ -134,28 +134,30 @@ def test_what_a_dialect_asks_for_and_does_not_send() -> None:
     found = check(dialect, iban="IT00", payment_day_of_month=5)
     assert found == [
         Problem("order_token", "orderToken", "is required in this dialect"),
-        Problem("iban", "iban", "is not part of this dialect: leave it out or set sends_iban"),
+        Problem(
+            "iban", "iban", "is not part of this dialect; omit it, or set sends_iban=True in the Dialect"
+        ),
         Problem(
             "payment_day_of_month",
             "paymentDayOfMonth",
-            "is not part of this dialect: leave it out or set sends_payment_day_of_month",
+            "is not part of this dialect; omit it, or set sends_payment_day_of_month=True in the Dialect",
         ),
     ]
 
 
 def test_a_street_number_of_the_shops_own_form() -> None:
     found = check(limits=Limits(street_number="[0-9]+"), street_number="SNC")
-    sentence = "must be a street number of the form that your Limits ask for"
+    sentence = "must be a street number that matches limits.street_number"
     assert found == [Problem("street_number", APPROVAL_NAMES["street_number"], sentence)]
 
 
 def test_extra_members() -> None:
-    json_only = "must hold JSON values only: str, int, finite float, bool, None, list, dict"
+    json_only = "must contain only JSON values: str, int, finite float, bool, None, list, dict"
     assert check(extra={"a": 1j}) == [Problem("extra", "", json_only)]
-    assert check(extra={5: 5}) == [Problem("extra", "", "must have member names of type str")]
+    assert check(extra={5: 5}) == [Problem("extra", "", "must have only keys of type str")]
     assert check(extra="abc") == [Problem("extra", "", "must be a mapping, not str")]
     assert check(extra={"iban": 1, "email": 2}) == [
-        Problem("extra", name, f"must not hold {name}, which has a field of its own")
+        Problem("extra", name, f"must not contain {name}; extra is for members without a field")
         for name in ("email", "iban")
     ]
     assert list(rules.check_payload([])) == [Problem("payload", "", "must be a mapping, not list")]
@@ -166,8 +168,10 @@ def test_what_is_no_request_and_no_data() -> None:
     found = rules.check_approval(
         [], additional_data_needed=False, dialect=Dialect.street_number(), limits=Limits()
     )
-    assert list(found) == [Problem("request", "", "must be ApprovalRequest(...), not list")]
-    assert list(rules.check_user_data([])) == [Problem("data", "", "must be UserData(...), not list")]
+    assert list(found) == [Problem("request", "", "must be an instance of ApprovalRequest, not list")]
+    assert list(rules.check_user_data([])) == [
+        Problem("data", "", "must be an instance of UserData, not list")
+    ]
 
 
 def test_a_field_of_the_user_data() -> None:
@@ -182,7 +186,7 @@ def test_a_field_of_the_user_data() -> None:
         (None, "is required"),
         (5, "must be a str, not int"),
         ("SHORT", "must be 16 letters and digits"),
-        ("TSTXYZ80A01A000A", "has a wrong check letter: let the customer type it again"),
+        ("TSTXYZ80A01A000A", "has a wrong check letter; ask the customer to type it again"),
     ],
 )
 def test_a_fiscal_code(code: object, sentence: str) -> None:
