@@ -15,9 +15,9 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger.model import NO_REDIRECT, Entry, State
 from loanasync.ledger.protocol import DecisionLedger
 
-CLOSING = 5.0  # seconds that a server may take to end its connections
-PAGE = 500  # entries that a list reads at once, between which others have their turn
-_FIRST, _LAST = 0.005, 0.1  # seconds between two looks
+CLOSE_TIMEOUT = 5.0  # seconds that a server may take to end its connections
+PAGE_SIZE = 500  # entries that a list reads at once, between which others have their turn
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `poll`
 
 # Parts of a ledger that a backend reads by an index; the others are the stored states.
 ALL = "all"
@@ -62,7 +62,7 @@ class StoredLedger(Closing, DecisionLedger):
         """Return True if there is a ledger. Create nothing."""
 
     @abstractmethod
-    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
         """Read a page of a list.
 
         Args:
@@ -82,18 +82,18 @@ class StoredLedger(Closing, DecisionLedger):
         self, *states: State, begins: str = "", without_redirect: bool = False
     ) -> AsyncIterator[Entry]:
         """All entries in these states, or all there are."""
-        for part in _parts(states, without_redirect=without_redirect):
-            last, entries = await self._page(part, begins, "")
+        for part in _parts_to_read(states, without_redirect=without_redirect):
+            last, entries = await self._read_page(part, begins, "")
             while last:
                 for entry in entries:
                     if is_listed(entry, states, begins, without_redirect=without_redirect):
                         yield entry
                 if not last.startswith(begins):  # keys with this beginning stand together
                     break
-                last, entries = await self._page(part, last, last)
+                last, entries = await self._read_page(part, last, last)
 
 
-def _parts(states: Collection[State], *, without_redirect: bool) -> list[str]:
+def _parts_to_read(states: Collection[State], *, without_redirect: bool) -> list[str]:
     """Return the parts to read, in the order in which entries go from one state to the next.
 
     An entry that changes meanwhile is read twice rather than missed.
@@ -133,17 +133,17 @@ async def poll(get: Callable[[str], Awaitable[Entry | None]], key: str, within: 
     """Read an entry again and again, less often the longer it takes, as `DecisionLedger.wait` promises."""
     clock = asyncio.get_running_loop().time
     until = clock() + within
-    pause = _FIRST
+    pause = _FIRST_PAUSE
     while True:
         entry = await get(key)
         left = until - clock()
         if entry is None or entry.state is not State.INFLIGHT or left <= 0:
             return entry
         await asyncio.sleep(min(pause, left))
-        pause = min(2 * pause, _LAST)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def queries(select: str, first: str, last: str) -> dict[str, str]:
+def page_queries(select: str, first: str, last: str) -> dict[str, str]:
     """Return the SQL statement that reads a page, for each part of a table.
 
     Args:
@@ -151,16 +151,16 @@ def queries(select: str, first: str, last: str) -> dict[str, str]:
         first: Placeholder of the first key.
         last: Placeholder of the last key that was read.
     """
-    page = f"key >= {first} AND key <> {last} ORDER BY key LIMIT {PAGE}"
+    page = f"key >= {first} AND key <> {last} ORDER BY key LIMIT {PAGE_SIZE}"
     return {part: f"{select} WHERE {condition} AND {page}" for part, condition in _CONDITIONS.items()}
 
 
-def missing(library: str, extra: str) -> ConfigurationError:
+def missing_library_error(library: str, extra: str) -> ConfigurationError:
     """Return the error for a backend whose library is not installed."""
     return ConfigurationError("ledger", f"needs {library}: pip install 'loanasync[{extra}]'")
 
 
-def shown(url: str) -> str:
+def masked_url(url: str) -> str:
     """Return the address of a server without any part that could be a password."""
     try:
         plain = str(URL(url).with_user(None).with_query(None).with_fragment(None))

@@ -7,7 +7,7 @@ from attrs import evolve
 from loanasync._protocol.json import Malformed, decode, repeated
 from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
-from loanasync.ledger.transitions import RAN_OUT
+from loanasync.ledger.transitions import LEASE_EXPIRED
 
 _LEASE = 60.0  # seconds; between the two moves nobody but a crash can come
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
@@ -82,7 +82,7 @@ def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
     try:
         members = decode(entry.body)
     except Malformed:
-        if _is_text(entry.body):  # not whole: a client could not read it, either
+        if _is_plain_text(entry.body):  # not whole: a client could not read it, either
             return settlement
         status: int | None = _STATUS[settlement.state]
     else:
@@ -93,7 +93,7 @@ def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
     return evolve(settlement, status=status, body=entry.body)
 
 
-def _is_text(body: bytes) -> bool:
+def _is_plain_text(body: bytes) -> bool:
     """Return True if a body that is no JSON object is plain text, and not encrypted."""
     begin = body.lstrip()
     if begin and not begin.startswith(_TEXT):
@@ -123,10 +123,10 @@ async def sweep(ledger: DecisionLedger) -> list[Entry]:
         >>> run(sweep(ledger))
         []
     """
-    settlement = Settlement(state=State.UNKNOWN, note=RAN_OUT)
+    settlement = Settlement(state=State.UNKNOWN, note=LEASE_EXPIRED)
     # As seen only, and not written down: it changed when its lease ran out, and not when somebody said so.
-    ran_out = [entry async for entry in ledger.scan(State.UNKNOWN) if entry.changed == entry.expires]
+    expired = [entry async for entry in ledger.scan(State.UNKNOWN) if entry.changed == entry.expires]
     return [
         await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
-        for entry in ran_out
+        for entry in expired
     ]

@@ -20,14 +20,14 @@ class MemoryLedger(Closing):
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._renew_lock()
-        free_after_fork(self, MemoryLedger._renew_lock)
+        self._replace_lock()
+        free_after_fork(self, MemoryLedger._replace_lock)
         # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
         self._began = time.time() - time.monotonic()
 
-    def _renew_lock(self) -> None:
+    def _replace_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
-        self._writing = threading.Lock()  # held for microseconds, and never across an await
+        self._lock = threading.Lock()  # held for microseconds, and never across an await
 
     def _now(self) -> float:
         return self._began + time.monotonic()
@@ -43,7 +43,7 @@ class MemoryLedger(Closing):
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """Claim an entry, as `DecisionLedger.claim`."""
-        with self._writing:
+        with self._lock:
             entry = transitions.claim(
                 self._entries.get(key),
                 key,
@@ -61,7 +61,7 @@ class MemoryLedger(Closing):
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
         """Write down what became of a claim."""
-        with self._writing:
+        with self._lock:
             entry = transitions.settle(
                 self._entries.get(key),
                 key,
@@ -77,7 +77,7 @@ class MemoryLedger(Closing):
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
         entry = self._entries.get(key)
-        return None if entry is None else transitions.seen(entry, self._now())
+        return None if entry is None else transitions.as_of(entry, self._now())
 
     async def wait(self, key: str, within: float) -> Entry | None:
         """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
@@ -95,13 +95,15 @@ class MemoryLedger(Closing):
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
         now, sought = self._now(), Subject(customer=customer, order=order)
-        found = [entry for entry in tuple(self._entries.values()) if transitions.is_about(entry, sought)]
-        return transitions.by_age(transitions.seen(entry, now) for entry in found)
+        found = [
+            entry for entry in tuple(self._entries.values()) if transitions.matches_subject(entry, sought)
+        ]
+        return transitions.sort_by_age(transitions.as_of(entry, now) for entry in found)
 
     async def purge(self, older_than: float) -> int:
         """Forget what was decided or released and has not changed for so many seconds."""
         before = self._now() - older_than
-        with self._writing:
+        with self._lock:
             old = [
                 key
                 for key, entry in self._entries.items()

@@ -43,7 +43,7 @@ DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
 FORMAT = 2  # format 1 has no subject, source and history; its entries are rewritten when they change
-HISTORY = 20  # earlier states that an entry keeps
+HISTORY_LENGTH = 20  # earlier states that an entry keeps
 SERVICE = "service"  # the source of a settlement that a client wrote from the service's own response
 PERSON = "person"  # the source of what a person settles
 NO_REDIRECT = "no redirect"  # the note of an approval that the service gave without a redirect
@@ -126,12 +126,12 @@ class Settlement:
     source: str = field(default=SERVICE)
 
     @state.validator
-    def _is_no_claim(self, _: object, state: State) -> None:
+    def _check_state(self, _: object, state: State) -> None:
         if state is State.INFLIGHT:
             raise ValueError("a settlement ends a claim: its state cannot be INFLIGHT")
 
     @source.validator
-    def _is_named(self, _: object, source: str) -> None:
+    def _check_source(self, _: object, source: str) -> None:
         if not source.strip():
             raise ValueError("a settlement needs a source, such as 'service' or 'person'")
 
@@ -217,12 +217,12 @@ def source_in_format_1(state: State, body: bytes | None, fault: str | None) -> s
     return PERSON if state in DECIDED and body is None and fault is None else SERVICE
 
 
-def history_text(history: Sequence[Change]) -> str:
+def dump_history(history: Sequence[Change]) -> str:
     """Return a history as JSON: a list of [state, changed, note, source]."""
     return json.dumps([[each.state, each.changed, each.note, each.source] for each in history])
 
 
-def history_from(text: str) -> tuple[Change, ...]:
+def load_history(text: str) -> tuple[Change, ...]:
     """Read a history from its JSON."""
     return tuple(
         Change(state=State(state), changed=float(changed), note=note, source=source)

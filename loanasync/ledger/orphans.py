@@ -17,7 +17,7 @@ from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Su
 from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.protocol import DecisionLedger
 
-_NAMED = 12  # characters of the key with which the name of a file begins
+_KEY_LENGTH = 12  # characters of the key with which the name of a file begins
 _LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
 
 
@@ -33,10 +33,10 @@ class Orphan:
 
     def as_json(self) -> bytes:
         """What its file has."""
-        told = asdict(self.settlement)
+        members = asdict(self.settlement)
         body = None if self.settlement.body is None else b64encode(self.settlement.body).decode()
-        whole = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
-        return json.dumps({**whole, "subject": asdict(self.subject), **told, "body": body}).encode()
+        target = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
+        return json.dumps({**target, "subject": asdict(self.subject), **members, "body": body}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> "Orphan":
@@ -46,15 +46,15 @@ class Orphan:
             ValueError: It is none.
         """
         try:
-            told = json.loads(content)
-            number = told.pop("format")
+            members = json.loads(content)
+            number = members.pop("format")
             if not 1 <= number <= FORMAT:
                 raise ValueError("another format")
-            subject = Subject(**told.pop("subject")) if number == FORMAT else Subject()
-            ids = {name: told.pop(name) for name in ("key", "token", "payload")}
-            body = told.pop("body")
-            told["body"] = None if body is None else b64decode(body, validate=True)
-            settlement = Settlement(**{**told, "state": State(told["state"])})
+            subject = Subject(**members.pop("subject")) if number == FORMAT else Subject()
+            ids = {name: members.pop(name) for name in ("key", "token", "payload")}
+            body = members.pop("body")
+            members["body"] = None if body is None else b64decode(body, validate=True)
+            settlement = Settlement(**{**members, "state": State(members["state"])})
             return cls(**ids, subject=subject, settlement=settlement)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
@@ -79,16 +79,16 @@ def _write(folder: Path, orphan: Orphan) -> Path:
             file.write(orphan.as_json())
             file.flush()
             os.fsync(file.fileno())
-        whole = folder / f"{orphan.key[:_NAMED]}-{token_hex(8)}.json"
+        target = folder / f"{orphan.key[:_KEY_LENGTH]}-{token_hex(8)}.json"
         try:
-            Path(name).replace(whole)
+            Path(name).replace(target)
         except FileNotFoundError:  # an import has read the whole file, and deleted it
             return _write(folder, orphan)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     _sync_folder(folder)
-    return whole
+    return target
 
 
 def _sync_folder(folder: Path) -> None:
@@ -101,7 +101,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @frozen
-class Left:
+class NotImported:
     """A file or folder that was not imported, and the reason."""
 
     path: Path
@@ -109,11 +109,11 @@ class Left:
 
 
 @frozen
-class Import:
+class ImportResult:
     """The result of an import: the number of responses that the ledger has now, and what is left."""
 
     number: int
-    left: tuple[Left, ...]
+    left: tuple[NotImported, ...]
 
 
 async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = None) -> int:
@@ -139,37 +139,37 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
         0
     """
     folders = await asyncio.to_thread(default_orphan_folders) if folder is None else (Path(folder),)
-    done = await import_from(ledger, folders)
+    done = await import_from_folders(ledger, folders)
     for each in done.left:
         LOGGER.warning("%s was not imported: %s", each.path.name, each.reason)
     return done.number
 
 
-async def import_from(ledger: DecisionLedger, folders: Iterable[Path]) -> Import:
+async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -> ImportResult:
     """Import the files of several folders as `import_orphans` does, without log."""
     number, left = 0, []
     for folder in folders:
         try:
-            files = await asyncio.to_thread(orphans_in, folder)
+            files = await asyncio.to_thread(orphan_files, folder)
         except OSError as error:
-            left.append(Left(folder, _reason(error)))
+            left.append(NotImported(folder, _reason(error)))
             continue
         for file in files:
             try:
-                reason = await _brought(ledger, file)
+                reason = await _import_file(ledger, file)
             except FileNotFoundError:  # another import has brought it meanwhile
                 continue
             except Exception as error:  # noqa: BLE001  (of the file's content, unless the ledger fails, too)
                 await ledger.get("")
                 reason = _reason(error)
             if reason:
-                left.append(Left(file, reason))
+                left.append(NotImported(file, reason))
             else:
                 number += 1
-    return Import(number, tuple(left))
+    return ImportResult(number, tuple(left))
 
 
-def orphans_in(folder: Path, key: str = "") -> list[Path]:
+def orphan_files(folder: Path, key: str = "") -> list[Path]:
     """Return the files of a folder that may hold a response; none where the folder does not exist.
 
     Args:
@@ -185,14 +185,14 @@ def orphans_in(folder: Path, key: str = "") -> list[Path]:
         files = sorted(folder.iterdir())
     except FileNotFoundError:
         return []
-    return [file for file in files if file.suffix in kinds and file.name.startswith(key[:_NAMED])]
+    return [file for file in files if file.suffix in kinds and file.name.startswith(key[:_KEY_LENGTH])]
 
 
 def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
-async def _brought(ledger: DecisionLedger, file: Path) -> str:
+async def _import_file(ledger: DecisionLedger, file: Path) -> str:
     """Bring a response to the ledger. Return the reason why it is left, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
@@ -213,7 +213,7 @@ async def _brought(ledger: DecisionLedger, file: Path) -> str:
     )
     if entry.state is not orphan.settlement.state:
         return f"it contradicts the ledger, where the entry is {entry.state.value}"
-    if has_more(orphan.settlement, entry):
+    if has_unstored_response(orphan.settlement, entry):
         return (
             "a person decided first, and the ledger does not have this response: "
             "resolve the entry as unknown, then import again"
@@ -222,6 +222,6 @@ async def _brought(ledger: DecisionLedger, file: Path) -> str:
     return ""
 
 
-def has_more(settlement: Settlement, entry: Entry) -> bool:
+def has_unstored_response(settlement: Settlement, entry: Entry) -> bool:
     """Return True if only the file has the response, since a person decided the same without it."""
     return entry.source != SERVICE and entry.body is None and settlement.body is not None

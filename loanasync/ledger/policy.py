@@ -15,8 +15,8 @@ from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError
 
 _LEAST_KEY = 16  # bytes
-_TRIAL = b"a body to try"
-_SPARE = "loanasync-orphans"
+_TEST_BODY = b"a body to try"
+_TEMPORARY_NAME = "loanasync-orphans"
 
 
 class Cipher(Protocol):
@@ -47,15 +47,15 @@ def default_orphan_folders() -> tuple[Path, ...]:
         state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
         folders.append(Path(state).expanduser() / "loanasync" / "orphans")
     with suppress(OSError):  # no folder for temporary files can be written, or the disk is full
-        spare = Path(tempfile.gettempdir()) / _SPARE
-        if _is_anothers(spare):
-            LOGGER.warning("%s belongs to another user: passed over", spare)
+        temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
+        if _belongs_to_other_user(temporary):
+            LOGGER.warning("%s belongs to another user: passed over", temporary)
         else:
-            folders.append(spare)
+            folders.append(temporary)
     return tuple(folders)
 
 
-def _is_anothers(folder: Path) -> bool:
+def _belongs_to_other_user(folder: Path) -> bool:
     """Anybody may make a folder among temporary files, and take answers out of it, or put false ones in."""
     try:
         owner = folder.lstat().st_uid
@@ -67,10 +67,10 @@ def _is_anothers(folder: Path) -> bool:
 def orphan_folders_of_others() -> tuple[Path, ...]:
     """Return the default folders that belong to another user: only that user can import their files."""
     try:
-        spare = Path(tempfile.gettempdir()) / _SPARE
+        temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
     except OSError:  # there is no folder for temporary files
         return ()
-    return (spare,) if _is_anothers(spare) else ()
+    return (temporary,) if _belongs_to_other_user(temporary) else ()
 
 
 def _tuple(values: Iterable[bytes | str]) -> tuple[bytes | str, ...]:
@@ -148,7 +148,7 @@ class LedgerPolicy:
             )
         if not self.patience > 0:
             raise ConfigurationError("ledger_policy.patience", "must be a number of seconds above 0")
-        if self.encrypt is not None and not _is_working(self.encrypt):
+        if self.encrypt is not None and not _round_trips(self.encrypt):
             raise ConfigurationError(
                 "ledger_policy.encrypt", "must give back in decrypt what encrypt was given"
             )
@@ -165,9 +165,9 @@ class LedgerPolicy:
         return default_orphan_folders() if self.orphan_folder is None else (self.orphan_folder,)
 
 
-def _is_working(cipher: Cipher) -> bool:
+def _round_trips(cipher: Cipher) -> bool:
     """Tried before anything is sent: an answer that cannot be encrypted could not be kept."""
     try:
-        return cipher.decrypt(cipher.encrypt(_TRIAL)) == _TRIAL
+        return cipher.decrypt(cipher.encrypt(_TEST_BODY)) == _TEST_BODY
     except Exception:  # noqa: BLE001  (the shop's own; its text may show the secret)
         return False

@@ -11,10 +11,18 @@ from attrs import fields
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import CLOSING, INDEXES, Address, StoredLedger, missing, queries, shown
+from loanasync.ledger.backend import (
+    CLOSE_TIMEOUT,
+    INDEXES,
+    Address,
+    StoredLedger,
+    masked_url,
+    missing_library_error,
+    page_queries,
+)
 from loanasync.ledger.model import (
     FORMAT,
-    HISTORY,
+    HISTORY_LENGTH,
     NO_SUBJECT,
     PERSON,
     Entry,
@@ -22,19 +30,19 @@ from loanasync.ledger.model import (
     State,
     Subject,
     check_format,
-    history_from,
+    load_history,
 )
 
 Row: TypeAlias = Any  # of asyncpg's, which has no types
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _TABLE = "loanasync_decisions"
-_REPEATS = 10
-_IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_RETRIES = 10
+_CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 # unique_violation, duplicate_table, duplicate_object, duplicate_column, undefined_column
-_MADE_MEANWHILE = {"23505", "42P07", "42710", "42701", "42703"}
+_CREATED_CONCURRENTLY = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
-_NOT_NOW = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
+_INDEX_DENIED = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
 _ATTEMPTS = 3
 _FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
 
@@ -118,17 +126,17 @@ class PostgresLedger(StoredLedger):
         self._where = where
         self._table = table
         self._pools = PerLoop(lambda: _Pool(str(where), connections), _close)
-        self._turn = asyncio.Lock()  # a connection of the shop's serves one statement after another
-        self._is_there = False
+        self._lock = asyncio.Lock()  # a connection of the shop's serves one statement after another
+        self._is_prepared = False
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PostgresConnection]:
         if isinstance(self._where, str):
-            pool = await self._pools.here().opened()
+            pool = await self._pools.here().open()
         elif isinstance(self._where, PostgresPool):
             pool = self._where
         else:
-            async with self._turn:
+            async with self._lock:
                 yield self._where
             return
         connection = await pool.acquire()
@@ -140,16 +148,16 @@ class PostgresLedger(StoredLedger):
         finally:
             await pool.release(connection)
 
-    async def _run(self, statement: str, *arguments: object, is_first: bool = False) -> list[Row]:
+    async def _run(self, statement: str, *arguments: object, is_new_claim: bool = False) -> list[Row]:
         async with self._connection() as connection:
-            if is_first and connection.is_in_transaction():
+            if is_new_claim and connection.is_in_transaction():
                 raise ConfigurationError(
                     "ledger", "must not claim inside a transaction: that could be undone"
                 )
-            if not self._is_there:
+            if not self._is_prepared:
                 await self._prepare(connection)
-                self._is_there = not connection.is_in_transaction()  # which may take it back
-            return await _repeated(connection, self._sql(statement), *arguments)
+                self._is_prepared = not connection.is_in_transaction()  # which may take it back
+            return await _fetch_with_retry(connection, self._sql(statement), *arguments)
 
     def _sql(self, statement: str) -> str:
         """Return a statement for this ledger's table."""
@@ -158,7 +166,7 @@ class PostgresLedger(StoredLedger):
     async def _prepare(self, connection: PostgresConnection) -> None:
         """Create the table or migrate it. If that is done already, this user needs no right to do it."""
         for attempt in range(_ATTEMPTS):
-            [[columns, has_index]] = await connection.fetch(self._sql(_FORM))
+            [[columns, has_index]] = await connection.fetch(self._sql(_SCHEMA))
             if columns is not None and not _FIRST_COLUMNS.issubset(columns):
                 raise ConfigurationError(
                     "ledger", f"{self._table} is a table of something else: name another"
@@ -172,8 +180,8 @@ class PostgresLedger(StoredLedger):
             except Exception as error:
                 state = getattr(error, "sqlstate", None)
                 if columns is not None and state == _FORBIDDEN:
-                    raise self._of_format_1() from None
-                if attempt == _ATTEMPTS - 1 or state not in _MADE_MEANWHILE:
+                    raise self._format_1_error() from None
+                if attempt == _ATTEMPTS - 1 or state not in _CREATED_CONCURRENTLY:
                     raise
 
     async def _index(self, connection: PostgresConnection) -> None:
@@ -181,19 +189,21 @@ class PostgresLedger(StoredLedger):
         try:
             await connection.fetch(self._sql(_INDEX))
         except Exception as error:
-            if getattr(error, "sqlstate", None) not in _NOT_NOW:
+            if getattr(error, "sqlstate", None) not in _INDEX_DENIED:
                 raise
 
-    def _of_format_1(self) -> ConfigurationError:
+    def _format_1_error(self) -> ConfigurationError:
         statement = " ".join(self._sql(_MIGRATE).split())
         return ConfigurationError(
             "ledger",
             f"has a table of format 1, which this user may not alter; its owner must run: {statement};",
         )
 
-    async def _move(self, statement: str, key: str, *arguments: object, is_first: bool = False) -> Entry:
+    async def _transition(
+        self, statement: str, key: str, *arguments: object, is_new_claim: bool = False
+    ) -> Entry:
         """Return the entry that a transition wrote, or the present one if the transition was not allowed."""
-        while not (rows := await self._run(statement, key, *arguments, is_first=is_first)):
+        while not (rows := await self._run(statement, key, *arguments, is_new_claim=is_new_claim)):
             # Asked for by itself: within the statement others' moves since its beginning cannot be seen.
             entry = await self.get(key)
             if entry is not None:  # or it was purged meanwhile, and is free
@@ -215,35 +225,37 @@ class PostgresLedger(StoredLedger):
         Raises:
             ConfigurationError: The shop's connection is in a transaction, and `over` names no token.
         """
-        about = (subject.customer, subject.order, subject.scope)
-        return await self._move(_CLAIM, key, token, payload, lease, over, *about, is_first=over is None)
+        subject_values = (subject.customer, subject.order, subject.scope)
+        return await self._transition(
+            _CLAIM, key, token, payload, lease, over, *subject_values, is_new_claim=over is None
+        )
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
         """Write down what became of a claim."""
-        became = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
-        corrects = transitions.correcting(token, settlement, over)
-        return await self._move(_SETTLE, key, token, payload, *became, settlement.source, corrects)
+        outcome = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
+        corrects = transitions.correction_target(token, settlement, over)
+        return await self._transition(_SETTLE, key, token, payload, *outcome, settlement.source, corrects)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        rows = await self._run(_LOOK, key)
+        rows = await self._run(_GET, key)
         return _entry(rows[0]) if rows else None
 
-    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
         rows = await self._run(_PAGES[part], first, last)
         return rows[-1]["key"] if rows else "", [_entry(row) for row in rows]
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """The entries of a customer, of an order, or of both, oldest first."""
         rows = await self._run(_FIND, customer, order) if customer or order else []
-        return transitions.by_age(_entry(row) for row in rows)
+        return transitions.sort_by_age(_entry(row) for row in rows)
 
     async def purge(self, older_than: float) -> int:
         """Remove decided and released entries that have not changed for `older_than` seconds."""
-        [[gone]] = await self._run(_PURGE, older_than)
-        return int(gone)
+        [[count]] = await self._run(_PURGE, older_than)
+        return int(count)
 
     async def exists(self) -> bool:
         """Return True if the table exists. Create nothing."""
@@ -253,10 +265,10 @@ class PostgresLedger(StoredLedger):
 
     async def aclose(self) -> None:
         """Close the ledger's own connections; a later call opens them again."""
-        await self._pools.aclose(CLOSING)
+        await self._pools.aclose(CLOSE_TIMEOUT)
 
     def __repr__(self) -> str:
-        where = shown(self._where) if isinstance(self._where, str) else type(self._where).__name__
+        where = masked_url(self._where) if isinstance(self._where, str) else type(self._where).__name__
         table = "" if self._table == _TABLE else f", table={self._table!r}"
         return f"PostgresLedger({where!r}{table})"
 
@@ -265,7 +277,7 @@ def _check_address(url: str) -> None:
     try:
         import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
     except ImportError:
-        raise missing("asyncpg", "postgres") from None
+        raise missing_library_error("asyncpg", "postgres") from None
     if url.partition("://")[0] not in PostgresLedger.address.schemes:
         raise ConfigurationError("ledger", "must be at an address that begins with postgresql://")
 
@@ -279,19 +291,19 @@ class _Pool:
         self._opening = asyncio.Lock()
         self.pool: Any = None
 
-    async def opened(self) -> PostgresPool:
+    async def open(self) -> PostgresPool:
         import asyncpg  # noqa: PLC0415  (its extra may not be installed)
 
         async with self._opening:
             if self.pool is None:
                 # None is opened before it is used, and what was used needs no tidying up by a statement more.
                 self.pool = await asyncpg.create_pool(
-                    self._url, min_size=0, max_size=self._connections, reset=_as_it_is
+                    self._url, min_size=0, max_size=self._connections, reset=_no_reset
                 )
         return self.pool  # type: ignore[no-any-return]  # asyncpg has no types
 
 
-async def _as_it_is(_: object) -> None:
+async def _no_reset(_: object) -> None:
     """Nothing is left in a connection that only this ledger uses."""
 
 
@@ -304,14 +316,14 @@ async def _close(pool: _Pool, within: float) -> None:
             pool.pool.terminate()
 
 
-async def _repeated(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
+async def _fetch_with_retry(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
     """Rows of a statement, which is made again where others got in its way."""
-    for _ in range(_REPEATS):
+    for _ in range(_RETRIES):
         try:
             return await connection.fetch(statement, *arguments)
         except Exception as error:
             # A transaction of the caller's has ended with that: it is theirs to repeat, as a whole.
-            if getattr(error, "sqlstate", None) not in _IN_THE_WAY or connection.is_in_transaction():
+            if getattr(error, "sqlstate", None) not in _CONFLICTS or connection.is_in_transaction():
                 raise
     return await connection.fetch(statement, *arguments)
 
@@ -320,15 +332,15 @@ def _entry(row: Row) -> Entry:
     """An entry as seen at the row's time."""
     check_format(row["format"])
     values = {each.name: row[each.name] for each in fields(Entry)}
-    values |= {"state": State(values["state"]), "history": history_from(values["history"])}
-    return transitions.seen(Entry(**values), row["now"])
+    values |= {"state": State(values["state"]), "history": load_history(values["history"])}
+    return transitions.as_of(Entry(**values), row["now"])
 
 
 # The server's clock, as it is at this moment: not as it was when a caller's transaction began.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _CLOCK = f"(SELECT {_NOW} AS now) AS clock"
 # Servers and users can be set up not to wait for the disk; a transaction that returns this waits for it.
-_SAFELY = """
+_FORCE_COMMIT_SYNC = """
 CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 
@@ -341,11 +353,11 @@ def _source(row: str = "") -> str:
     ELSE 'service' END)"""
 
 
-def _longer(state: str, changed: str, note: str) -> str:
+def _history_with(state: str, changed: str, note: str) -> str:
     """The history of a row that leaves a state."""
     left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, {_source('found.')}))"
     whole = f"found.history::jsonb || {left}"
-    return f"jsonb_path_query_array({whole}, '$[last - {HISTORY - 1} to last]')::text"
+    return f"jsonb_path_query_array({whole}, '$[last - {HISTORY_LENGTH - 1} to last]')::text"
 
 
 _NAMES = ", ".join(f'"{each.name}"' for each in fields(Entry) if each.name != "source")
@@ -368,7 +380,7 @@ EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('{table}')
     AND pg_get_indexdef(indexrelid) LIKE '%(state, key)')
 """
 # The names of a table's columns, NULL if there is no such table; and whether it has the indexes for lists.
-_FORM = f"""
+_SCHEMA = f"""
 SELECT array_agg(attname::text), {_HAS_INDEX} FROM pg_attribute
 WHERE attrelid = to_regclass('{{table}}') AND attnum > 0 AND NOT attisdropped
 """  # noqa: S608  (constants, and a name that was checked)
@@ -406,9 +418,9 @@ ALTER TABLE {{table}} {_ADD_COLUMNS};
 END $$
 """
 
-_TAKEN = "(CASE WHEN found.state = 'inflight' THEN 'unknown' ELSE found.state END)"
-_TAKEN_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.changed END)"
-_TAKEN_FOR = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.RAN_OUT}' ELSE found.note END)"
+_LEFT_STATE = "(CASE WHEN found.state = 'inflight' THEN 'unknown' ELSE found.state END)"
+_LEFT_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.changed END)"
+_LEFT_NOTE = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.LEASE_EXPIRED}' ELSE found.note END)"
 _HAS_SUBJECT = "(excluded.customer <> '' OR excluded.\"order\" <> '' OR excluded.scope <> '')"
 
 # key, token, payload, lease, token to take over or NULL, customer, order, scope. No row comes back from who
@@ -430,12 +442,12 @@ ON CONFLICT (key) DO UPDATE SET
     customer = CASE WHEN {_HAS_SUBJECT} THEN excluded.customer ELSE found.customer END,
     "order" = CASE WHEN {_HAS_SUBJECT} THEN excluded."order" ELSE found."order" END,
     scope = CASE WHEN {_HAS_SUBJECT} THEN excluded.scope ELSE found.scope END,
-    history = {_longer(_TAKEN, _TAKEN_AT, _TAKEN_FOR)}
+    history = {_history_with(_LEFT_STATE, _LEFT_AT, _LEFT_NOTE)}
 WHERE found.format <= {FORMAT} AND (found.state = 'released' AND found.token <> $2
     OR found.token = $5::text AND (found.state IN ('unknown', 'lost', 'held')
     OR found.state = 'inflight' AND found.expires <= {_NOW}
 ))
-RETURNING {_ROW}, {_SAFELY}
+RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
 # The last parameter is the token of the entry that the settlement corrects, or NULL.
@@ -444,7 +456,7 @@ _CORRECTS = f"""
     AND {_source("found.")} <> 'service')
 """
 # A settlement that is no decision and has no body keeps the response that the row has.
-_KEEPS = """
+_KEEPS_RESPONSE = """
 (excluded.state IN ('unknown', 'lost', 'held') AND excluded.body IS NULL
     AND num_nonnulls(found.status, found.body, found.fault) > 0)
 """
@@ -458,19 +470,19 @@ SELECT {FORMAT}, $1, $4, $2, $3, now, now, now, 0, $5, $9, $6::smallint, $7::byt
 ON CONFLICT (key) DO UPDATE SET
     format = {FORMAT}, state = excluded.state, token = excluded.token, payload = excluded.payload,
     changed = excluded.changed, note = excluded.note, source = excluded.source,
-    status = CASE WHEN {_KEEPS} THEN found.status ELSE excluded.status END,
-    body = CASE WHEN {_KEEPS} THEN found.body ELSE excluded.body END,
-    fault = CASE WHEN {_KEEPS} THEN found.fault ELSE excluded.fault END,
+    status = CASE WHEN {_KEEPS_RESPONSE} THEN found.status ELSE excluded.status END,
+    body = CASE WHEN {_KEEPS_RESPONSE} THEN found.body ELSE excluded.body END,
+    fault = CASE WHEN {_KEEPS_RESPONSE} THEN found.fault ELSE excluded.fault END,
     history = CASE WHEN found.state <> 'inflight' AND (found.state <> excluded.state OR {_CORRECTS})
-        THEN {_longer("found.state", "found.changed", "found.note")} ELSE found.history END
+        THEN {_history_with("found.state", "found.changed", "found.note")} ELSE found.history END
 WHERE found.format <= {FORMAT} AND ({_CORRECTS} OR found.state NOT IN ('approved', 'refused')
     AND (found.token = excluded.token
         OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service'))
-RETURNING {_ROW}, {_SAFELY}
+RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
-_LOOK = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (constants, and a name that was checked)
-_PAGES = queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
+_GET = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (constants, and a name that was checked)
+_PAGES = page_queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
 # customer, order; one of them is not empty. The constant conditions let the planner use the indexes.
 _BY = {
     "customer": "customer = $1 AND customer <> '' AND $2::text = ''",

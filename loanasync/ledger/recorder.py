@@ -29,10 +29,10 @@ from loanasync.errors import (
 from loanasync.ledger.keys import Digests, digests_of, key_of
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
-from loanasync.ledger.orphans import Orphan, has_more, write_orphan
+from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.protocol import DecisionLedger
-from loanasync.ledger.replay import kept, replayed, state_of
+from loanasync.ledger.replay import replay, settlement_of, state_of
 from loanasync.ledger.withdrawals import Withdrawals
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class RecordedApproval:
     def _replayed(self, entry: Entry) -> Ended:
         meta = Meta(0, 0, time.monotonic() - self._began, self._record.trace_id)
         try:
-            outcome = replayed(entry, self._call, self._policy, meta)
+            outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: another key than then, for one)
             self._record.ledger_result("unavailable")
             return self._unavailable(error)
@@ -329,7 +329,7 @@ class RecordedApproval:
             return await self._settle_decision(ended)
         state = state_of(ended)
         try:
-            settlement = kept(ended, state, self._policy)
+            settlement = settlement_of(ended, state, self._policy)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             LOGGER.warning("a response was not kept in the ledger (%s)", type(error).__name__)
             settlement = Settlement(state=state, note=type(ended).__name__)
@@ -385,7 +385,7 @@ class RecordedApproval:
         """Return the decision once it is written to the ledger, or an error that has it."""
         state = State.APPROVED if decision.approved else State.REFUSED
         try:
-            settlement = kept(decision, state, self._policy)
+            settlement = settlement_of(decision, state, self._policy)
         except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
             return self._not_recorded(decision, None, type(error).__name__)
         try:
@@ -414,7 +414,7 @@ class RecordedApproval:
         """
         if entry.state is not settlement.state:
             LOGGER.warning("entry %s stays %s: the service decided otherwise", self._key[:12], entry.state)
-        return entry.state is settlement.state and not has_more(settlement, entry)
+        return entry.state is settlement.state and not has_unstored_response(settlement, entry)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write a response to a file in a thread; return its path, or None if no folder took it."""

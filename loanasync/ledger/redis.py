@@ -13,17 +13,17 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
 from loanasync.ledger.backend import (
     ALL,
-    CLOSING,
-    PAGE,
+    CLOSE_TIMEOUT,
+    PAGE_SIZE,
     WITHOUT_REDIRECT,
     Address,
     StoredLedger,
-    missing,
-    shown,
+    masked_url,
+    missing_library_error,
 )
 from loanasync.ledger.model import (
     FORMAT,
-    HISTORY,
+    HISTORY_LENGTH,
     NO_SUBJECT,
     PERSON,
     Entry,
@@ -31,12 +31,12 @@ from loanasync.ledger.model import (
     State,
     Subject,
     check_format,
-    history_from,
+    load_history,
     source_in_format_1,
 )
 
 Argument: TypeAlias = str | bytes | float
-Answer: TypeAlias = Any  # of a script: lists and bytes
+ScriptResult: TypeAlias = Any  # of a script: lists and bytes
 
 _PREFIX = "loanasync:"
 
@@ -81,7 +81,7 @@ class RedisLedger(StoredLedger):
         try:
             from redis.asyncio.connection import parse_url  # noqa: PLC0415  (its extra may not be installed)
         except ImportError:
-            raise missing("redis", "redis") from None
+            raise missing_library_error("redis", "redis") from None
         try:
             parse_url(url)
         except (AttributeError, TypeError, ValueError):
@@ -97,21 +97,21 @@ class RedisLedger(StoredLedger):
     def _server(self) -> "_Server":
         return _Server(self._url, self._connections, is_checked=not self._durable)
 
-    async def _move(self, script: str, key: str, *arguments: Argument) -> Entry:
+    async def _transition(self, script: str, key: str, *arguments: Argument) -> Entry:
         names = [*self._sets, self._entry + key]
         return cast("Entry", _entry(key, *await self._run(script, names, key, *arguments)))
 
-    async def _run(self, script: str, names: list[str], *arguments: Argument) -> Answer:
+    async def _run(self, script: str, names: list[str], *arguments: Argument) -> ScriptResult:
         """Run a script, once the entries are of this format."""
         server = self._servers.here()
-        while (answer := await server.run(script, names, arguments)) == _OLD.encode():
-            while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE, self._prefix]):
+        while (result := await server.run(script, names, arguments)) == _OUTDATED.encode():
+            while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE_SIZE, self._prefix]):
                 if changed == _FOREIGN.encode():
                     told = f"finds data of something else under {self._sets[0]}: name another prefix"
                     raise ConfigurationError("ledger", told)
-        if answer == _LATER.encode():
+        if result == _LATER.encode():
             check_format(FORMAT + 1)
-        return answer
+        return result
 
     async def claim(
         self,
@@ -124,8 +124,10 @@ class RedisLedger(StoredLedger):
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """Claim an entry, as `DecisionLedger.claim`."""
-        about = (subject.customer, subject.order, subject.scope)
-        return await self._move(_CLAIM, key, self._prefix, token, payload, lease, over or "", *about)
+        subject_values = (subject.customer, subject.order, subject.scope)
+        return await self._transition(
+            _CLAIM, key, self._prefix, token, payload, lease, over or "", *subject_values
+        )
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
@@ -133,18 +135,18 @@ class RedisLedger(StoredLedger):
         """Write down what became of a claim."""
         response = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
         there = [part for name, value in response.items() if value is not None for part in (name, value)]
-        corrects = transitions.correcting(token, settlement, over) or ""
-        became = (settlement.state, settlement.note, settlement.source, corrects)
-        return await self._move(_SETTLE, key, self._prefix, token, payload, *became, *there)
+        corrects = transitions.correction_target(token, settlement, over) or ""
+        outcome = (settlement.state, settlement.note, settlement.source, corrects)
+        return await self._transition(_SETTLE, key, self._prefix, token, payload, *outcome, *there)
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        return _entry(key, *await self._servers.here().run(_LOOK, [self._entry + key], []))
+        return _entry(key, *await self._servers.here().run(_GET, [self._entry + key], []))
 
-    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
         names = self._sets[1] if part == ALL else f"{self._prefix}state:{part}"
         begin = f"({last}" if last else f"[{first}"
-        page = await self._run(_LIST, [*self._sets, names], self._entry, begin, str(PAGE))
+        page = await self._run(_LIST, [*self._sets, names], self._entry, begin, str(PAGE_SIZE))
         return page[-1][0].decode() if page else "", _entries(page)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
@@ -153,13 +155,13 @@ class RedisLedger(StoredLedger):
         sets = [f"{self._prefix}{name}:{digest}" for name, digest in sought.items() if digest]
         if not sets:
             return []
-        return transitions.by_age(_entries(await self._run(_FIND, [*self._sets, *sets], self._entry)))
+        return transitions.sort_by_age(_entries(await self._run(_FIND, [*self._sets, *sets], self._entry)))
 
     async def purge(self, older_than: float) -> int:
         """Remove decided and released entries that have not changed for `older_than` seconds."""
         after, gone = "-", 0
         while True:
-            page = [self._entry, after, str(PAGE)]
+            page = [self._entry, after, str(PAGE_SIZE)]
             last, more = await self._run(_PURGE, self._sets, *page, self._prefix, older_than)
             if last is None:
                 return gone
@@ -171,11 +173,11 @@ class RedisLedger(StoredLedger):
 
     async def aclose(self) -> None:
         """Close all connections; a later call opens them again."""
-        await self._servers.aclose(CLOSING)
+        await self._servers.aclose(CLOSE_TIMEOUT)
 
     def __repr__(self) -> str:
         prefix = "" if self._prefix == _PREFIX else f", prefix={self._prefix!r}"
-        return f"RedisLedger({shown(self._url)!r}{prefix})"
+        return f"RedisLedger({masked_url(self._url)!r}{prefix})"
 
 
 class _Server:
@@ -197,7 +199,7 @@ class _Server:
         self._is_checked = is_checked
         self._checking = asyncio.Lock()
 
-    async def run(self, script: str, names: Sequence[str], arguments: Sequence[Argument]) -> Answer:
+    async def run(self, script: str, names: Sequence[str], arguments: Sequence[Argument]) -> ScriptResult:
         if not self._is_checked:
             async with self._checking:
                 await self._check()
@@ -248,7 +250,7 @@ async def _close(server: _Server, within: float) -> None:
     await server.client.aclose()
 
 
-def _entries(found: Answer) -> list[Entry]:
+def _entries(found: ScriptResult) -> list[Entry]:
     """Return the entries of a list of names and entries."""
     entries = [_entry(name.decode(), *told) for name, told in found]
     return [entry for entry in entries if entry is not None]
@@ -264,7 +266,7 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     values = {name: value for name, value in zip(_FIELDS, told, strict=True) if value is not False}
     values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
     values.setdefault("source", source_in_format_1(values["state"], body, values.get("fault")))
-    return transitions.seen(Entry(key=key, body=body, **values), float(stamp))
+    return transitions.as_of(Entry(key=key, body=body, **values), float(stamp))
 
 
 # An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
@@ -282,7 +284,7 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
 # entries: so the string that names the format is another one.
 _VERSION = "2.0"
 _LISTED, _UNLISTED = "2.1", "2.0"  # the format of the index, with and without sets of states
-_OLD, _LATER, _FOREIGN = "old", "later", "foreign"  # what a script returns instead of entries
+_OUTDATED, _LATER, _FOREIGN = "old", "later", "foreign"  # what a script returns instead of entries
 _FORMATS = {"1": 1, _VERSION: FORMAT}
 
 _FIELDS = [each.name for each in fields(Entry) if each.name not in ("key", "body")]
@@ -294,7 +296,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "expires": float,
     "takeovers": int,
     "status": int,
-    "history": history_from,
+    "history": load_history,
 }
 
 # Times are those of the server's clock, the same for all clients. An entry is returned as one text, which a
@@ -343,7 +345,7 @@ local function leave(entry, state, changed, note, source)
   local text = redis.call('HGET', entry, 'history')
   local history = text and cjson.decode(text) or {{}}
   history[#history + 1] = {{state, changed, note or '', source}}
-  while #history > {HISTORY} do
+  while #history > {HISTORY_LENGTH} do
     table.remove(history, 1)
   end
   redis.call('HSET', entry, 'history', cjson.encode(history))
@@ -355,13 +357,13 @@ end
 _FORMAT = f"""
 local format = redis.pcall('GET', KEYS[1])
 if type(format) == 'table' or format == '{_UNLISTED}' then
-  return '{_OLD}'
+  return '{_OUTDATED}'
 end
 if format and format ~= '{_LISTED}' then
   return '{_LATER}'
 end
 if redis.call('EXISTS', KEYS[2] .. ':unlisted') == 1 then
-  return '{_OLD}'
+  return '{_OUTDATED}'
 end
 """
 _MARK = f"""
@@ -426,7 +428,7 @@ end
 local fresh, stored = not state or state == 'released' and token ~= ARGV[3], state
 local source = state and source_of(entry, state)
 if state == 'inflight' and tonumber(expires) <= now then
-  state, changed, note = 'unknown', expires, '{transitions.RAN_OUT}'
+  state, changed, note = 'unknown', expires, '{transitions.LEASE_EXPIRED}'
 end
 local over = (state == 'unknown' or state == 'lost' or state == 'held') and ARGV[6] ~= '' and token == ARGV[6]
 if not (fresh or over) then
@@ -524,7 +526,7 @@ return told(entry)
 _EXISTS = "return redis.call('EXISTS', KEYS[1])"
 
 # KEYS: entry.
-_LOOK = f"""{_BEGIN}
+_GET = f"""{_BEGIN}
 return told(KEYS[1])
 """
 

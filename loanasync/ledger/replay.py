@@ -34,7 +34,7 @@ def state_of(ended: Outcome | LoanError) -> State:
             return State.UNKNOWN
 
 
-def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
+def settlement_of(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
     """Return what the ledger keeps: of a decision, and of a response that could not be classified.
 
     By default these are members of the decision alone, and nothing of the person's.
@@ -44,7 +44,7 @@ def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Sett
         note = NO_REDIRECT if isinstance(ended, Approved) and ended.redirect_url is None else ""
         if not ended.raw:
             return Settlement(state=state, note=note, status=status, fault=_NOT_WHOLE)
-        body = _encrypted(_members(ended.raw, policy), policy)
+        body = _encrypt(_encode_members(ended.raw, policy), policy)
         return Settlement(state=state, note=note, status=status, body=body)
     note = type(ended).__name__
     response: RawResponse | None = getattr(ended, "response", None)
@@ -55,12 +55,12 @@ def kept(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Sett
         state=state,
         note=note,
         status=response.status,
-        body=_encrypted(_own_part(response.body, policy), policy),
+        body=_encrypt(_kept_part(response.body, policy), policy),
         fault="; ".join(reasons) or None,
     )
 
 
-def _own_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
+def _kept_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
     """Return what may be kept of a body that could not be classified."""
     if policy.keep == "body":
         return body
@@ -68,27 +68,27 @@ def _own_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
         members = decode(body)
     except Malformed:
         return None
-    own = {name: value for name, value in members.items() if name in _OWN}
-    return _encoded(own) if own else None
+    own = {name: value for name, value in members.items() if name in _DECISION_MEMBERS}
+    return _encode(own) if own else None
 
 
-def _members(raw: Mapping[str, JSON], policy: LedgerPolicy) -> bytes:
+def _encode_members(raw: Mapping[str, JSON], policy: LedgerPolicy) -> bytes:
     is_whole = policy.keep == "body"
-    return _encoded({name: value for name, value in raw.items() if is_whole or name in _OWN})
+    return _encode({name: value for name, value in raw.items() if is_whole or name in _DECISION_MEMBERS})
 
 
-def _encrypted(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
+def _encrypt(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
     return body if body is None or policy.encrypt is None else policy.encrypt.encrypt(body)
 
 
-def _encoded(members: Mapping[str, JSON]) -> bytes:
+def _encode(members: Mapping[str, JSON]) -> bytes:
     try:
         return encode(members)
     except (ValueError, RecursionError):  # a number such as -1e999: no reason to lose the other members
-        return encode({name: value for name, value in members.items() if _can_be_written(value)})
+        return encode({name: value for name, value in members.items() if _is_encodable(value)})
 
 
-def _can_be_written(value: JSON) -> bool:
+def _is_encodable(value: JSON) -> bool:
     try:
         encode({"": value})
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _can_be_written(value: JSON) -> bool:
     return True
 
 
-def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcome | LoanError:
+def replay(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcome | LoanError:
     """Return an entry's decision, with the echo of the current request, whose payload is the same.
 
     Without a body, as where a person settled the entry, it has neither echo nor redirect.
@@ -107,7 +107,7 @@ def replayed(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outc
     if entry.body is None:
         return known
     body = entry.body if policy.encrypt is None else policy.encrypt.decrypt(entry.body)
-    echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED}
+    echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED_MEMBERS}
     try:
         kept_members = decode(body)
     except Malformed:
@@ -130,5 +130,7 @@ def _wire_names(*names: str) -> frozenset[str]:
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _NOT_WHOLE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
-_OWN = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {"approved"}
-_ECHOED = _wire_names(*(name for name, masked in _MASKED.items() if masked)) - {"redirectUrl"}
+_DECISION_MEMBERS = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {
+    "approved"
+}
+_ECHOED_MEMBERS = _wire_names(*(name for name, masked in _MASKED.items() if masked)) - {"redirectUrl"}

@@ -22,7 +22,7 @@ from attrs import fields
 from loanasync._lifecycle import free_after_fork
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import INDEXES, Address, StoredLedger, queries
+from loanasync.ledger.backend import INDEXES, Address, StoredLedger, page_queries
 from loanasync.ledger.model import (
     FORMAT,
     NO_SUBJECT,
@@ -30,8 +30,8 @@ from loanasync.ledger.model import (
     Settlement,
     State,
     Subject,
-    history_from,
-    history_text,
+    dump_history,
+    load_history,
     source_in_format_1,
 )
 
@@ -41,12 +41,12 @@ Use: TypeAlias = Callable[[Connection], T]
 _NOW = "ledger_now()"  # a function of each connection, see `_keep_time`
 
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
-_PLACES = ", ".join("?" for _ in fields(Entry))
+_PLACEHOLDERS = ", ".join("?" for _ in fields(Entry))
 
 _FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
-_WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608  (constants)
+_WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS})"  # noqa: S608  (constants)
 _SELECT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
-_PAGES = queries(_SELECT, "?", "?")
+_PAGES = page_queries(_SELECT, "?", "?")
 # The second condition lets SQLite use the index.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
 _PURGE = f"""
@@ -91,19 +91,19 @@ class SqliteLedger(StoredLedger):
     def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
         self._file = Path(file)
         self._patience = patience
-        self._thread: _Thread | None = None
-        self._renew_lock()
-        free_after_fork(self, SqliteLedger._renew_lock)
+        self._thread: _DatabaseThread | None = None
+        self._replace_lock()
+        free_after_fork(self, SqliteLedger._replace_lock)
 
-    def _renew_lock(self) -> None:
+    def _replace_lock(self) -> None:
         """Make the lock anew, which a forked child may inherit from a thread that it has not."""
-        self._opening = threading.Lock()  # held for microseconds, and never across an await
+        self._lock = threading.Lock()  # held for microseconds, and never across an await
 
-    def _in_thread(self) -> "_Thread":
-        with self._opening:
+    def _database(self) -> "_DatabaseThread":
+        with self._lock:
             # A forked child has no thread of its parent's.
             if self._thread is None or self._thread.process != os.getpid():
-                self._thread = _Thread(self._file, self._patience)
+                self._thread = _DatabaseThread(self._file, self._patience)
             return self._thread
 
     async def claim(
@@ -117,27 +117,27 @@ class SqliteLedger(StoredLedger):
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
         """Claim an entry, as `DecisionLedger.claim`."""
-        move = partial(
+        transition = partial(
             transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
         )
-        return await self._in_thread().write(partial(_moved, key, move))
+        return await self._database().write(partial(_apply, key, transition))
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
         """Write down what became of a claim."""
-        move = partial(
+        transition = partial(
             transitions.settle, key=key, token=token, payload=payload, settlement=settlement, over=over
         )
-        return await self._in_thread().write(partial(_moved, key, move))
+        return await self._database().write(partial(_apply, key, transition))
 
     async def get(self, key: str) -> Entry | None:
         """An entry as it stands now."""
-        entry, now = await self._in_thread().read(partial(_found, key))
-        return None if entry is None else transitions.seen(entry, now)
+        entry, now = await self._database().read(partial(_load, key))
+        return None if entry is None else transitions.as_of(entry, now)
 
-    async def _page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        entries = await self._in_thread().read(partial(_read, _PAGES[part], (first, last)))
+    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
+        entries = await self._database().read(partial(_read, _PAGES[part], (first, last)))
         return entries[-1].key if entries else "", entries
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
@@ -147,13 +147,13 @@ class SqliteLedger(StoredLedger):
         if not given:
             return []
         statement = f"{_SELECT} WHERE {' AND '.join(_BY[name] for name in given)}"
-        return transitions.by_age(
-            await self._in_thread().read(partial(_read, statement, tuple(given.values())))
+        return transitions.sort_by_age(
+            await self._database().read(partial(_read, statement, tuple(given.values())))
         )
 
     async def purge(self, older_than: float) -> int:
         """Remove decided and released entries that have not changed for `older_than` seconds."""
-        return await self._in_thread().write(
+        return await self._database().write(
             lambda connection: connection.execute(_PURGE, (older_than,)).rowcount
         )
 
@@ -169,7 +169,7 @@ class SqliteLedger(StoredLedger):
 
     async def aclose(self) -> None:
         """Close the file; a later call opens it again."""
-        with self._opening:
+        with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():
             await thread.end()
@@ -178,7 +178,7 @@ class SqliteLedger(StoredLedger):
         return f"SqliteLedger({str(self._file)!r})"
 
 
-class _Thread:
+class _DatabaseThread:
     """The one thread that uses the file, and its connection.
 
     Writes that wait for each other's turn are made together: one commit, which is what the disk is slow at.
@@ -189,11 +189,11 @@ class _Thread:
         self._file = file
         self._patience = patience
         self._connection: Connection | None = None
-        self._opened: tuple[int, int] | None = None  # the file that was opened, by device and number
-        self._closing: Callable[[], object] | None = None
+        self._opened_identity: tuple[int, int] | None = None  # the file that was opened, by device and number
+        self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
         self._writes: deque[tuple[Use[Any], Future[Any]]] = deque()
-        FORKING.register(self)
+        FORK_GUARD.register(self)
 
     async def read(self, what: Use[T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, what)
@@ -205,7 +205,7 @@ class _Thread:
         return await asyncio.wrap_future(future)
 
     def _read(self, what: Use[T]) -> T:
-        return _patiently(lambda: what(self._connected()), self._patience)
+        return _retry_while_locked(lambda: what(self._connect()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
@@ -214,11 +214,11 @@ class _Thread:
             return
 
         def write() -> list[object]:
-            with _writing(connection := self._connected()):
-                return [_ended(what, connection) for what, _ in writes]
+            with _write_transaction(connection := self._connect()):
+                return [_run_write(what, connection) for what, _ in writes]
 
         try:
-            ends = _patiently(write, self._patience)
+            ends = _retry_while_locked(write, self._patience)
         except Exception as error:  # noqa: BLE001  (raised where each was asked for)
             ends = [error] * len(writes)
         for (_, future), end in zip(writes, ends, strict=True):
@@ -227,15 +227,15 @@ class _Thread:
             else:
                 future.set_result(end)
 
-    def _connected(self) -> Connection:
-        if self._opened is not None and self._opened != _identity(self._file):
+    def _connect(self) -> Connection:
+        if self._opened_identity is not None and self._opened_identity != _identity(self._file):
             # In an empty file nobody was asked. After `aclose` the file that is there is opened.
             raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = _open_file(self._file, min(_TURN, self._patience))
-            self._opened = _identity(self._file)
+            self._connection = _open_file(self._file, min(_LOCK_TIMEOUT, self._patience))
+            self._opened_identity = _identity(self._file)
             # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
-            self._closing = finalize(self, _let_go, self._connection, self.process)
+            self._finalizer = finalize(self, _close_connection, self._connection, self.process)
         return self._connection
 
     async def end(self) -> None:
@@ -243,22 +243,22 @@ class _Thread:
         self._executor.shutdown(wait=False)
 
     def _close(self) -> None:
-        with FORKING:
-            self.let_go()
+        with FORK_GUARD:
+            self.close_file()
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close the file, which no call may be using."""
         self._connection = None
-        if self._closing is not None:
-            self._closing()
+        if self._finalizer is not None:
+            self._finalizer()
 
 
-def _let_go(connection: Connection, process: int) -> None:
+def _close_connection(connection: Connection, process: int) -> None:
     if process == os.getpid():  # a fork that was none of Python's leaves it open in the child, too
         connection.close()
 
 
-def _ended(what: Use[Any], connection: Connection) -> object:
+def _run_write(what: Use[Any], connection: Connection) -> object:
     """Return the result of one write of several, or its error, which does not undo the others."""
     try:
         return what(connection)
@@ -271,7 +271,7 @@ def _ended(what: Use[Any], connection: Connection) -> object:
 def _entry(row: tuple[Any, ...]) -> Entry:
     values = dict(zip((each.name for each in fields(Entry)), row, strict=True))
     values["state"] = State(values["state"])
-    values["history"] = history_from(values["history"])
+    values["history"] = load_history(values["history"])
     if values["source"] is None:
         values["source"] = source_in_format_1(values["state"], values["body"], values["fault"])
     return Entry(**values)
@@ -279,17 +279,17 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 def _row(entry: Entry) -> tuple[object, ...]:
     values = (getattr(entry, each.name) for each in fields(Entry) if each.name != "history")
-    return (*values, history_text(entry.history))  # the last of its fields
+    return (*values, dump_history(entry.history))  # the last of its fields
 
 
-def _found(key: str, connection: Connection) -> tuple[Entry | None, float]:
+def _load(key: str, connection: Connection) -> tuple[Entry | None, float]:
     now, *row = connection.execute(_FIND, (key,)).fetchone()
     return (None if row[0] is None else _entry(tuple(row))), now
 
 
-def _moved(key: str, move: Callable[..., Entry], connection: Connection) -> Entry:
-    before, now = _found(key, connection)
-    after = move(before, now=now)
+def _apply(key: str, transition: Callable[..., Entry], connection: Connection) -> Entry:
+    before, now = _load(key, connection)
+    after = transition(before, now=now)
     if after != before:
         connection.execute(_WRITE, _row(after))
     return after
@@ -297,11 +297,11 @@ def _moved(key: str, move: Callable[..., Entry], connection: Connection) -> Entr
 
 def _read(statement: str, arguments: Sequence[object], connection: Connection) -> list[Entry]:
     rows = connection.execute(statement, arguments).fetchall()
-    return [transitions.seen(_entry(tuple(row)), now) for now, *row in rows]
+    return [transitions.as_of(_entry(tuple(row)), now) for now, *row in rows]
 
 
-_TURN = 0.1  # seconds to wait for another process at a time, between which this process may fork
-_PAUSE = 0.005  # seconds until the next such wait
+_LOCK_TIMEOUT = 0.1  # seconds to wait for another process at a time, between which this process may fork
+_LOCK_PAUSE = 0.005  # seconds until the next such wait
 
 _APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
 
@@ -367,14 +367,14 @@ def _has_tables(file: Path, patience: float) -> bool:
     _check_access(file)
 
     def has_tables() -> bool:
-        address, turn = f"{file.as_uri()}?mode=rw", min(_TURN, patience)
+        address, turn = f"{file.as_uri()}?mode=rw", min(_LOCK_TIMEOUT, patience)
         with closing(sqlite3.connect(address, uri=True, timeout=turn)) as connection:
             return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
-    return _patiently(has_tables, patience)
+    return _retry_while_locked(has_tables, patience)
 
 
-def _patiently(use: Callable[[], T], patience: float) -> T:
+def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
     """Use a file; while another process has locked it, wait, and let this process fork meanwhile.
 
     Args:
@@ -384,12 +384,12 @@ def _patiently(use: Callable[[], T], patience: float) -> T:
     until = time.monotonic() + patience
     while True:
         try:
-            with FORKING:
+            with FORK_GUARD:
                 return use()
         except sqlite3.OperationalError as error:
             if not _is_busy(error) or time.monotonic() >= until:
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_LOCK_PAUSE)
 
 
 def _check_access(file: Path) -> None:
@@ -421,9 +421,9 @@ def _open_file(file: Path, patience: float) -> Connection:
         _check_access(file)
     connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
-        with _writing(connection):
-            _prepare(connection, file)
-            _keep_time(connection)
+        with _write_transaction(connection):
+            _prepare_schema(connection, file)
+            _define_clock(connection)
         _use_wal(connection, patience)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
@@ -433,7 +433,7 @@ def _open_file(file: Path, patience: float) -> Connection:
     return connection
 
 
-def _prepare(connection: Connection, file: Path) -> None:
+def _prepare_schema(connection: Connection, file: Path) -> None:
     run = connection.execute
     tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = run("PRAGMA application_id").fetchone()[0]
@@ -468,7 +468,7 @@ def _use_wal(connection: Connection, patience: float) -> None:
 
 
 @contextmanager
-def _writing(connection: Connection) -> Iterator[None]:
+def _write_transaction(connection: Connection) -> Iterator[None]:
     """One write, from its first look to its commit: nobody else writes in between."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -479,12 +479,12 @@ def _writing(connection: Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the machine restarts
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the machine restarts
 _CLOCK_TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL NOT NULL)"
-_LEASES = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
+_LAST_LEASE = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
 
 
-def _keep_time(connection: Connection) -> None:
+def _define_clock(connection: Connection) -> None:
     """Give a connection the function ``ledger_now()``: seconds since 1970 by the ledger's clock.
 
     The time of day is read once after the machine started, and written to the file. From there all
@@ -495,24 +495,24 @@ def _keep_time(connection: Connection) -> None:
     """
     boot = None
     with suppress(OSError):
-        boot = _BOOT.read_text(encoding="ascii").strip()
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
     if not boot:
         connection.create_function("ledger_now", 0, _time_of_day)
         return
-    start = _start(connection, boot)
-    connection.create_function("ledger_now", 0, lambda: start + _running())
+    start = _boot_time(connection, boot)
+    connection.create_function("ledger_now", 0, lambda: start + _uptime())
 
 
 def _time_of_day() -> float:
     return datetime.now(UTC).timestamp()
 
 
-def _running() -> float:
+def _uptime() -> float:
     """Return the seconds for which the machine has run."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _start(connection: Connection, boot: str) -> float:
+def _boot_time(connection: Connection, boot: str) -> float:
     """Return the time at which the machine started, by the ledger's clock."""
     run = connection.execute
     run(_CLOCK_TABLE)
@@ -521,21 +521,21 @@ def _start(connection: Connection, boot: str) -> float:
         return float(starts[boot])
     now = _time_of_day()
     if starts:  # the owners of all leases ended with the machine, also if its clock was set back since then
-        now = max(now, run(_LEASES).fetchone()[0] or 0.0)
+        now = max(now, run(_LAST_LEASE).fetchone()[0] or 0.0)
     run("DELETE FROM clock")
-    start = now - _running()
+    start = now - _uptime()
     run("INSERT INTO clock VALUES (?, ?)", (boot, start))
     return start
 
 
-class _User(Protocol):
+class _FileUser(Protocol):
     """An object that has a file open."""
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close it; it is opened anew when it is needed next."""
 
 
-class _Forking:
+class _ForkGuard:
     """Those who use files, and forks, take turns: ``with FORKING`` around each use.
 
     SQLite notes within a process which locks that has on a file. A forked child has these notes and not the
@@ -544,40 +544,40 @@ class _Forking:
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._at_work = 0
+        self._condition = threading.Condition()
+        self._in_use = 0
         self._is_forking = False
-        self._users: WeakValueDictionary[int, _User] = WeakValueDictionary()
+        self._users: WeakValueDictionary[int, _FileUser] = WeakValueDictionary()
         if hasattr(os, "register_at_fork"):  # Windows does not fork
-            after = {"after_in_parent": self._after, "after_in_child": self._after}
-            os.register_at_fork(before=self._before, **after)
+            after = {"after_in_parent": self._after_fork, "after_in_child": self._after_fork}
+            os.register_at_fork(before=self._before_fork, **after)
 
-    def register(self, user: _User) -> None:
+    def register(self, user: _FileUser) -> None:
         """Have somebody let go of their file before a fork."""
         self._users[id(user)] = user
 
     def __enter__(self) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: not self._is_forking)
-            self._at_work += 1
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_forking)
+            self._in_use += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._turn:
-            self._at_work -= 1
-            self._turn.notify_all()
+        with self._condition:
+            self._in_use -= 1
+            self._condition.notify_all()
 
-    def _before(self) -> None:
-        self._turn.acquire()  # until after the fork: nobody else may have it in the child
+    def _before_fork(self) -> None:
+        self._condition.acquire()  # until after the fork: nobody else may have it in the child
         self._is_forking = True
-        self._turn.wait_for(lambda: not self._at_work)
+        self._condition.wait_for(lambda: not self._in_use)
         for reference in self._users.valuerefs():
             if (user := reference()) is not None:
-                user.let_go()
+                user.close_file()
 
-    def _after(self) -> None:
+    def _after_fork(self) -> None:
         self._is_forking = False
-        self._turn.notify_all()
-        self._turn.release()
+        self._condition.notify_all()
+        self._condition.release()
 
 
-FORKING = _Forking()
+FORK_GUARD = _ForkGuard()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from loanasync.ledger.model import (
-    HISTORY,
+    HISTORY_LENGTH,
     NO_SUBJECT,
     SERVICE,
     UNSETTLED,
@@ -16,13 +16,13 @@ from loanasync.ledger.model import (
     Subject,
 )
 
-RAN_OUT = "the lease ran out"
+LEASE_EXPIRED = "the lease ran out"
 
 
-def seen(entry: Entry, now: float) -> Entry:
+def as_of(entry: Entry, now: float) -> Entry:
     """An entry as anybody sees it who looks now: whose lease has run out may have asked, or not."""
     if entry.state is State.INFLIGHT and entry.expires <= now:
-        return evolve(entry, state=State.UNKNOWN, changed=entry.expires, note=RAN_OUT)
+        return evolve(entry, state=State.UNKNOWN, changed=entry.expires, note=LEASE_EXPIRED)
     return entry
 
 
@@ -57,10 +57,10 @@ def claim(
     )
     if entry is None:
         return fresh
-    found = seen(entry, now)
+    found = as_of(entry, now)
     if subject == NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
-    fresh = evolve(fresh, history=_longer(found))
+    fresh = evolve(fresh, history=_history_with(found))
     if found.state is State.RELEASED and found.token != token:
         return fresh
     if found.state in UNSETTLED and found.token == over:
@@ -75,7 +75,7 @@ def claim(
     return found
 
 
-def correcting(token: str, settlement: Settlement, over: str | None) -> str | None:
+def correction_target(token: str, settlement: Settlement, over: str | None) -> str | None:
     """The token of the entry that a settlement may correct; None if the settlement is no correction.
 
     A correction is a person's settlement with a note. Its token differs from the entry's, so that it can
@@ -103,11 +103,11 @@ def settle(
     """
     if entry is None:
         entry = claim(None, key, token=token, payload=payload, lease=0.0, over=None, now=now)
-    corrects = entry.is_correctable and entry.token == correcting(token, settlement, over)
-    if not (corrects or _lands(entry, token, settlement)):
-        return seen(entry, now)
+    corrects = entry.is_correctable and entry.token == correction_target(token, settlement, over)
+    if not (corrects or _is_accepted(entry, token, settlement)):
+        return as_of(entry, now)
     is_left = corrects or entry.state is not settlement.state
-    response = entry if _keeps(entry, settlement) else settlement
+    response = entry if _keeps_response(entry, settlement) else settlement
     return evolve(
         entry,
         state=settlement.state,
@@ -119,36 +119,36 @@ def settle(
         body=response.body,
         fault=response.fault,
         source=settlement.source,
-        history=_longer(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
+        history=_history_with(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
     )
 
 
-def _lands(entry: Entry, token: str, settlement: Settlement) -> bool:
+def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
     """Return True if a settlement that is no correction is written."""
     if entry.state.is_decided:
         return False
     return entry.token == token or (settlement.state.is_decided and settlement.source == SERVICE)
 
 
-def _keeps(entry: Entry, settlement: Settlement) -> bool:
+def _keeps_response(entry: Entry, settlement: Settlement) -> bool:
     """Return True if the entry's response is kept: the settlement is no decision and has no body."""
     has_response = (entry.status, entry.body, entry.fault) != (None, None, None)
     return has_response and settlement.state in UNSETTLED and settlement.body is None
 
 
-def _longer(entry: Entry) -> tuple[Change, ...]:
+def _history_with(entry: Entry) -> tuple[Change, ...]:
     """The history of an entry that leaves its state."""
     left = Change(state=entry.state, changed=entry.changed, note=entry.note, source=entry.source)
-    return (*entry.history, left)[-HISTORY:]
+    return (*entry.history, left)[-HISTORY_LENGTH:]
 
 
-def is_about(entry: Entry, sought: Subject) -> bool:
+def matches_subject(entry: Entry, sought: Subject) -> bool:
     """Return True if an entry matches each digest that is given; no entry matches an empty subject."""
     pairs = ((sought.customer, entry.customer), (sought.order, entry.order))
     asked = [(digest, found) for digest, found in pairs if digest]
     return bool(asked) and all(digest == found for digest, found in asked)
 
 
-def by_age(entries: Iterable[Entry]) -> list[Entry]:
+def sort_by_age(entries: Iterable[Entry]) -> list[Entry]:
     """Entries in the order in which `DecisionLedger.find` returns them."""
     return sorted(entries, key=lambda entry: (entry.claimed, entry.key))

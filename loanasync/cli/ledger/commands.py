@@ -24,7 +24,7 @@ from loanasync.cli.rows.append import Appending
 from loanasync.ledger import Entry, State
 from loanasync.ledger.keys import key_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
-from loanasync.ledger.orphans import import_from
+from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
 
 app: typer.Typer = typer.Typer(
@@ -297,7 +297,7 @@ def bring_orphans(
     """
     with _use(ledger) as use:
         folders = folder or default_orphan_folders()
-        done = use.run(import_from(use.ledger, folders))
+        done = use.run(import_from_folders(use.ledger, folders))
         others = () if folder else orphan_folders_of_others()
         for each in done.left:
             typer.echo(f"{each.path}: {each.reason}")

@@ -13,7 +13,7 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import line_of
 from loanasync.cli.ledger.open import Opened, short
 from loanasync.ledger import Entry, State, resolve
-from loanasync.ledger.orphans import orphans_in
+from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.policy import default_orphan_folders
 
 OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
@@ -89,7 +89,7 @@ def _file_of(entry: Entry) -> Path | None:
     """Return an orphan file of this machine for an entry, from the default folders."""
     for folder in default_orphan_folders():
         with suppress(OSError):
-            for file in orphans_in(folder, entry.key):
+            for file in orphan_files(folder, entry.key):
                 return file
     return None
 

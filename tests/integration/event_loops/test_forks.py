@@ -68,7 +68,7 @@ def test_child_forked_while_a_thread_holds_a_lock_goes_on(lock: str, tmp_path: P
 LOCKED = """
 import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
-from loanasync.ledger.sqlite import FORKING
+from loanasync.ledger.sqlite import FORK_GUARD
 
 warnings.simplefilter("ignore")  # as above
 ledger = SqliteLedger(sys.argv[1], patience=3600)
@@ -88,7 +88,7 @@ def claim():
 
 thread = threading.Thread(target=claim)
 thread.start()
-while not FORKING._at_work:  # until the claim has come to the file
+while not FORK_GUARD._in_use:  # until the claim has come to the file
     pass
 child = os.fork()
 if not child:
@@ -111,7 +111,7 @@ def test_fork_does_not_wait_for_a_locked_sqlite_file(how: str, tmp_path: Path) -
 LOOKED_FOR = """
 import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
-from loanasync.ledger.sqlite import FORKING
+from loanasync.ledger.sqlite import FORK_GUARD
 
 warnings.simplefilter("ignore")  # as above
 ledger = SqliteLedger(sys.argv[1], patience=3600)
@@ -121,7 +121,7 @@ other.execute("BEGIN EXCLUSIVE")  # as while the first client makes the file
 found = []
 thread = threading.Thread(target=lambda: found.append(asyncio.run(ledger.exists())))
 thread.start()
-while not FORKING._at_work:
+while not FORK_GUARD._in_use:
     pass
 child = os.fork()
 if not child:

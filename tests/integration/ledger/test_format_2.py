@@ -53,7 +53,7 @@ async def test_sqlite_file_without_indexes_gets_them(tmp_path: Path) -> None:
     async with SqliteLedger(file) as ledger:
         await check(ledger)
         indexes = "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND name LIKE 'decisions_%'"
-        found = await ledger._in_thread().read(lambda connection: connection.execute(indexes).fetchone())
+        found = await ledger._database().read(lambda connection: connection.execute(indexes).fetchone())
     assert found == (4,)
 
 

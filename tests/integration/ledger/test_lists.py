@@ -63,14 +63,14 @@ async def test_sqlite_lists_search_an_index_and_sort_nothing(tmp_path: Path) -> 
     said: list[str] = []
     async with SqliteLedger(tmp_path / "decisions.db") as ledger:
         await fill(ledger)
-        await ledger._in_thread().read(lambda connection: connection.set_trace_callback(said.append))
+        await ledger._database().read(lambda connection: connection.set_trace_callback(said.append))
         await asked(ledger)
 
         def plan(statement: str, connection: sqlite3.Connection) -> str:
             return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
         read = [each for each in said if each.startswith("SELECT")]
-        plans = {statement: await ledger._in_thread().read(partial(plan, statement)) for statement in read}
+        plans = {statement: await ledger._database().read(partial(plan, statement)) for statement in read}
     used = " ".join(plans.values())
     for index in ("decisions_state", "decisions_without_redirect", "decisions_customer", "decisions_order"):
         assert f"USING INDEX {index} " in used

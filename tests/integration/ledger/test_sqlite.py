@@ -43,13 +43,13 @@ async def test_what_it_writes_is_on_the_disk_before_it_says_so(file: Path) -> No
             return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
 
         full = 2
-        assert await ledger._in_thread().read(look) == ["wal", full, 1]
+        assert await ledger._database().read(look) == ["wal", full, 1]
 
 
 async def test_moves_that_come_together_are_one_commit(file: Path) -> None:
     said: list[str] = []
     async with SqliteLedger(file) as ledger:
-        await ledger._in_thread().read(lambda connection: connection.set_trace_callback(said.append))
+        await ledger._database().read(lambda connection: connection.set_trace_callback(said.append))
         entries = await asyncio.gather(*(claimed(ledger, f"k{number}") for number in range(200)))
         assert all(entry.is_claimed_by("t") for entry in entries)
         assert said.count("COMMIT") < 20
@@ -71,7 +71,7 @@ async def test_a_full_disk_is_an_error_and_no_lie(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         await claimed(ledger, "k")
         limit = "PRAGMA max_page_count = {}"
-        await ledger._in_thread().read(lambda connection: connection.execute(limit.format(1)))
+        await ledger._database().read(lambda connection: connection.execute(limit.format(1)))
         large = Settlement(state=State.APPROVED, status=201, body=b"x" * 100_000)
         settle = partial(ledger.settle, "k", token="t", payload="p", settlement=large)
         with pytest.raises(sqlite3.OperationalError, match="full"):
@@ -79,7 +79,7 @@ async def test_a_full_disk_is_an_error_and_no_lie(file: Path) -> None:
         entry = await ledger.get("k")
         assert entry is not None
         assert entry.state is State.INFLIGHT
-        await ledger._in_thread().read(lambda connection: connection.execute(limit.format(10_000)))
+        await ledger._database().read(lambda connection: connection.execute(limit.format(10_000)))
         assert (await settle()).state is State.APPROVED
 
 

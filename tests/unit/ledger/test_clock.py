@@ -20,9 +20,9 @@ class Machine:
     def __init__(self, boot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day, self.running, self._boot = 1_800_000_000.0, 1000.0, boot
         self.start("first")
-        monkeypatch.setattr(sqlite, "_BOOT", boot)
+        monkeypatch.setattr(sqlite, "_BOOT_ID", boot)
         monkeypatch.setattr(sqlite, "_time_of_day", lambda: self.day)
-        monkeypatch.setattr(sqlite, "_running", lambda: self.running)
+        monkeypatch.setattr(sqlite, "_uptime", lambda: self.running)
 
     def start(self, mark: str) -> None:
         self._boot.write_text(mark)
