@@ -33,7 +33,7 @@ from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.replay import replay, settlement_of, state_of
-from loanasync.ledger.withdrawals import Withdrawals
+from loanasync.ledger.unsent_claims import UnsentClaims
 
 if TYPE_CHECKING:
     from loanasync.errors.ledger import UnresolvedState
@@ -65,7 +65,7 @@ class LedgerRecorder:
             LOGGER.warning(_WITHOUT_KEY)
         self.ledger = ledger
         self.policy = policy
-        self.withdrawals: Withdrawals = Withdrawals(ledger, policy.patience)
+        self.unsent_claims: UnsentClaims = UnsentClaims(ledger, policy.patience)
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> "RecordedApproval":
         """Return an approval that is to be run with the ledger, and set the key of its entry.
@@ -90,7 +90,7 @@ class LedgerRecorder:
 
     async def aclose(self) -> None:
         """Release the claims whose request was never sent; the ledger stays open."""
-        await self.withdrawals.aclose(_LAST)
+        await self.unsent_claims.aclose(_LAST)
 
 
 class RecordedApproval:
@@ -112,7 +112,7 @@ class RecordedApproval:
     def __init__(self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool) -> None:
         self._ledger = recorder.ledger
         self._policy = recorder.policy
-        self._withdrawals = recorder.withdrawals
+        self._unsent_claims = recorder.unsent_claims
         self._call = call
         self._digests = digests_of(call, self._policy, scope)
         self._use(self._digests[0])
@@ -149,8 +149,8 @@ class RecordedApproval:
             if isinstance(found, LoanError):
                 self._record.ledger_result("unavailable")
                 return found
-            if found is not None and self._withdrawals.has(found):  # this client's, and never sent
-                found = await self._in_time(partial(self._withdrawals.release, found.token))
+            if found is not None and self._unsent_claims.has(found):  # this client's, and never sent
+                found = await self._in_time(partial(self._unsent_claims.release, found.token))
                 continue
             known = self._known(found)
             if isinstance(known, InFlightError) and (left := self._left()) > 0:
@@ -346,15 +346,15 @@ class RecordedApproval:
 
     async def _release(self, settlement: Settlement) -> Entry | None:
         """Write that nothing was evaluated; if the ledger fails, go on in the background."""
-        self._withdrawals.add(self._token, self._key, self._payload, settlement)
+        self._unsent_claims.add(self._token, self._key, self._payload, settlement)
         try:
-            entry = await self._try(lambda: self._withdrawals.release(self._token), self._policy.patience)
+            entry = await self._try(lambda: self._unsent_claims.release(self._token), self._policy.patience)
         except asyncio.CancelledError:  # once more, since another caller has come and gone
             if self._call.is_abandoned:
-                self._withdrawals.go_on()
+                self._unsent_claims.go_on()
             raise
         if not was_cancelled() or self._call.is_abandoned:  # or the event loop ends
-            self._withdrawals.go_on()
+            self._unsent_claims.go_on()
         if isinstance(entry, LoanError):
             LOGGER.warning(_RELEASED_LATER, self._key[:12])
             return None

@@ -10,7 +10,15 @@ from typing import Any, NoReturn
 import pytest
 
 from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
-from loanasync.ledger import DecisionLedger, Entry, MemoryLedger, Settlement, SqliteLedger, State, withdrawals
+from loanasync.ledger import (
+    DecisionLedger,
+    Entry,
+    MemoryLedger,
+    Settlement,
+    SqliteLedger,
+    State,
+    unsent_claims,
+)
 from loanasync.testing import approved, not_connected, timed_out
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, held
@@ -98,7 +106,7 @@ class Late(FailingLedger):
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop releases in the background."""
-    monkeypatch.setattr(withdrawals, "_FIRST", 3600.0)
+    monkeypatch.setattr(unsent_claims, "_FIRST", 3600.0)
 
 
 @pytest.mark.usefixtures("calm")
@@ -178,8 +186,8 @@ async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
 
 
 async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(withdrawals, "_MOST", 3)
-    kept = withdrawals.Withdrawals(Late(), 1.0)
+    monkeypatch.setattr(unsent_claims, "_MOST", 3)
+    kept = unsent_claims.UnsentClaims(Late(), 1.0)
     for number in range(5):
         kept.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
     ledger = MemoryLedger()
@@ -191,7 +199,7 @@ async def test_claim_that_lands_after_another_was_released_is_released(place: Ha
     """Its own release was there first, and its token is no longer the last one of the entry."""
     key, ledger = token_hex(8), place.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
-    kept = withdrawals.Withdrawals(ledger, 1.0)
+    kept = unsent_claims.UnsentClaims(ledger, 1.0)
     kept.add("late", key, "p", release)
     assert not kept.has(await kept.release("late"))
     await ledger.claim(key, token="other", payload="p", lease=60)

@@ -26,7 +26,7 @@ class _Claim:
     given_up: float
 
 
-class Withdrawals:
+class UnsentClaims:
     """The claims of a client that were given up before their request was sent.
 
     A claim can reach the ledger long after its call gave it up, such as when the server hangs. So it is kept
