@@ -1,4 +1,4 @@
-"""An approval with a ledger: look up, take a slot, claim, send, settle, return."""
+"""Approvals of a client with a ledger: look up, take a slot, claim, send, settle, return."""
 
 import asyncio
 import time
@@ -40,18 +40,20 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Ended: TypeAlias = Outcome | LoanError
+CallResult: TypeAlias = Outcome | LoanError
 
-_GIVE_WAY = 0.05  # seconds at most
-_LAST = 5.0  # seconds for what is still to be written when a client was closed
-_GRACE = 2  # times its patience: what a lease outlasts the call by, to be settled in time
+_MAX_BACKOFF = 0.05  # seconds
+_CLOSE_TIMEOUT = 5.0  # seconds in which a client that is closed may still release claims
+_LEASE_MARGIN = (
+    2  # a lease lasts `timeout.total` plus this many times `patience`, so that the call can settle
+)
 
 
 class LedgerRecorder:
-    """The ledger and the policy that a client and its light copies share.
+    """The ledger and its policy, shared by a client and its light copies.
 
     Raises:
-        ConfigurationError: The ledger or the policy is of a wrong type.
+        ConfigurationError: The ledger or the policy has the wrong type.
     """
 
     def __init__(self, ledger: object, policy: object) -> None:
@@ -62,49 +64,49 @@ class LedgerRecorder:
         if not isinstance(policy, LedgerPolicy):
             raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
         if policy.key is None and not isinstance(ledger, MemoryLedger):
-            LOGGER.warning(_WITHOUT_KEY)
+            LOGGER.warning(_NO_KEY)
         self.ledger = ledger
         self.policy = policy
         self.unsent_claims: UnsentClaims = UnsentClaims(ledger, policy.patience)
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> "RecordedApproval":
-        """Return an approval that is to be run with the ledger, and set the key of its entry.
+        """Return an approval to run with the ledger, and set ``call.entry`` to the key of its entry.
 
         Raises:
-            InvalidRequestError: It has no order token, and the policy's scope is the order token.
+            InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
         """
         if self._lacks_order_token(call.order_token):
-            raise InvalidRequestError((_ORDER_TOKEN,))
+            raise InvalidRequestError((_NO_ORDER_TOKEN,))
         return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
 
     def entry_key(
         self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
     ) -> str | InvalidRequestError:
-        """Return the key of an approval's entry, or an error if it needs an order token."""
+        """Return the key of an approval's entry, or an error if a required order token is missing."""
         if self._lacks_order_token(order_token):
-            return InvalidRequestError((_ORDER_TOKEN,))
+            return InvalidRequestError((_NO_ORDER_TOKEN,))
         return key_of(shop, fiscal_code, self.policy, scope, order_token)
 
     def _lacks_order_token(self, order_token: str | None) -> bool:
         return self.policy.scope == "order_token" and order_token is None
 
     async def aclose(self) -> None:
-        """Release the claims whose request was never sent; the ledger stays open."""
-        await self.unsent_claims.aclose(_LAST)
+        """Release the claims whose request was never sent. Leave the ledger open."""
+        await self.unsent_claims.aclose(_CLOSE_TIMEOUT)
 
 
 class RecordedApproval:
-    """One approval with a ledger: the request is sent only if this approval was never sent before.
+    """One approval with a ledger: sends the request only if the ledger proves that this is safe.
 
-    Before the request is sent, a call of the ledger takes at most the policy's `patience`, and ends with the
-    approval's own time. After that, writing what is still to be written takes at most `patience` once more:
-    so an approval takes at most ``timeout.total`` and `patience` together.
+    Before the request is sent, each ledger operation may take `LedgerPolicy.patience` seconds, but never
+    longer than the rest of ``timeout.total``. After the request, the settlement may take `patience` seconds
+    once more. So the approval ends after ``timeout.total + patience`` seconds at the latest.
 
     Args:
         recorder: The ledger, its policy, and the client's claims whose request was never sent.
         call: The approval.
-        scope: Distinguishes applications of one customer.
-        repeats_unknown: Send the request although the outcome of an earlier one is unknown.
+        scope: Distinguishes several applications of one customer.
+        repeats_unknown: Send the request even if the outcome of an earlier request is unknown.
     """
 
     _record: CallRecord
@@ -115,52 +117,60 @@ class RecordedApproval:
         self._unsent_claims = recorder.unsent_claims
         self._call = call
         self._digests = digests_of(call, self._policy, scope)
-        self._use(self._digests[0])
+        self._use_digests(self._digests[0])
         self._repeats_unknown = repeats_unknown
-        self._began = 0.0
-        self._within = 0.0
+        self._started = 0.0
+        self._total = 0.0
         self._token = ""
-        self._over: str | None = None
-        self._seen: set[str] = set()  # tokens of the entries that were looked up, under any secret
+        self._takeover_token: str | None = None
+        self._known_tokens: set[str] = set()  # claim tokens of all entries that this approval has read
 
-    def _use(self, digests: Digests) -> None:
+    def _use_digests(self, digests: Digests) -> None:
         self._key = self._call.entry = digests.key
         self._payload = digests.payload
         self._subject = digests.subject
 
     async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Return the decision of the ledger, or that of the service once the ledger has it.
+        """Return the decision in the ledger, or send the request and return the service's decision.
+
+        A decision of the service is returned after it was written to the ledger.
 
         Raises:
-            LoanError: The approval ended without a decision.
+            LoanError: The approval ended without a decision, or the decision could not be written.
         """
         with pipeline.start(self._call, timeout, retry) as run:
             return run.end(await self._decide(run, timeout.total))
 
-    async def _decide(self, run: Run, within: float) -> Ended:
-        """Look up, take a slot, claim, send and settle."""
+    async def _decide(self, run: Run, within: float) -> CallResult:
+        """Look up, take a slot, claim, send and settle.
+
+        `found` is the result of the latest ledger operation. Each iteration either ends the approval
+        with `found`, waits for another owner to settle, or claims the entry and sends the request.
+        """
         self._record = run.record
-        self._began, self._within = time.monotonic(), within
+        self._started, self._total = time.monotonic(), within
         found: Entry | LoanError | None = None
-        # A call that would wait for a slot looks first: a known decision needs no slot.
+        # Usually the claim itself finds an existing entry, which saves the lookup. Look up first if there is
+        # no free slot, since an entry with a decision needs none, and if there are old keys to try.
         if run.has_to_wait or len(self._digests) > 1:
             found = await self._look_up()
         while True:
             if isinstance(found, LoanError):
                 self._record.ledger_result("unavailable")
                 return found
-            if found is not None and self._unsent_claims.has(found):  # this client's, and never sent
-                found = await self._in_time(partial(self._unsent_claims.release, found.token))
+            if found is not None and self._unsent_claims.owns(found):
+                # A claim of this client that arrived late; its request was never sent.
+                found = await self._call_ledger_in_time(partial(self._unsent_claims.release, found.token))
                 continue
-            known = self._known(found)
-            if isinstance(known, InFlightError) and (left := self._left()) > 0:
+            outcome = self._outcome_of(found)
+            if isinstance(outcome, InFlightError) and (left := self._time_left()) > 0:
                 waiting = partial(self._ledger.wait, self._key, left)
-                found = await self._try(waiting, left + self._policy.patience)
+                found = await self._call_ledger(waiting, left + self._policy.patience)
                 if isinstance(found, Entry) and found.state is State.INFLIGHT:
-                    return known
+                    return outcome
                 continue
-            if known is not None:
-                return known
+            if outcome is not None:
+                return outcome
             self._prepare_claim(found)
             try:
                 if (error := await run.take_slot()) is not None:
@@ -168,64 +178,68 @@ class RecordedApproval:
                 found = await self._claim()
                 if isinstance(found, LoanError) or not found.is_claimed_by(self._token):
                     continue
-                ended = await self._send(run)
+                result = await self._send(run)
             finally:
                 run.release_slot()
-            return await self._settle(ended)
+            return await self._settle(result)
 
     async def _look_up(self) -> Entry | LoanError | None:
-        """Return the entry of this approval, and use its digests: a decision, or else the first entry."""
+        """Return the entry of this approval under the present key or an old key, and use its digests.
+
+        If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
+        released entries.
+        """
         found = None
         for digests in self._digests:
-            entry = await self._in_time(partial(self._ledger.get, digests.key))
+            entry = await self._call_ledger_in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
-            self._seen.add(entry.token)
+            self._known_tokens.add(entry.token)
             if found is None or entry.state.is_decided:
                 found = entry
-                self._use(digests)
+                self._use_digests(digests)
             if entry.state.is_decided:
                 break
         return found
 
-    def _left(self) -> float:
-        return self._began + self._within - time.monotonic()
+    def _time_left(self) -> float:
+        return self._started + self._total - time.monotonic()
 
-    async def _in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
-        """Use the ledger before the request is sent: within the call's own time."""
-        left = self._left()
+    async def _call_ledger_in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
+        """Run a ledger operation before the request is sent, limited by the rest of ``timeout.total``."""
+        left = self._time_left()
         if left <= 0:
             return self._unavailable(TimeoutError())
-        return await self._try(action, min(left, self._policy.patience))
+        return await self._call_ledger(action, min(left, self._policy.patience))
 
-    async def _try(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
-        """Return the result of a call of the ledger, or the error with which the approval ends without it."""
+    async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
+        """Run a ledger operation; return its result, or the error to return if the ledger cannot be used."""
         try:
             async with asyncio.timeout(within):
                 return await action()
-        except LoanError as error:  # such as that the file is none of a ledger
-            return type(error)(*error.args)
+        except LoanError as error:  # for example ConfigurationError: the file is not a ledger
+            return type(error)(*error.args)  # a copy without traceback: its frames contain personal data
         except asyncio.CancelledError as error:
             if was_cancelled():
                 raise
-            return self._unavailable(error)  # the ledger's connection was closed, and this call goes on
-        except Exception as error:  # noqa: BLE001  (whatever a backend raises: it cannot be used)
+            return self._unavailable(error)  # raised by the backend, for example when it was closed meanwhile
+        except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
             return self._unavailable(error)
 
     def _unavailable(self, error: BaseException) -> LoanError:
         return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)
 
-    def _known(self, entry: Entry | None) -> Ended | None:
-        """Return what an entry says; None if the request may be sent."""
-        if entry is None or entry.state is State.RELEASED or self._is_to_be_probed(entry):
+    def _outcome_of(self, entry: Entry | None) -> CallResult | None:
+        """Return the decision or the error that an entry leads to; None if the request may be sent."""
+        if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
             return None
         self._record.ledger_result("blocked")
         operation = self._call.endpoint.operation
         if entry.payload != self._payload:
             if entry.state.is_decided:
-                LOGGER.warning(_SCOPE, self._key[:12], entry.state.value)
+                LOGGER.warning(_OTHER_DATA, self._key[:12], entry.state.value)
             return PayloadMismatchError(operation, self._key, entry.state.value)
         match entry.state:
             case State.INFLIGHT:
@@ -235,18 +249,20 @@ class RecordedApproval:
                     operation, self._key, cast("UnresolvedState", entry.state.value), entry.note
                 )
             case _:
-                return self._replayed(entry)
+                return self._replay(entry)
 
-    def _is_to_be_probed(self, entry: Entry) -> bool:
+    def _may_send_again(self, entry: Entry) -> bool:
+        """Return True if the policy or the caller allows another request after an unknown outcome."""
         if entry.state is not State.UNKNOWN or entry.payload != self._payload:
             return False
         return self._repeats_unknown or (self._policy.unknown == "probe" and not entry.takeovers)
 
-    def _replayed(self, entry: Entry) -> Ended:
-        meta = Meta(0, 0, time.monotonic() - self._began, self._record.trace_id)
+    def _replay(self, entry: Entry) -> CallResult:
+        """Return the decision of an entry, and record it in the call's telemetry."""
+        meta = Meta(0, 0, time.monotonic() - self._started, self._record.trace_id)
         try:
             outcome = replay(entry, self._call, self._policy, meta)
-        except Exception as error:  # noqa: BLE001  (the shop's cipher: another key than then, for one)
+        except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
             self._record.ledger_result("unavailable")
             return self._unavailable(error)
         self._record.ledger_result("hit")
@@ -255,123 +271,143 @@ class RecordedApproval:
         return outcome
 
     def _prepare_claim(self, over: Entry | None) -> None:
-        """Choose the token of the next claim, its key, and the unsettled claim that it takes over."""
+        """Set the key and a new token for the next claim, and the token of the entry that it takes over."""
         if over is None or over.state is State.RELEASED:
-            self._use(self._digests[0])  # no entry is made under an old secret
+            self._use_digests(self._digests[0])  # new entries are created under the present key only
         self._token = token_hex(16)
-        self._over = None if over is None else over.token
+        self._takeover_token = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
 
     async def _claim(self) -> Entry | LoanError:
-        """Claim the entry just before the first byte; return it, the entry of another owner, or an error."""
-        if self._left() <= 0:
+        """Claim the entry immediately before the request is sent.
+
+        Returns:
+            The claimed entry, the entry of another owner, or an error. After an error the claim is abandoned,
+            since it may have been written, or may still reach the ledger later.
+        """
+        if self._time_left() <= 0:
             return self._unavailable(TimeoutError())
         claim = partial(
             self._ledger.claim,
             self._key,
             token=self._token,
             payload=self._payload,
-            lease=self._within + _GRACE * self._policy.patience,
-            over=self._over,
+            lease=self._total + _LEASE_MARGIN * self._policy.patience,
+            over=self._takeover_token,
             subject=self._subject,
         )
         other = None
         try:
-            entry = await self._in_time(claim)
+            entry = await self._call_ledger_in_time(claim)
             if not isinstance(entry, LoanError) and entry.is_claimed_by(self._token):
-                other = await self._raced()
+                other = await self._find_competing_entry()
         except asyncio.CancelledError:
-            await self._withdraw()
+            await self._abandon_claim()
             raise
         if isinstance(other, tuple):
             digests, entry = other
-            await self._withdraw()
-            self._use(digests)
-            await asyncio.sleep(_GIVE_WAY * random())  # noqa: S311  (so that both do not give way again)
+            await self._abandon_claim()
+            self._use_digests(digests)
+            # A random pause: otherwise two clients could abandon their claims for each other again and again.
+            await asyncio.sleep(_MAX_BACKOFF * random())  # noqa: S311  (not for cryptography)
             return entry
         if other is not None:
             entry = other
         if isinstance(entry, LoanError):
-            await self._withdraw()  # it may have been written all the same
+            await self._abandon_claim()  # the claim may have been written despite the error
         return entry
 
-    async def _raced(self) -> tuple[Digests, Entry] | LoanError | None:
-        """Return another client's entry that was not there before the claim, and its digests.
+    async def _find_competing_entry(self) -> tuple[Digests, Entry] | LoanError | None:
+        """Return an entry that another client created under one of the old keys, and its digests.
 
-        The other client may make its entries under an old secret of this one. Each looks under the other's
-        secret after its own claim: of two that claim at the same time, one at most sends.
+        During a change of keys, two clients may create entries for one approval under different keys. Each
+        client claims first and reads the entries under its other keys afterwards. So if two clients claim at
+        the same time, at least one of them sees the claim of the other, and at most one sends the request.
         """
         for digests in self._digests:
             if digests.key == self._key:
                 continue
-            entry = await self._in_time(partial(self._ledger.get, digests.key))
+            entry = await self._call_ledger_in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
-            is_known = entry is not None and entry.state is State.UNKNOWN and entry.token in self._seen
-            if entry is not None and entry.state is not State.RELEASED and not is_known:
-                self._seen.add(entry.token)
+            if entry is None or entry.state is State.RELEASED:
+                continue
+            # An UNKNOWN entry that was read before the claim is not new: this approval may send again.
+            if entry.state is not State.UNKNOWN or entry.token not in self._known_tokens:
+                self._known_tokens.add(entry.token)
                 return digests, entry
         return None
 
-    async def _send(self, run: Run) -> Ended:
+    async def _send(self, run: Run) -> CallResult:
+        """Send the request. If that raises, settle the entry before the exception is passed on."""
         self._record.ledger_result(CLAIMED)
         try:
             return await run.send()
-        except (Exception, asyncio.CancelledError) as error:  # what became of it is not known
-            run.release_slot()
+        except (Exception, asyncio.CancelledError) as error:
+            run.release_slot()  # other calls need not wait for the settlement
             state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
             await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
             raise
 
-    async def _settle(self, ended: Ended) -> Ended:
-        """Write the call's end to the ledger; return it, or the decision that the ledger has by now."""
-        if isinstance(ended, Approved | Refused):
-            return await self._settle_decision(ended)
-        state = state_of(ended)
-        try:
-            settlement = settlement_of(ended, state, self._policy)
-        except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
-            LOGGER.warning("a response was not kept in the ledger (%s)", type(error).__name__)
-            settlement = Settlement(state=state, note=type(ended).__name__)
-        entry = await self._settle_undecided(settlement)
-        is_written = entry is not None and entry.token == self._token
-        if settlement.body is not None and not is_written:  # another claim may own the entry by now
-            await self._write_orphan(settlement)
-        return self._replayed(entry) if entry is not None and entry.state.is_decided else ended
+    async def _settle(self, result: CallResult) -> CallResult:
+        """Write the result of the call to the ledger and return it.
 
-    async def _withdraw(self) -> None:
-        """Take back a claim before anything was sent; an earlier unknown outcome stays unknown."""
+        If the call has no decision, but another owner wrote one meanwhile, return that decision.
+        """
+        if isinstance(result, Approved | Refused):
+            return await self._settle_decision(result)
+        state = state_of(result)
+        try:
+            settlement = settlement_of(result, state, self._policy)
+        except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
+            LOGGER.warning(_NOT_ENCRYPTED, self._key[:12], type(error).__name__)
+            settlement = Settlement(state=state, note=type(result).__name__)
+        entry = await self._settle_undecided(settlement)
+        # The settlement is not written if another claim has taken over the entry.
+        is_written = entry is not None and entry.token == self._token
+        if settlement.body is not None and not is_written:
+            await self._write_orphan(settlement)
+        return self._replay(entry) if entry is not None and entry.state.is_decided else result
+
+    async def _abandon_claim(self) -> None:
+        """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
         await self._release(Settlement(state=state, note="not sent"))
 
     async def _release(self, settlement: Settlement) -> Entry | None:
-        """Write that nothing was evaluated; if the ledger fails, go on in the background."""
+        """Write that the request was not evaluated; on failure, retry in the background."""
         self._unsent_claims.add(self._token, self._key, self._payload, settlement)
         try:
-            entry = await self._try(lambda: self._unsent_claims.release(self._token), self._policy.patience)
-        except asyncio.CancelledError:  # once more, since another caller has come and gone
+            entry = await self._call_ledger(
+                lambda: self._unsent_claims.release(self._token), self._policy.patience
+            )
+        except asyncio.CancelledError:  # a second one: another caller has joined this call and left it
             if self._call.is_abandoned:
-                self._unsent_claims.go_on()
+                self._unsent_claims.start_background_release()
             raise
-        if not was_cancelled() or self._call.is_abandoned:  # or the event loop ends
-            self._unsent_claims.go_on()
+        # A call that is cancelled although callers wait for it is ended by asyncio.run(): start no task then.
+        if not was_cancelled() or self._call.is_abandoned:
+            self._unsent_claims.start_background_release()
         if isinstance(entry, LoanError):
             LOGGER.warning(_RELEASED_LATER, self._key[:12])
             return None
         return entry
 
     async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
-        """Write down what is no decision; if that fails, the lease will run out, and it is UNKNOWN."""
+        """Write a settlement that is not a decision; return None if that fails.
+
+        After a failure the entry stays in flight until its lease expires, and is UNKNOWN from then on.
+        """
         if settlement.state is State.RELEASED:
             return await self._release(settlement)
-        entry = await self._write(settlement)
+        entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
-            LOGGER.warning("the ledger cannot be written: an entry stays in flight until its lease runs out")
+            LOGGER.warning(_STAYS_IN_FLIGHT, self._key[:12])
             return None
         return entry
 
-    async def _write(self, settlement: Settlement) -> Entry | LoanError:
-        """Settle the entry, also after the call's own time."""
+    async def _write_settlement(self, settlement: Settlement) -> Entry | LoanError:
+        """Settle the entry within `patience` seconds, even if ``timeout.total`` has passed."""
         settle = partial(
             self._ledger.settle,
             self._key,
@@ -379,27 +415,32 @@ class RecordedApproval:
             payload=self._payload,
             settlement=settlement,
         )
-        return await self._try(settle, self._policy.patience)
+        return await self._call_ledger(settle, self._policy.patience)
 
-    async def _settle_decision(self, decision: Decision) -> Ended:
-        """Return the decision once it is written to the ledger, or an error that has it."""
+    async def _settle_decision(self, decision: Decision) -> CallResult:
+        """Write a decision to the ledger, or else to an orphan file, so that it is never lost.
+
+        Returns:
+            The decision once it is stored, or a `DecisionNotRecordedError` that carries it.
+        """
         state = State.APPROVED if decision.approved else State.REFUSED
         try:
             settlement = settlement_of(decision, state, self._policy)
-        except Exception as error:  # noqa: BLE001  (the shop's cipher: nothing is kept that is not encrypted)
+        except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
+            # No orphan file either: it would contain the unencrypted decision.
             return self._not_recorded(decision, None, type(error).__name__)
         try:
-            entry = await self._write(settlement)
-            is_kept = not isinstance(entry, LoanError) and self._is_kept(settlement, entry)
-        except GeneratorExit:  # the event loop was closed: no caller is left that could get an error
+            entry = await self._write_settlement(settlement)
+            is_stored = not isinstance(entry, LoanError) and self._is_stored(settlement, entry)
+        except GeneratorExit:  # the event loop was closed, so no caller can receive an error
             if self._write_orphan_now(settlement) is None:
-                LOGGER.error(_IN_DANGER, self._key[:12])
+                LOGGER.error(_DECISION_AT_RISK, self._key[:12])
             raise
-        except asyncio.CancelledError as error:  # the event loop ends: it may not be written
+        except asyncio.CancelledError as error:  # asyncio.run() ends; the decision may not be written
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
-        except Exception as error:  # noqa: BLE001  (a ledger of the shop's own may return anything)
+        except Exception as error:  # noqa: BLE001  (a user-defined ledger may return anything)
             return self._not_recorded(decision, await self._write_orphan(settlement), type(error).__name__)
-        if is_kept:
+        if is_stored:
             return decision
         file = await self._write_orphan(settlement)
         if not isinstance(entry, LoanError):
@@ -407,22 +448,22 @@ class RecordedApproval:
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
         return self._not_recorded(decision, file, cause)
 
-    def _is_kept(self, settlement: Settlement, entry: Entry) -> bool:
-        """Return True if the entry has the decision with its response.
+    def _is_stored(self, settlement: Settlement, entry: Entry) -> bool:
+        """Return True if the entry has the decision and its response.
 
-        A person may have decided first, after which the entry keeps neither.
+        If a person resolved the entry first, the ledger did not write this settlement.
         """
         if entry.state is not settlement.state:
-            LOGGER.warning("entry %s stays %s: the service decided otherwise", self._key[:12], entry.state)
+            LOGGER.warning(_CONTRADICTION, self._key[:12], entry.state)
         return entry.state is settlement.state and not has_unstored_response(settlement, entry)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
-        """Write a response to a file in a thread; return its path, or None if no folder took it."""
+        """Write an orphan file in a thread; return its path, or None if no folder could be written."""
         try:
             return await asyncio.to_thread(self._write_orphan_now, settlement)
         except (RuntimeError, asyncio.CancelledError):
-            # No thread starts while the interpreter or the loop shuts down. After a cancellation the thread
-            # may write a second file: importing both has the effect of one.
+            # RuntimeError: no thread can be started while the interpreter or the event loop shuts down.
+            # After a cancellation the thread may write a second file; importing both is harmless.
             return self._write_orphan_now(settlement)
 
     def _write_orphan_now(self, settlement: Settlement) -> str | None:
@@ -442,21 +483,29 @@ class RecordedApproval:
         return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
 
 
-_ORDER_TOKEN = Problem(
+_NO_ORDER_TOKEN = Problem(
     "order_token",
     "orderToken",
     "is required: LedgerPolicy(scope='order_token') distinguishes applications by it",
 )
-_IN_DANGER = (
-    "approve, entry %s: a decision is in danger: the event loop was closed while the decision was being "
-    "written to the ledger, and no file could be written: ask the service for its decision"
+_DECISION_AT_RISK = (
+    "approve, entry %s: a decision may be lost: the event loop was closed while the decision was being "
+    "written to the ledger, and no orphan file could be written; ask the service for its decision"
 )
-_RELEASED_LATER = "the ledger cannot be written: the claim of entry %s is released later"
-_SCOPE = (
-    "entry %s is %s, and the same customer is requested with other data: if the service evaluates each order "
+_STAYS_IN_FLIGHT = (
+    "the ledger cannot be written: entry %s stays in flight until its lease expires, then it is unknown"
+)
+_NOT_ENCRYPTED = "entry %s: the response was not stored: LedgerPolicy.encrypt failed (%s); check the cipher"
+_CONTRADICTION = (
+    "entry %s stays %s, as a person resolved it, but the service decided otherwise; "
+    "check the entry and correct it with loanasync ledger resolve"
+)
+_RELEASED_LATER = "the ledger cannot be written: the claim of entry %s will be released later"
+_OTHER_DATA = (
+    "entry %s is %s, and the same customer was requested with other data; if the service evaluates order "
     "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
 )
-_WITHOUT_KEY = (
-    "the ledger has no key: its entries are found by the auth token, and with another token each customer "
-    "would be requested again; set LedgerPolicy(key=..., old_keys=[the present token])"
+_NO_KEY = (
+    "the ledger has no key: its entries are keyed by the auth token, and after a change of the token each "
+    "customer would be requested again; set LedgerPolicy(key=..., old_keys=[<the present auth token>])"
 )

@@ -13,9 +13,9 @@ from loanasync._transport.failures import was_cancelled
 from loanasync.ledger.model import Entry, Settlement
 from loanasync.ledger.protocol import DecisionLedger
 
-_MOST = 10_000  # claims
-_LATEST = 120.0  # seconds after which no claim reaches a ledger that answers
-_FIRST, _LAST = 0.5, 10.0  # seconds between two attempts
+_MAX_CLAIMS = 10_000
+_LATE_CLAIM_LIMIT = 120.0  # seconds after which an abandoned claim no longer reaches the ledger
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0  # seconds between two attempts in the background
 
 
 @define
@@ -23,15 +23,16 @@ class _Claim:
     key: str
     payload: str
     settlement: Settlement
-    given_up: float
+    abandoned_at: float
 
 
 class UnsentClaims:
-    """The claims of a client that were given up before their request was sent.
+    """The claims of a client that were abandoned before their request was sent.
 
-    A claim can reach the ledger long after its call gave it up, such as when the server hangs. So it is kept
-    here until its release is written: by its own call, in the background, or by a later call that finds its
-    token in the entry. A release that arrives before its claim is repeated for two minutes.
+    A claim can reach the ledger long after its call has abandoned it, for example while the server hangs. So
+    each abandoned claim is stored here until its release is written. The release is written by the claim's
+    own call, by a background task, or by a later call that finds the claim's token in the entry. If a release
+    may have arrived before its claim, it is repeated for two minutes.
 
     Args:
         ledger: The ledger.
@@ -43,10 +44,10 @@ class UnsentClaims:
         self._patience = patience
         self._claims: OrderedDict[str, _Claim] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
-        self._process = os.getpid()  # a forked child has no task of its parent's
+        self._process = os.getpid()  # the background task does not exist in a forked child
 
-    def has(self, entry: Entry) -> bool:
-        """Return True if one of these claims owns the entry, and its release is not written yet."""
+    def owns(self, entry: Entry) -> bool:
+        """Return True if one of these claims owns the entry and its release has not been written."""
         claim = self._claims.get(entry.token)
         return claim is not None and (entry.state, entry.note) != (
             claim.settlement.state,
@@ -54,57 +55,57 @@ class UnsentClaims:
         )
 
     def add(self, token: str, key: str, payload: str, settlement: Settlement) -> None:
-        """Remember a claim, and how it is to be settled."""
+        """Add a claim and the settlement that releases it. Drop the oldest claim if there are too many."""
         self._claims[token] = _Claim(key, payload, settlement, time.monotonic())
-        while len(self._claims) > _MOST:
+        while len(self._claims) > _MAX_CLAIMS:
             self._claims.popitem(last=False)
 
     async def release(self, token: str) -> Entry:
-        """Release a claim, and return its entry as it stands now.
+        """Release a claim, and return its current entry.
 
         Raises:
-            Exception: The ledger cannot be used; `release` can be repeated.
+            Exception: The ledger cannot be used; call `release` again later.
         """
         claim = self._claims[token]
         entry = await self._ledger.settle(
             claim.key, token=token, payload=claim.payload, settlement=claim.settlement
         )
-        is_late = time.monotonic() - claim.given_up > _LATEST
-        # A release that made the entry itself was there before the claim. That claim could still be won, once
-        # the entry has been claimed and released with another token.
-        has_landed = entry.token == token and entry.expires > entry.claimed
-        if has_landed or is_late:
+        is_late = time.monotonic() - claim.abandoned_at > _LATE_CLAIM_LIMIT
+        # If the release arrived before its claim, it created the entry with a lease of zero seconds. The late
+        # claim could still succeed after another token has claimed and released the entry. So keep the claim.
+        is_written = entry.token == token and entry.expires > entry.claimed
+        if is_written or is_late:
             self._claims.pop(token, None)
         return entry
 
-    def go_on(self) -> None:
-        """Release what is left in the background, as long as the event loop runs."""
+    def start_background_release(self) -> None:
+        """Start a task that releases the remaining claims, unless one is running in a live event loop."""
         task = self._task
         is_running = task is not None and not task.done() and task.get_loop().is_running()
         if self._claims and not (is_running and self._process == os.getpid()):
             self._process = os.getpid()
-            self._task = asyncio.get_running_loop().create_task(self._repeat())
+            self._task = asyncio.get_running_loop().create_task(self._release_in_background())
 
-    async def _repeat(self) -> None:
-        pause = _FIRST
+    async def _release_in_background(self) -> None:
+        pause = _FIRST_PAUSE
         while self._claims:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             await self._release_all(self._patience)
 
     async def _release_all(self, within: float) -> None:
-        """Release each claim, until the ledger fails or needs more than `within` seconds for one."""
+        """Release all claims. Stop if the ledger fails or a release takes more than `within` seconds."""
         try:
             for token in tuple(self._claims):
                 async with asyncio.timeout(within):
                     await self.release(token)
-        except (Exception, asyncio.CancelledError) as error:  # of a backend: it may work later
+        except (Exception, asyncio.CancelledError) as error:  # from the backend; it may work later
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
-            LOGGER.debug("claims are still to be released (%s)", type(error).__name__)
+            LOGGER.debug("claims could not be released (%s); trying again later", type(error).__name__)
 
     async def aclose(self, within: float) -> None:
-        """End the background task of this event loop, after a last attempt of at most `within` seconds."""
+        """Stop the background task of this event loop, then try once more for at most `within` seconds."""
         task, self._task = self._task, None
         if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
             task.cancel()

@@ -55,7 +55,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         server: Server = request.getfixturevalue(request.param)
         kept = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)  # type: ignore[arg-type]
-        ledger = kept.ledger()
+        ledger = claims.ledger()
         await ledger.get("k")
         yield Hanging(ledger, server.pause, server.resume)
     await ledger.aclose()
@@ -106,7 +106,7 @@ class Late(FailingLedger):
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop releases in the background."""
-    monkeypatch.setattr(unsent_claims, "_FIRST", 3600.0)
+    monkeypatch.setattr(unsent_claims, "_FIRST_PAUSE", 3600.0)
 
 
 @pytest.mark.usefixtures("calm")
@@ -186,29 +186,29 @@ async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
 
 
 async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsent_claims, "_MOST", 3)
-    kept = unsent_claims.UnsentClaims(Late(), 1.0)
+    monkeypatch.setattr(unsent_claims, "_MAX_CLAIMS", 3)
+    claims = unsent_claims.UnsentClaims(Late(), 1.0)
     for number in range(5):
-        kept.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
+        claims.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
     ledger = MemoryLedger()
-    claims = [await ledger.claim(f"k{at}", token=f"t{at}", payload="p", lease=60) for at in range(5)]
-    assert [kept.has(claim) for claim in claims] == [False, False, True, True, True]
+    entries = [await ledger.claim(f"k{at}", token=f"t{at}", payload="p", lease=60) for at in range(5)]
+    assert [claims.owns(entry) for entry in entries] == [False, False, True, True, True]
 
 
 async def test_claim_that_lands_after_another_was_released_is_released(place: Hanging) -> None:
     """Its own release was there first, and its token is no longer the last one of the entry."""
     key, ledger = token_hex(8), place.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
-    kept = unsent_claims.UnsentClaims(ledger, 1.0)
-    kept.add("late", key, "p", release)
-    assert not kept.has(await kept.release("late"))
+    claims = unsent_claims.UnsentClaims(ledger, 1.0)
+    claims.add("late", key, "p", release)
+    assert not claims.owns(await claims.release("late"))
     await ledger.claim(key, token="other", payload="p", lease=60)
     await ledger.settle(key, token="other", payload="p", settlement=release)
     landed = await ledger.claim(key, token="late", payload="p", lease=60)
     assert landed.is_claimed_by("late")
-    assert kept.has(landed)
-    assert (await kept.release("late")).state is State.RELEASED
-    assert not kept.has(landed)
+    assert claims.owns(landed)
+    assert (await claims.release("late")).state is State.RELEASED
+    assert not claims.owns(landed)
 
 
 async def test_claim_is_released_although_a_second_caller_was_cancelled() -> None:

@@ -248,7 +248,7 @@ async def test_what_cannot_be_noted_runs_out(caplog: pytest.LogCaptureFixture) -
     shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
     assert isinstance(await shop.comes_to(), ReadTimeoutError)
     assert (await shop.entry()).state is State.INFLIGHT
-    assert "until its lease runs out" in caplog.text
+    assert "until its lease expires" in caplog.text
 
 
 async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tmp_path: Path) -> None:

@@ -191,4 +191,4 @@ def test_approve_in_a_loop_closed_amid_its_settlement_is_spooled(
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         task.get_coro().close()  # as the collector of garbage does
     assert orphans_in(folder) == is_writable
-    assert ("a decision is in danger" in caplog.text) is not is_writable
+    assert ("a decision may be lost" in caplog.text) is not is_writable
