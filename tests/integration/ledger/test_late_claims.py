@@ -54,8 +54,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await asyncio.to_thread(other.close)
     else:
         server: Server = request.getfixturevalue(request.param)
-        kept = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)  # type: ignore[arg-type]
-        ledger = claims.ledger()
+        on_server = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)  # type: ignore[arg-type]
+        ledger = on_server.ledger()
         await ledger.get("k")
         yield Hanging(ledger, server.pause, server.resume)
     await ledger.aclose()

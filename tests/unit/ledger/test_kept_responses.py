@@ -182,7 +182,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
     assert isinstance(await shop.comes_to(), UnexpectedResponseError)
     entry = await shop.entry()
     assert (entry.state, entry.body) == (State.UNKNOWN, None)
-    assert "was not kept" in caplog.text
+    assert "was not stored" in caplog.text
 
 
 @pytest.mark.parametrize(("state", "kind"), [(State.APPROVED, Approved), (State.REFUSED, Refused)])
