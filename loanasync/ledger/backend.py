@@ -1,4 +1,4 @@
-"""Base class of the ledgers that other processes can open, and the parts that their backends share."""
+"""Base class of ledgers that several processes can open, and functions that the backends share."""
 
 import asyncio
 from abc import abstractmethod
@@ -15,16 +15,16 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger.model import NO_REDIRECT, Entry, State
 from loanasync.ledger.protocol import DecisionLedger
 
-CLOSE_TIMEOUT = 5.0  # seconds that a server may take to end its connections
-PAGE_SIZE = 500  # entries that a list reads at once, between which others have their turn
+CLOSE_TIMEOUT = 5.0  # seconds to wait for a server when connections are closed
+PAGE_SIZE = 500  # entries that `scan` reads at once; other calls may run between two pages
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `poll`
 
-# Parts of a ledger that a backend reads by an index; the others are the stored states.
+# The lists that a backend reads by an index are: one for each stored state, and these two.
 ALL = "all"
 WITHOUT_REDIRECT = "without redirect"  # approved entries that have a note or no body
 
-# In SQL: the condition of each part, and the indexes that a table needs for them. "IS TRUE" keeps SQLite from
-# reading all approvals by the other index.
+# The SQL condition of each list, and the indexes that a table needs for them. "IS TRUE" makes SQLite use the
+# partial index for `WITHOUT_REDIRECT`; with the index by state it would read all approvals.
 _CONDITIONS: Mapping[str, str] = {
     ALL: "TRUE",
     WITHOUT_REDIRECT: "(state = 'approved' AND (body IS NULL OR note <> '')) IS TRUE",
@@ -35,12 +35,12 @@ INDEXES = ("(state, key)", f"(key) WHERE {_CONDITIONS[WITHOUT_REDIRECT]}")
 
 @frozen(kw_only=True)
 class Address:
-    """The form of the addresses by which the command line opens the ledgers of a backend.
+    """The form of the addresses with which the command line opens the ledgers of a backend.
 
     Args:
-        schemes: The schemes of the addresses.
-        parameter: The query parameter that is an argument of the class; empty without one.
-        absent: The message that there is no ledger at an address; ``{file}`` is replaced by its path.
+        schemes: URL schemes of the addresses.
+        parameter: Query parameter that is passed to the class as an argument; empty if there is none.
+        absent: Error message for an address without a ledger; ``{file}`` is replaced by its path.
     """
 
     schemes: tuple[str, ...]
@@ -49,66 +49,66 @@ class Address:
 
 
 class StoredLedger(Closing, DecisionLedger):
-    """A ledger with an address, which the command line can open.
+    """Base class of ledgers that have an address, so that the command line can open them.
 
-    To add a backend, derive from this class, define `address` and the methods of `DecisionLedger`
-    that are missing here, and add the class to ``loanasync.ledger.BACKENDS``.
+    To add a backend, derive from this class, define `address` and the methods of `DecisionLedger` that are
+    not defined here, and add the class to ``loanasync.ledger.BACKENDS``.
     """
 
     address: ClassVar[Address]
 
     @abstractmethod
     async def exists(self) -> bool:
-        """Return True if there is a ledger. Create nothing."""
+        """Return True if the ledger exists. Create nothing."""
 
     @abstractmethod
     async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        """Read a page of a list.
+        """Read one page of a list.
 
         Args:
-            part: A state, `ALL` or `WITHOUT_REDIRECT`.
-            first: The key from which on entries are read.
-            last: A key that is left out: the last one of the page before.
+            part: The list: a state, `ALL` or `WITHOUT_REDIRECT`.
+            first: First key of the page.
+            last: A key to leave out: the last one of the previous page; empty for the first page.
 
         Returns:
             The last key of the page, empty after the last page; and its entries, ordered by their keys.
         """
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """Return the entry as soon as it is not INFLIGHT, or as it is after `within` seconds."""
+        """See `DecisionLedger.wait`."""
         return await poll(self.get, key, within)
 
     async def scan(
         self, *states: State, begins: str = "", without_redirect: bool = False
     ) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are."""
+        """See `DecisionLedger.scan`."""
         for part in _parts_to_read(states, without_redirect=without_redirect):
             last, entries = await self._read_page(part, begins, "")
             while last:
                 for entry in entries:
                     if is_listed(entry, states, begins, without_redirect=without_redirect):
                         yield entry
-                if not last.startswith(begins):  # keys with this beginning stand together
+                if not last.startswith(begins):  # pages are ordered by key
                     break
                 last, entries = await self._read_page(part, last, last)
 
 
 def _parts_to_read(states: Collection[State], *, without_redirect: bool) -> list[str]:
-    """Return the parts to read, in the order in which entries go from one state to the next.
+    """Return the lists to read, in the order in which an entry usually passes through the states.
 
-    An entry that changes meanwhile is read twice rather than missed.
+    So an entry that changes during a scan is returned twice rather than missed.
     """
     if without_redirect:
         return [WITHOUT_REDIRECT]
     if not states:
         return [ALL]
-    # An entry in flight is UNKNOWN from the end of its lease on.
+    # An entry that is stored as INFLIGHT is reported as UNKNOWN once its lease has expired.
     stored = {*states, *([State.INFLIGHT] if State.UNKNOWN in states else ())}
     return [state for state in State if state in stored]
 
 
 def is_listed(entry: Entry, states: Collection[State], begins: str, *, without_redirect: bool) -> bool:
-    """Return True if an entry, as seen now, is in a list."""
+    """Return True if the current entry belongs to the result of a scan."""
     return (
         (not states or entry.state in states)
         and entry.key.startswith(begins)
@@ -117,7 +117,7 @@ def is_listed(entry: Entry, states: Collection[State], begins: str, *, without_r
 
 
 def lacks_redirect(entry: Entry) -> bool:
-    """Return True for an approval without a redirect; an encrypted response is taken to have one."""
+    """Return True for an approval without a redirect URL. An encrypted response counts as having one."""
     if entry.state is not State.APPROVED:
         return False
     if entry.body is None or entry.note == NO_REDIRECT:
@@ -130,7 +130,7 @@ def lacks_redirect(entry: Entry) -> bool:
 
 
 async def poll(get: Callable[[str], Awaitable[Entry | None]], key: str, within: float) -> Entry | None:
-    """Read an entry again and again, less often the longer it takes, as `DecisionLedger.wait` promises."""
+    """Implement `DecisionLedger.wait` by reading the entry repeatedly, with growing pauses."""
     clock = asyncio.get_running_loop().time
     until = clock() + within
     pause = _FIRST_PAUSE
@@ -144,12 +144,12 @@ async def poll(get: Callable[[str], Awaitable[Entry | None]], key: str, within: 
 
 
 def page_queries(select: str, first: str, last: str) -> dict[str, str]:
-    """Return the SQL statement that reads a page, for each part of a table.
+    """Return the SQL statements for `StoredLedger._read_page`, one for each list.
 
     Args:
-        select: Beginning of the statement, as far as the name of the table.
-        first: Placeholder of the first key.
-        last: Placeholder of the last key that was read.
+        select: Beginning of the statement, up to and including the name of the table.
+        first: Placeholder for the first key of the page.
+        last: Placeholder for the last key of the previous page.
     """
     page = f"key >= {first} AND key <> {last} ORDER BY key LIMIT {PAGE_SIZE}"
     return {part: f"{select} WHERE {condition} AND {page}" for part, condition in _CONDITIONS.items()}
@@ -157,13 +157,13 @@ def page_queries(select: str, first: str, last: str) -> dict[str, str]:
 
 def missing_library_error(library: str, extra: str) -> ConfigurationError:
     """Return the error for a backend whose library is not installed."""
-    return ConfigurationError("ledger", f"needs {library}: pip install 'loanasync[{extra}]'")
+    return ConfigurationError("ledger", f"needs {library}: run pip install 'loanasync[{extra}]'")
 
 
 def masked_url(url: str) -> str:
-    """Return the address of a server without any part that could be a password."""
+    """Return the address of a server without the parts that may contain a password."""
     try:
         plain = str(URL(url).with_user(None).with_query(None).with_fragment(None))
-    except ValueError:  # several hosts, for one
+    except ValueError:  # for example an address with several hosts
         return "***"
-    return "***" if "@" in plain else plain  # a slash in a password, for one
+    return "***" if "@" in plain else plain  # for example a password that contains a slash

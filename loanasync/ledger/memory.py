@@ -42,7 +42,7 @@ class MemoryLedger(Closing):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """Claim an entry, as `DecisionLedger.claim`."""
+        """See `DecisionLedger.claim`."""
         with self._lock:
             entry = transitions.claim(
                 self._entries.get(key),
@@ -60,7 +60,7 @@ class MemoryLedger(Closing):
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
-        """Write down what became of a claim."""
+        """See `DecisionLedger.settle`."""
         with self._lock:
             entry = transitions.settle(
                 self._entries.get(key),
@@ -75,25 +75,25 @@ class MemoryLedger(Closing):
         return entry
 
     async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
+        """See `DecisionLedger.get`."""
         entry = self._entries.get(key)
         return None if entry is None else transitions.as_of(entry, self._now())
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then."""
+        """See `DecisionLedger.wait`."""
         return await poll(self.get, key, within)
 
     async def scan(
         self, *states: State, begins: str = "", without_redirect: bool = False
     ) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are."""
+        """See `DecisionLedger.scan`."""
         for key in tuple(self._entries):
             entry = await self.get(key)
             if entry and is_listed(entry, states, begins, without_redirect=without_redirect):
                 yield entry
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """The entries of a customer, of an order, or of both, oldest first."""
+        """See `DecisionLedger.find`."""
         now, sought = self._now(), Subject(customer=customer, order=order)
         found = [
             entry for entry in tuple(self._entries.values()) if transitions.matches_subject(entry, sought)
@@ -101,7 +101,7 @@ class MemoryLedger(Closing):
         return transitions.sort_by_age(transitions.as_of(entry, now) for entry in found)
 
     async def purge(self, older_than: float) -> int:
-        """Forget what was decided or released and has not changed for so many seconds."""
+        """See `DecisionLedger.purge`."""
         before = self._now() - older_than
         with self._lock:
             old = [

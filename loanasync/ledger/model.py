@@ -1,4 +1,4 @@
-"""Entries of a ledger, their parts, and the stored format that all backends share."""
+"""Entries of a ledger, their states and settlements, and the stored format that all backends share."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from loanasync.errors import ConfigurationError
 
 
 class State(StrEnum):
-    """Where an approval stands.
+    """The state of an approval in the ledger.
 
     Example:
         >>> from loanasync.ledger import State
@@ -21,21 +21,23 @@ class State(StrEnum):
     """
 
     RELEASED = "released"
-    """Provably not evaluated, so that it may be asked (again)."""
+    """The service provably did not evaluate the customer. The request may be sent."""
     INFLIGHT = "inflight"
-    """Somebody asks right now; when their lease runs out, this is UNKNOWN."""
+    """A claim owns the entry, and its owner may be sending the request. UNKNOWN once the lease expires."""
     UNKNOWN = "unknown"
-    """It was asked, and whether the service decided is not known."""
+    """The request may have been sent, and it is not known whether the service decided."""
     LOST = "lost"
-    """The service has decided, and its decision did not reach the ledger."""
+    """The service reported that it has decided, but the decision did not arrive."""
     HELD = "held"
-    """A person said that nobody must ask."""
+    """A person blocked the entry. The request must not be sent."""
     APPROVED = "approved"
+    """The service approved the request, or a person recorded that it did."""
     REFUSED = "refused"
+    """The service refused the request, or a person recorded that it did."""
 
     @property
     def is_decided(self) -> bool:
-        """Whether this is the service's decision, which stands for ever."""
+        """True for a decision (APPROVED or REFUSED). A decision never expires."""
         return self in DECIDED
 
 
@@ -43,22 +45,22 @@ DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
 FORMAT = 2  # format 1 has no subject, source and history; its entries are rewritten when they change
-HISTORY_LENGTH = 20  # earlier states that an entry keeps
-SERVICE = "service"  # the source of a settlement that a client wrote from the service's own response
-PERSON = "person"  # the source of what a person settles
-NO_REDIRECT = "no redirect"  # the note of an approval that the service gave without a redirect
+HISTORY_LENGTH = 20  # number of earlier states in an entry's history
+SERVICE = "service"  # source of a settlement that a client wrote from the service's response
+PERSON = "person"  # source of a settlement that a person wrote
+NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
 Body: TypeAlias = bytes | None
 
 
 @frozen(kw_only=True)
 class Subject:
-    """The customer, the order and the scope of an approval, by which its entries are found again.
+    """The customer, the order and the scope of an approval, by which `DecisionLedger.find` finds its entries.
 
     Args:
         customer: HMAC digest of shop, environment and fiscal code; the same for every scope.
-        order: HMAC digest of the order token; empty without one.
-        scope: Given to ``approve(scope=...)``; not personal.
+        order: HMAC digest of the order token; empty without an order token.
+        scope: The ``scope`` argument of `LoanClient.approve`; not personal.
 
     Example:
         >>> from loanasync.ledger import Subject
@@ -79,10 +81,10 @@ class Change:
     """An earlier state of an entry.
 
     Args:
-        state: The state that the entry left.
-        changed: Time at which the entry came to that state.
-        note: Note of that state.
-        source: Source of that state; empty for a claim whose lease ran out.
+        state: The earlier state.
+        changed: Time at which the entry entered that state, in seconds since 1970.
+        note: Note of the settlement that led to that state.
+        source: Source of that settlement; empty for a claim whose lease expired.
 
     Example:
         >>> from loanasync.ledger import Change, State
@@ -98,16 +100,16 @@ class Change:
 
 @frozen(kw_only=True)
 class Settlement:
-    """What became of a claim.
+    """The new state of a claimed entry, and the response that led to it.
 
     Args:
-        state: Any but INFLIGHT, which only a claim leads to.
-        note: What led to it, for a person to read: the name of an error's class, or their own words.
-        status: HTTP status of the service's answer, for a decision.
-        body: Body of that answer, as it came or encrypted.
-        fault: Why that body is not whole, if it is not.
-        source: ``"service"`` for a client that writes the service's own response; another word, such as
-            ``"person"``, for a state that somebody else states.
+        state: The new state. Not INFLIGHT: only a claim sets that.
+        note: The reason, for a person to read: the name of an error class, or a person's own words.
+        status: HTTP status of the response, if there is one.
+        body: Body of the response, encrypted if `LedgerPolicy.encrypt` is set.
+        fault: The reason why the body is missing, incomplete or outside the specification; None if it is not.
+        source: ``"service"`` if a client received the response from the service. Any other word, such as
+            ``"person"``, names another source.
 
     Raises:
         ValueError: The state is INFLIGHT, or the source is empty.
@@ -138,27 +140,28 @@ class Settlement:
 
 @frozen(kw_only=True)
 class Entry:
-    """What a ledger knows of one approval. Times are seconds since 1970 by the ledger's own clock.
+    """The record of one approval in a ledger. Times are seconds since 1970 by the ledger's own clock.
 
     Args:
-        key: Which approval; an HMAC, so that who reads the ledger does not know of whom it tells.
-        state: Where it stands.
-        token: Of the last claim. Who has it may settle the entry; anybody else may only bring a decision.
-        payload: Digest of what was asked, to notice another question under the same key.
-        claimed: When it was claimed first, since it was last released.
-        changed: When it came to this state.
-        expires: When the last claim's lease runs out.
-        takeovers: How often it was claimed by naming the token of an unsettled claim, since the first.
-        note: As of the settlement.
-        status: HTTP status of the response that is kept. An entry that is not decided may keep a response,
-            too: one that was received and could not be classified.
-        body: Body of that response, as it came or encrypted.
-        fault: Why that body is not whole, if it is not.
+        key: Key of the entry: an HMAC of the customer, the shop and the scope, which reveals none of them.
+        state: State of the approval.
+        token: Token of the last claim. Its owner may settle the entry; with any other token, only a decision
+            of the service is accepted.
+        payload: Digest of the request's data, to detect a request with other data under the same key.
+        claimed: Time of the first claim since the entry was last released.
+        changed: Time at which the entry entered its state.
+        expires: Time at which the lease of the last claim expires.
+        takeovers: Number of claims that took over an unsettled entry since the first claim.
+        note: Note of the settlement.
+        status: HTTP status of the stored response. An entry without a decision may have a response, too: one
+            that could not be classified.
+        body: Body of that response, encrypted if `LedgerPolicy.encrypt` is set.
+        fault: The reason why that body is missing, incomplete or outside the specification, or None.
         customer: Digest of the customer, from the `Subject` of the claim.
         order: Digest of the order token, from the `Subject` of the claim.
         scope: Scope, from the `Subject` of the claim.
         source: Source of the settlement; empty while the entry is in flight.
-        history: Earlier states, oldest first; the last 20 are kept.
+        history: Earlier states, oldest first; at most the last 20.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
@@ -187,30 +190,30 @@ class Entry:
 
     @property
     def is_correctable(self) -> bool:
-        """True if a person, not the service, decided or released the entry, so that it may be corrected."""
+        """True if a person, not the service, decided or released the entry: only then it may be corrected."""
         return (self.state.is_decided or self.state is State.RELEASED) and self.source not in ("", SERVICE)
 
     def is_claimed_by(self, token: str) -> bool:
-        """Whether a claim with this token holds the entry, so that its holder may ask the service."""
+        """Return True if the claim with this token owns the entry: its owner may send the request."""
         return self.state is State.INFLIGHT and self.token == token
 
 
 def check_format(number: int) -> None:
-    """Refuse an entry that a later version wrote.
+    """Raise an error for an entry that a later version of this package wrote.
 
     Raises:
-        ConfigurationError: Its format is later than ours.
+        ConfigurationError: This version does not know the entry's format.
     """
     if not 1 <= number <= FORMAT:
         raise ConfigurationError(
-            "ledger", "has entries of a later version of loanasync: install that version here, too"
+            "ledger", "has entries that a later version of loanasync wrote: install that version here, too"
         )
 
 
 def source_in_format_1(state: State, body: bytes | None, fault: str | None) -> str:
-    """Return the source of an entry that format 1 stored.
+    """Return the source of an entry of format 1, which stored none.
 
-    A client always stored a body or a fault with a decision, so a decision without both is a person's.
+    A client always stored a body or a fault with a decision. So a person wrote a decision without both.
     """
     if state is State.INFLIGHT:
         return ""
@@ -223,7 +226,7 @@ def dump_history(history: Sequence[Change]) -> str:
 
 
 def load_history(text: str) -> tuple[Change, ...]:
-    """Read a history from its JSON."""
+    """Return the history that `dump_history` wrote."""
     return tuple(
         Change(state=State(state), changed=float(changed), note=note, source=source)
         for state, changed, note, source in json.loads(text)

@@ -1,4 +1,4 @@
-"""Ledger policy: the settings with which a client uses its ledger."""
+"""The settings with which a client uses its ledger, and the default folders for orphan files."""
 
 import os
 import tempfile
@@ -15,12 +15,12 @@ from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError
 
 _LEAST_KEY = 16  # bytes
-_TEST_BODY = b"a body to try"
+_TEST_BODY = b"a test body"
 _TEMPORARY_NAME = "loanasync-orphans"
 
 
 class Cipher(Protocol):
-    """What encrypts the bodies of decisions; cryptography's ``Fernet`` and ``MultiFernet`` are such.
+    """Protocol of ciphers for response bodies, such as cryptography's ``Fernet`` and ``MultiFernet``.
 
     Example:
         >>> from cryptography.fernet import Fernet
@@ -31,14 +31,14 @@ class Cipher(Protocol):
     """
 
     def encrypt(self, data: bytes, /) -> bytes:
-        """What is stored for a body."""
+        """Return the encrypted form of a body, which the ledger stores."""
 
     def decrypt(self, token: bytes, /) -> bytes:
-        """The body again; anything raised means that it cannot be read."""
+        """Return the body for its encrypted form. Any exception means that it cannot be decrypted."""
 
 
 def default_orphan_folders() -> tuple[Path, ...]:
-    """Folders for answers that the ledger did not take: the user's own, and a temporary one if that fails.
+    """Return the default folders for orphan files: one of the user, then a temporary one.
 
     A process without a home directory, or without a writable folder for temporary files, has fewer of them.
     """
@@ -46,26 +46,29 @@ def default_orphan_folders() -> tuple[Path, ...]:
     with suppress(RuntimeError):  # no home directory
         state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
         folders.append(Path(state).expanduser() / "loanasync" / "orphans")
-    with suppress(OSError):  # no folder for temporary files can be written, or the disk is full
+    with suppress(OSError):  # no folder for temporary files is writable, or the disk is full
         temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
         if _belongs_to_other_user(temporary):
-            LOGGER.warning("%s belongs to another user: passed over", temporary)
+            LOGGER.warning("%s belongs to another user: not used for orphan files", temporary)
         else:
             folders.append(temporary)
     return tuple(folders)
 
 
 def _belongs_to_other_user(folder: Path) -> bool:
-    """Anybody may make a folder among temporary files, and take answers out of it, or put false ones in."""
+    """Return True if another user created this temporary folder.
+
+    That user could read decisions from the folder, or put forged ones into it.
+    """
     try:
         owner = folder.lstat().st_uid
     except FileNotFoundError:
         return False
-    return owner != getattr(os, "geteuid", lambda: owner)()  # Windows has none, and a folder for each user
+    return owner != getattr(os, "geteuid", lambda: owner)()  # Windows: no geteuid, one folder for each user
 
 
 def orphan_folders_of_others() -> tuple[Path, ...]:
-    """Return the default folders that belong to another user: only that user can import their files."""
+    """Return the default folders that belong to another user. Only that user can import their files."""
     try:
         temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
     except OSError:  # there is no folder for temporary files
@@ -74,7 +77,7 @@ def orphan_folders_of_others() -> tuple[Path, ...]:
 
 
 def _tuple(values: Iterable[bytes | str]) -> tuple[bytes | str, ...]:
-    # One key without a list around it would be a list of its characters: such a value is refused below.
+    # tuple(b"key") would be a tuple of bytes: return an invalid key instead, which the validation rejects.
     return (b"",) if isinstance(values, bytes | str) else tuple(values)
 
 
@@ -84,37 +87,37 @@ def _is_key(value: object) -> bool:
 
 @frozen(kw_only=True)
 class LedgerPolicy:
-    """What a client's ledger is to do in doubt, and how it keeps what it keeps.
+    """The settings with which a client uses its ledger.
 
     Args:
-        unknown: What becomes of an approval whose outcome is not known: ``hold`` never asks it again, and a
-            person settles it; ``probe`` asks once more, with the same data: a service that had decided says
-            so, and then the entry is LOST, which is still for a person to settle.
-        key: Secret from which entries' keys are made, at least 16 bytes; None: made from the auth token. With
-            another secret, what was decided before is not found: give one of its own to a ledger that is
-            to outlive the token. A client whose ledger outlives it and has no key logs a warning.
-        old_keys: Secrets that `key` replaces, to be read only: a former `key` as bytes; or, for a ledger that
-            had no key, the auth token of that time as a str. An approval with an entry under one of them
-            keeps this entry; new entries are written under `key`. Each costs two more looks into the
-            ledger. Clients that know only an old secret must have ended, or do not find the new entries.
-        environment: Tells ledgers' entries apart where the address does not, such as ``staging``.
-        scope: ``order_token`` makes the order's token part of the entry's key, for services that evaluate a
-            customer once for each order; each approval then needs one. The specification does not say
-            whether a service does (spec §3); by default a customer has one entry for each `scope` of
-            `LoanClient.approve`.
-        keep: What is kept of an answer: the ``decision`` itself (amounts, instalments, the redirect), without
-            what it repeats of the person and without members that this version does not know; or its
-            whole ``body``.
-        encrypt: What encrypts the bodies of decisions before the ledger gets them.
-        orphan_folder: Folder for decisions that could not be written to the ledger; None:
-            ``$XDG_STATE_HOME/loanasync/orphans``, by default under
-            ``~/.local/state``, or a folder for temporary files if that cannot be written.
-        patience: Seconds that one move of the ledger may take. All moves before the request is sent end with
-            ``Timeout.total``; afterwards, what is still to be written may take `patience` once more. So a
-            call with a ledger ends after ``Timeout.total + patience`` seconds at the latest.
+        unknown: Treatment of an approval whose outcome is unknown. ``hold``: never send it again; a person
+            resolves it. ``probe``: send it once more with the same data. If the service had decided, it
+            reports so without the decision; the entry becomes LOST, and a person must still resolve it.
+        key: Secret for the HMAC keys of the entries, at least 16 bytes. None: derived from the auth token,
+            so that a new auth token hides all earlier decisions. Set it for every ledger that outlives the
+            auth token. A client with a persistent ledger and no key logs a warning.
+        old_keys: Earlier secrets, used only to find existing entries: a former `key` as bytes or, if there
+            was no key, the auth token of that time as a str. An approval that has an entry under an old
+            secret keeps it; new entries are created under `key`. Each old secret adds two reads per
+            approval. Stop all clients that know only an old secret: they do not find the new entries.
+        environment: Distinguishes environments that share a ledger and a base URL, such as ``staging``.
+        scope: ``order_token`` makes the order token part of the entry's key, for services that evaluate a
+            customer once for each order; then each approval needs an order token. The specification does
+            not say whether a service does this (spec §3). By default a customer has one entry for each
+            `scope` of `LoanClient.approve`.
+        keep: The part of a response that is stored. ``decision``: the members of the decision (amounts,
+            instalments, redirect), but no echoed personal data and no unknown members. ``body``:
+            the whole body.
+        encrypt: Cipher for the stored bodies. The ledger receives only encrypted bodies.
+        orphan_folder: Folder for decisions that could not be written to the ledger. None:
+            ``$XDG_STATE_HOME/loanasync/orphans`` (``~/.local/state/loanasync/orphans`` without that
+            variable), or a folder for temporary files if that cannot be written.
+        patience: Seconds that one ledger operation may take. Operations before the request also end with
+            ``Timeout.total``; writing the result may take `patience` once more. So a call with a ledger
+            ends after ``Timeout.total + patience`` seconds at the latest.
 
     Raises:
-        ConfigurationError: A value that cannot be.
+        ConfigurationError: A value is invalid.
 
     Example:
         >>> from loanasync.ledger import LedgerPolicy
@@ -150,12 +153,12 @@ class LedgerPolicy:
             raise ConfigurationError("ledger_policy.patience", "must be a number of seconds above 0")
         if self.encrypt is not None and not _round_trips(self.encrypt):
             raise ConfigurationError(
-                "ledger_policy.encrypt", "must give back in decrypt what encrypt was given"
+                "ledger_policy.encrypt", "must be a cipher whose decrypt() returns what encrypt() was given"
             )
 
     @property
     def orphan_folders(self) -> tuple[Path, ...]:
-        """The folders to try for what the ledger did not take, in order.
+        """The folders in which to write orphan files, in the order in which they are tried.
 
         Example:
             >>> from loanasync.ledger import LedgerPolicy
@@ -166,8 +169,8 @@ class LedgerPolicy:
 
 
 def _round_trips(cipher: Cipher) -> bool:
-    """Tried before anything is sent: an answer that cannot be encrypted could not be kept."""
+    """Return True if a cipher works. Test it early: a decision that cannot be encrypted cannot be stored."""
     try:
         return cipher.decrypt(cipher.encrypt(_TEST_BODY)) == _TEST_BODY
-    except Exception:  # noqa: BLE001  (the shop's own; its text may show the secret)
+    except Exception:  # noqa: BLE001  (user code; the exception's text may contain the secret)
         return False

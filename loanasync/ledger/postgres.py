@@ -233,13 +233,13 @@ class PostgresLedger(StoredLedger):
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
-        """Write down what became of a claim."""
+        """See `DecisionLedger.settle`."""
         outcome = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
         corrects = transitions.correction_target(token, settlement, over)
         return await self._transition(_SETTLE, key, token, payload, *outcome, settlement.source, corrects)
 
     async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
+        """See `DecisionLedger.get`."""
         rows = await self._run(_GET, key)
         return _entry(rows[0]) if rows else None
 
@@ -248,23 +248,23 @@ class PostgresLedger(StoredLedger):
         return rows[-1]["key"] if rows else "", [_entry(row) for row in rows]
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """The entries of a customer, of an order, or of both, oldest first."""
+        """See `DecisionLedger.find`."""
         rows = await self._run(_FIND, customer, order) if customer or order else []
         return transitions.sort_by_age(_entry(row) for row in rows)
 
     async def purge(self, older_than: float) -> int:
-        """Remove decided and released entries that have not changed for `older_than` seconds."""
+        """See `DecisionLedger.purge`."""
         [[count]] = await self._run(_PURGE, older_than)
         return int(count)
 
     async def exists(self) -> bool:
-        """Return True if the table exists. Create nothing."""
+        """See `StoredLedger.exists`."""
         async with self._connection() as connection:
             [[is_there]] = await connection.fetch(self._sql(_EXISTS))
         return bool(is_there)
 
     async def aclose(self) -> None:
-        """Close the ledger's own connections; a later call opens them again."""
+        """Close the connections that the ledger opened. A later call opens them again."""
         await self._pools.aclose(CLOSE_TIMEOUT)
 
     def __repr__(self) -> str:

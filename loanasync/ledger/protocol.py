@@ -1,4 +1,4 @@
-"""The ledger protocol: the methods that a client calls, and the promises that each backend keeps."""
+"""The ledger protocol: the operations that a client calls, and the promises that each backend keeps."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
@@ -8,30 +8,33 @@ from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State, Subject
 
 @runtime_checkable
 class DecisionLedger(Protocol):
-    """A memory of decisions that outlives processes: no approval is asked twice, and no answer is lost.
+    """An idempotency store for decisions: no approval is requested twice, and no decision is lost.
 
-    Two moves write, and each is one atomic write: `claim` and `settle`. When they return, what they wrote is
-    as safe as the ledger can make it, also from a process that is killed or a machine without power.
+    Two operations write to the ledger, `claim` and `settle`. Each is one atomic write. When it returns, the
+    write is as durable as the backend can make it, even if the process is killed or the machine loses power.
 
-    - Of all who claim an entry, one wins.
-    - A released entry may be claimed anew, with another token. A claim that arrives after its own release is
-      not won.
-    - A claim whose lease has run out is UNKNOWN to whoever looks, and nobody can claim it but by naming its
-      token. Leases are measured by one clock, the ledger's, never by those of its clients.
-    - A decision (APPROVED, REFUSED) of the service always lands, also late and with the token of an older
-      claim. A decision never expires, and only a correction changes it.
+    Every backend keeps these promises:
+
+    - If several clients claim an entry at the same time, exactly one claim succeeds.
+    - A released entry can be claimed again, with another token. A claim that arrives after its own release
+      does not succeed.
+    - A claim whose lease has expired is reported as UNKNOWN. The entry can then be claimed only by naming
+      the token of that claim. Leases are measured by one clock, the ledger's, not by the clients' clocks.
+    - A decision (APPROVED or REFUSED) of the service is always written, even late and with the token of an
+      older claim. A decision never expires and is never overwritten, except by a correction.
     - Any other settlement needs the token of the last claim.
-    - A correction changes an entry that a person decided or released, and nothing else. It names the token
-      of the entry, and has a note and a source other than the service.
-    - A claim writes its subject, by which `find` finds the entry. A claim without one keeps the subject.
-    - A response that an entry keeps stays when the entry is taken over, or settled to UNKNOWN, LOST or HELD
-      without a body. A decision or a release replaces it.
-    - Each settled state that an entry leaves is added to its history, which keeps the last 20.
+    - A correction changes only an entry that a person decided or released. It names the token of the entry,
+      has a note, and has a source other than the service.
+    - A claim writes its subject, by which `find` finds the entry. A claim without a subject keeps the
+      subject of the entry.
+    - The response stored in an entry stays there when the entry is taken over, and when it is settled to
+      UNKNOWN, LOST or HELD without a body. A decision or a release replaces it.
+    - When an entry leaves a settled state, that state is added to its history, which keeps the last 20.
 
-    Whatever a method raises means that the ledger cannot be used: a claim that raised is not made use of,
-    and a settlement that raised may or may not have been written. Both may be repeated with the same token.
+    An exception from any method means that the ledger cannot be used. After an exception, a claim must not be
+    relied on, and a settlement may or may not have been written. Both can be repeated with the same token.
 
-    `loanasync.testing.LedgerConformance` has a test for each of these sentences.
+    `loanasync.testing.LedgerConformance` tests each of these promises.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger, Settlement, State, Subject
@@ -62,80 +65,115 @@ class DecisionLedger(Protocol):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """Claim an entry that is not there, or released; or one that is unsettled, by naming its token.
+        """Claim an entry that does not exist or is released, or take over an unsettled one.
 
-        To be repeated with the same token is no second claim.
+        To take over an entry that is UNKNOWN, LOST or HELD, name its token in `over`. An entry with a
+        decision or an unexpired claim cannot be claimed. Repeating a claim with the same token
+        has no further effect.
 
         Args:
-            key: Which approval, as of `Entry`, and so the others.
-            token: Made up for this claim, and unlike all others.
-            payload: Digest of what will be asked.
-            lease: Seconds for which the claim holds.
-            over: Token of the UNKNOWN, LOST or HELD entry that this claim takes over.
-            subject: The customer and the order that the approval is for.
+            key: Key of the entry.
+            token: A new, unique token for this claim.
+            payload: Digest of the request's data.
+            lease: Seconds until the claim expires.
+            over: Token of the unsettled entry that this claim takes over.
+            subject: The customer, the order and the scope of the approval.
 
         Returns:
-            The entry as it stands now. ``entry.is_claimed_by(token)`` says whether the claim was won.
+            The current entry. The claim succeeded if ``entry.is_claimed_by(token)``.
+
+        Raises:
+            Exception: The ledger cannot be used. The claim may have been written.
         """
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
-        """Write down what became of a claim.
+        """Write the outcome of a claim, or correct what a person wrote.
+
+        A decision of the service is written whatever token is given, unless the entry has a decision. Any
+        other settlement is written only with the token of the last claim. If the entry does not exist, the
+        settlement creates it.
 
         Args:
-            key: Which approval.
-            token: Of the claim; a decision lands with an older one's, too.
-            payload: Digest of what was asked, for an entry that is not there any more.
-            settlement: What became of it.
-            over: Token of the entry that a person corrects; `token` is a new one then.
+            key: Key of the entry.
+            token: Token of the claim; for a correction, a new token.
+            payload: Digest of the request's data.
+            settlement: The outcome.
+            over: For a correction: token of the entry to correct.
 
         Returns:
-            The entry as it stands now, with what it was settled to, or with what had precedence.
+            The current entry. If the settlement was not allowed, the entry is unchanged.
+
+        Raises:
+            Exception: The ledger cannot be used. The settlement may have been written.
         """
 
     async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
+        """Return the current entry, or None if there is none.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """The entry as soon as it is not INFLIGHT; after so many seconds as it stands then.
+        """Wait until the entry is not INFLIGHT, and return it.
 
         Args:
-            key: Which approval.
-            within: Seconds.
+            key: Key of the entry.
+            within: Seconds after which the current entry is returned in any case.
+
+        Returns:
+            The current entry, or None if there is none.
+
+        Raises:
+            Exception: The ledger cannot be used.
         """
 
     def scan(self, *states: State, begins: str = "", without_redirect: bool = False) -> AsyncIterator[Entry]:
-        """All entries in these states, or all there are, in no order, and never all of them in memory.
+        """Iterate over the entries in these states, in no particular order.
 
-        Those that change meanwhile may be missed, come as they were, or come twice. `SqliteLedger`,
-        `RedisLedger` and `PostgresLedger` read the entries of the list by an index, and no others.
+        The entries are read in pages, so they are never all in memory. An entry that changes during the
+        iteration may be missed, may be returned in its earlier state, or may be returned twice.
+        `SqliteLedger`, `RedisLedger` and `PostgresLedger` use an index and read only the listed entries.
 
         Args:
-            states: States of the entries; all if none is given.
+            states: States of the entries; all states if none is given.
             begins: Beginning of the entries' keys, such as the short key that a command prints.
-            without_redirect: Only approvals that have no redirect: the service gave none, the response
-                was cut off, or a person stated the decision. An encrypted response that a person
-                accepted is taken to have a redirect.
+            without_redirect: Only approvals without a redirect: the service gave none, the response was
+                incomplete, or a person recorded the decision. An encrypted response that a person accepted
+                counts as having a redirect.
+
+        Raises:
+            Exception: The ledger cannot be used.
         """
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """The entries of a customer, of an order, or of both, oldest first.
+        """Return the entries of a customer, of an order, or of both, oldest first.
 
         Args:
             customer: Digest of the customer, from `Subject`.
             order: Digest of the order token, from `Subject`.
 
         Returns:
-            The entries that match each digest given, as they stand now; none if no digest is given.
+            The current entries that match each given digest; an empty list if no digest is given.
+
+        Raises:
+            Exception: The ledger cannot be used.
         """
 
     async def purge(self, older_than: float) -> int:
-        """Forget what was decided or released and has not changed for so many seconds; say how many it was.
+        """Delete decided and released entries that have not changed for a time; return their number.
 
-        What is in flight or unsettled stays. What is forgotten can be asked again: purge what the shop must
-        not keep any longer, not what is in the way.
+        Entries that are in flight or unsettled are not deleted. The approval of a deleted entry can be
+        requested again, so purge only data that the shop must not keep any longer.
+
+        Args:
+            older_than: Seconds since the last change.
+
+        Raises:
+            Exception: The ledger cannot be used.
         """
 
     async def aclose(self) -> None:
-        """Let go of connections and files; a later call opens them anew."""
+        """Close connections and files. A later call of any method opens them again."""

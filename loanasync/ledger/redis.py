@@ -123,7 +123,7 @@ class RedisLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """Claim an entry, as `DecisionLedger.claim`."""
+        """See `DecisionLedger.claim`."""
         subject_values = (subject.customer, subject.order, subject.scope)
         return await self._transition(
             _CLAIM, key, self._prefix, token, payload, lease, over or "", *subject_values
@@ -132,7 +132,7 @@ class RedisLedger(StoredLedger):
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
-        """Write down what became of a claim."""
+        """See `DecisionLedger.settle`."""
         response = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
         there = [part for name, value in response.items() if value is not None for part in (name, value)]
         corrects = transitions.correction_target(token, settlement, over) or ""
@@ -140,7 +140,7 @@ class RedisLedger(StoredLedger):
         return await self._transition(_SETTLE, key, self._prefix, token, payload, *outcome, *there)
 
     async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
+        """See `DecisionLedger.get`."""
         return _entry(key, *await self._servers.here().run(_GET, [self._entry + key], []))
 
     async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
@@ -150,7 +150,7 @@ class RedisLedger(StoredLedger):
         return page[-1][0].decode() if page else "", _entries(page)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """The entries of a customer, of an order, or of both, oldest first."""
+        """See `DecisionLedger.find`."""
         sought = {"customer": customer, "order": order}
         sets = [f"{self._prefix}{name}:{digest}" for name, digest in sought.items() if digest]
         if not sets:
@@ -158,7 +158,7 @@ class RedisLedger(StoredLedger):
         return transitions.sort_by_age(_entries(await self._run(_FIND, [*self._sets, *sets], self._entry)))
 
     async def purge(self, older_than: float) -> int:
-        """Remove decided and released entries that have not changed for `older_than` seconds."""
+        """See `DecisionLedger.purge`."""
         after, gone = "-", 0
         while True:
             page = [self._entry, after, str(PAGE_SIZE)]
@@ -168,11 +168,11 @@ class RedisLedger(StoredLedger):
             after, gone = f"({last.decode()}", gone + more
 
     async def exists(self) -> bool:
-        """Return True if something was written with this prefix. Create nothing."""
+        """See `StoredLedger.exists`."""
         return bool(await self._servers.here().run(_EXISTS, self._sets[:1], []))
 
     async def aclose(self) -> None:
-        """Close all connections; a later call opens them again."""
+        """Close all connections. A later call opens them again."""
         await self._servers.aclose(CLOSE_TIMEOUT)
 
     def __repr__(self) -> str:

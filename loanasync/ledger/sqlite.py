@@ -116,7 +116,7 @@ class SqliteLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """Claim an entry, as `DecisionLedger.claim`."""
+        """See `DecisionLedger.claim`."""
         transition = partial(
             transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
         )
@@ -125,14 +125,14 @@ class SqliteLedger(StoredLedger):
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
     ) -> Entry:
-        """Write down what became of a claim."""
+        """See `DecisionLedger.settle`."""
         transition = partial(
             transitions.settle, key=key, token=token, payload=payload, settlement=settlement, over=over
         )
         return await self._database().write(partial(_apply, key, transition))
 
     async def get(self, key: str) -> Entry | None:
-        """An entry as it stands now."""
+        """See `DecisionLedger.get`."""
         entry, now = await self._database().read(partial(_load, key))
         return None if entry is None else transitions.as_of(entry, now)
 
@@ -141,7 +141,7 @@ class SqliteLedger(StoredLedger):
         return entries[-1].key if entries else "", entries
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """The entries of a customer, of an order, or of both, oldest first."""
+        """See `DecisionLedger.find`."""
         sought = {"customer": customer, "order": order}
         given = {name: digest for name, digest in sought.items() if digest}
         if not given:
@@ -152,7 +152,7 @@ class SqliteLedger(StoredLedger):
         )
 
     async def purge(self, older_than: float) -> int:
-        """Remove decided and released entries that have not changed for `older_than` seconds."""
+        """See `DecisionLedger.purge`."""
         return await self._database().write(
             lambda connection: connection.execute(_PURGE, (older_than,)).rowcount
         )
@@ -168,7 +168,7 @@ class SqliteLedger(StoredLedger):
         return await asyncio.to_thread(_has_tables, self._file, self._patience)
 
     async def aclose(self) -> None:
-        """Close the file; a later call opens it again."""
+        """Close the file. A later call opens it again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():

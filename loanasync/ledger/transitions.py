@@ -1,4 +1,7 @@
-"""Transitions of an entry, claim and settle, as pure functions; a backend makes each one atomic write."""
+"""Transitions of a ledger entry (claim, settle) as pure functions.
+
+A backend runs each transition as one atomic write.
+"""
 
 from collections.abc import Iterable
 
@@ -16,11 +19,14 @@ from loanasync.ledger.model import (
     Subject,
 )
 
-LEASE_EXPIRED = "the lease ran out"
+LEASE_EXPIRED = "the lease ran out"  # note of an entry whose lease has expired
 
 
 def as_of(entry: Entry, now: float) -> Entry:
-    """An entry as anybody sees it who looks now: whose lease has run out may have asked, or not."""
+    """Return the entry as of `now`: an in-flight entry whose lease has expired is UNKNOWN.
+
+    Its owner may or may not have sent the request.
+    """
     if entry.state is State.INFLIGHT and entry.expires <= now:
         return evolve(entry, state=State.UNKNOWN, changed=entry.expires, note=LEASE_EXPIRED)
     return entry
@@ -37,12 +43,7 @@ def claim(
     subject: Subject = NO_SUBJECT,
     now: float,
 ) -> Entry:
-    """What a claim makes of an entry: the claimer's, or what it was before, as seen now.
-
-    A claim writes its subject; one without a subject keeps the subject of the entry. The state that the
-    entry leaves is added to its history. A takeover keeps a response that the entry has. A claim that was
-    released is not won again: it arrives after its own release.
-    """
+    """Return the entry after a claim; unchanged if the claim is not allowed (`DecisionLedger.claim`)."""
     fresh = Entry(
         key=key,
         state=State.INFLIGHT,
@@ -61,6 +62,7 @@ def claim(
     if subject == NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
     fresh = evolve(fresh, history=_history_with(found))
+    # With the same token the claim arrives after its own release, and must not succeed.
     if found.state is State.RELEASED and found.token != token:
         return fresh
     if found.state in UNSETTLED and found.token == over:
@@ -76,10 +78,10 @@ def claim(
 
 
 def correction_target(token: str, settlement: Settlement, over: str | None) -> str | None:
-    """The token of the entry that a settlement may correct; None if the settlement is no correction.
+    """Return the token of the entry that a settlement may correct; None if it is not a correction.
 
-    A correction is a person's settlement with a note. Its token differs from the entry's, so that it can
-    be repeated without effect.
+    A correction has a note and a source other than the service. It sets a new token, so that repeating it has
+    no effect.
     """
     is_noted = settlement.source != SERVICE and bool(settlement.note.strip())
     return over if is_noted and over != token else None
@@ -95,11 +97,9 @@ def settle(
     over: str | None = None,
     now: float,
 ) -> Entry:
-    """What a settlement makes of an entry: the service's decision always lands, and is never overwritten.
+    """Return the entry after a settlement; unchanged if it is not allowed (`DecisionLedger.settle`).
 
-    Any other settlement needs the token of the last claim. A decision or release by a person is changed by
-    a correction alone. Where there is no entry, for instance because the ledger was replaced by an empty
-    one, the settlement makes it.
+    If the entry does not exist, for example because the ledger was replaced by an empty one, create it.
     """
     if entry is None:
         entry = claim(None, key, token=token, payload=payload, lease=0.0, over=None, now=now)
@@ -124,31 +124,31 @@ def settle(
 
 
 def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
-    """Return True if a settlement that is no correction is written."""
+    """Return True if a settlement that is not a correction is allowed."""
     if entry.state.is_decided:
         return False
     return entry.token == token or (settlement.state.is_decided and settlement.source == SERVICE)
 
 
 def _keeps_response(entry: Entry, settlement: Settlement) -> bool:
-    """Return True if the entry's response is kept: the settlement is no decision and has no body."""
+    """Return True if the stored response stays: the settlement is not a decision and has no body."""
     has_response = (entry.status, entry.body, entry.fault) != (None, None, None)
     return has_response and settlement.state in UNSETTLED and settlement.body is None
 
 
 def _history_with(entry: Entry) -> tuple[Change, ...]:
-    """The history of an entry that leaves its state."""
+    """Return the history of an entry, extended by its present state."""
     left = Change(state=entry.state, changed=entry.changed, note=entry.note, source=entry.source)
     return (*entry.history, left)[-HISTORY_LENGTH:]
 
 
 def matches_subject(entry: Entry, sought: Subject) -> bool:
-    """Return True if an entry matches each digest that is given; no entry matches an empty subject."""
+    """Return True if the entry matches each digest of `sought` that is not empty, and there is one."""
     pairs = ((sought.customer, entry.customer), (sought.order, entry.order))
-    asked = [(digest, found) for digest, found in pairs if digest]
-    return bool(asked) and all(digest == found for digest, found in asked)
+    given = [(digest, found) for digest, found in pairs if digest]
+    return bool(given) and all(digest == found for digest, found in given)
 
 
 def sort_by_age(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries in the order in which `DecisionLedger.find` returns them."""
+    """Return entries in the order of `DecisionLedger.find`: oldest first."""
     return sorted(entries, key=lambda entry: (entry.claimed, entry.key))
