@@ -1,4 +1,4 @@
-"""Approvals of many rows: `LoanClient.approve_many`, its rows, its results and their summary."""
+"""Types of `LoanClient.approve_many`: rows, results and their summary."""
 
 from loanasync._public import name_by_package
 from loanasync.bulk.approvals import Approvals, Progress

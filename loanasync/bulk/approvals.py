@@ -1,4 +1,4 @@
-"""The results of `approve_many`: an asynchronous iterator that loses none when its loop is left."""
+"""The results of `approve_many`: an asynchronous iterator that keeps results when its loop is left early."""
 
 import math
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sized
@@ -18,6 +18,7 @@ from loanasync.bulk.worker_pool import WorkerPool
 from loanasync.errors import ConfigurationError
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
+"""True for a progress bar (needs tqdm), or a function that is called with each result as it arrives."""
 
 
 class Approve(Protocol):
@@ -36,13 +37,14 @@ class Approve(Protocol):
 
 
 class Approvals:
-    """The results of `LoanClient.approve_many`, for one reader; ``async for`` takes them as they come.
+    """The results of `LoanClient.approve_many`, for one reader: iterate it with ``async for``.
 
-    Within ``async with`` nothing can be lost: however the block is left, no further row is taken, what is
-    under way is waited for, and `unread` has the results that the loop did not take. Without it, a loop that
-    is left by ``break`` or by an exception drops this object, and that is heard of: no further row is taken,
-    what is under way goes on to its end, `LoanClient.aclose` waits for it, and a RuntimeWarning says how
-    many answers nobody read. Cancelling a wait for the next result, or a time limit on it, loses none.
+    Use it in ``async with``, so that no result is lost. When the block is left, for whatever reason, no
+    further row is taken, calls in progress finish, and `unread` contains the results that the loop did not
+    read. Cancelling the wait for the next result, or a time limit on it, does not lose a result.
+
+    Without ``async with``, leaving the loop early also takes no further row and lets calls in progress
+    finish. `LoanClient.aclose` waits for them, and a RuntimeWarning reports how many results were not read.
 
     Example:
         >>> async def first(rows):
@@ -66,11 +68,11 @@ class Approvals:
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        _require(rows, concurrency, rate, progress)
-        self._made_at = caller_line()
+        _check_arguments(rows, concurrency, rate, progress)
+        self._created_at = caller_line()
         self._tally = Tally()
-        self._bar = _bar(rows) if progress is True else None
-        # A callback of this object would keep it from being dropped, which `__del__` waits for.
+        self._bar = _progress_bar(rows) if progress is True else None
+        # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
             partial(approve, timeout=timeout, retry=retry),
@@ -83,74 +85,76 @@ class Approvals:
 
     @property
     def summary(self) -> Summary:
-        """What has come until now, whether it was read or not.
+        """Counts, amounts and durations of all results so far, read or unread.
 
         Example:
-            >>> async def asked(rows):
+            >>> async def summarize(rows):
             ...     async with client.approve_many(rows) as results:
             ...         async for _ in results:
             ...             pass
             ...     return results.summary.approved, results.summary.amount_approved
-            >>> run(asked([(fiscal_code, request)]))
+            >>> run(summarize([(fiscal_code, request)]))
             (1, 45000)
         """
         return self._tally.summary()
 
     @property
     def unread(self) -> tuple[RowResult, ...]:
-        """The results that have come and were not read.
+        """The results that arrived and were not read.
 
         Example:
-            >>> async def asked(rows):
+            >>> async def leave_at_once(rows):
             ...     async with client.approve_many(rows) as results:
             ...         pass
             ...     return results.unread
-            >>> run(asked([(fiscal_code, request)]))
+            >>> run(leave_at_once([(fiscal_code, request)]))
             ()
         """
-        return self._pool.show()
+        return self._pool.inspect_unread()
 
     def stop(self) -> None:
-        """Take no more rows; the iteration goes on with what is under way, and ends with it.
+        """Take no more rows. Calls in progress finish, and the iteration ends with their results.
 
         Example:
-            >>> async def asked(rows):
+            >>> async def stop_at_once(rows):
             ...     async with client.approve_many(rows) as results:
             ...         results.stop()
             ...         return [result.status async for result in results]
-            >>> run(asked([(fiscal_code, request)]))
+            >>> run(stop_at_once([(fiscal_code, request)]))
             []
         """
         self._pool.stop()
 
     def abort(self) -> None:
-        """Take no more rows and give up what is under way: its outcome is ``unknown``, and it may be read.
+        """Take no more rows and cancel the calls in progress: their results have the status ``unknown``.
+
+        These results can still be read. The service may have evaluated their customers.
 
         Example:
-            >>> async def asked(rows):
+            >>> async def abort_after_first(rows):
             ...     async with client.approve_many(rows) as results:
             ...         async for result in results:
             ...             results.abort()
             ...     return result.status
-            >>> run(asked([(fiscal_code, request)]))
+            >>> run(abort_after_first([(fiscal_code, request)]))
             'approved'
         """
         self._pool.abort()
 
     async def aclose(self) -> None:
-        """Take no more rows and wait for what is under way; what has come may still be read.
+        """Take no more rows and wait for the calls in progress. Their results can still be read.
 
         Example:
-            >>> async def asked(rows):
+            >>> async def read_first(rows):
             ...     results = client.approve_many(rows)
             ...     first = await anext(results)
             ...     await results.aclose()
             ...     return first.status
-            >>> run(asked([(fiscal_code, request)]))
+            >>> run(read_first([(fiscal_code, request)]))
             'approved'
         """
         self._pool.stop()
-        await self._pool.drained()
+        await self._pool.drain()
         self._close_bar()
 
     def _close_bar(self) -> None:
@@ -164,7 +168,7 @@ class Approvals:
         self._tally.begin()
         try:
             return await self._pool.read()
-        except Exception:  # there is no more to come
+        except Exception:  # no further result: the rows have ended or failed
             self._close_bar()
             raise
 
@@ -175,15 +179,15 @@ class Approvals:
         await self.aclose()
 
     def __del__(self) -> None:
-        if hasattr(self, "_pool"):  # its arguments were right
-            self._pool.leave(self._made_at)
+        if hasattr(self, "_pool"):  # not set if `__init__` raised
+            self._pool.abandon(self._created_at)
 
     def __repr__(self) -> str:
-        return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} results to be read>"
+        return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} unread results>"
 
 
-class _Bar:
-    """tqdm's, of the kind that suits a notebook or a terminal."""
+class _ProgressBar:
+    """A tqdm progress bar, for a notebook or a terminal."""
 
     def __init__(self, total: int | None) -> None:
         self._bar = import_module("tqdm.auto").tqdm(total=total, unit=" rows")
@@ -195,19 +199,19 @@ class _Bar:
         self._bar.close()
 
 
-def _bar(rows: object) -> _Bar:
+def _progress_bar(rows: object) -> _ProgressBar:
     if find_spec("tqdm") is None:
         raise ConfigurationError("progress", "True needs tqdm: pip install 'loanasync[notebook]'")
-    return _Bar(len(rows) if isinstance(rows, Sized) else None)
+    return _ProgressBar(len(rows) if isinstance(rows, Sized) else None)
 
 
-def _require(rows: object, concurrency: object, rate: object, progress: object) -> None:
+def _check_arguments(rows: object, concurrency: object, rate: object, progress: object) -> None:
     if not isinstance(rows, Iterable | AsyncIterable):
-        raise ConfigurationError("rows", "must be an iterable of rows, or an asynchronous one")
+        raise ConfigurationError("rows", "must be an iterable or an asynchronous iterable of rows")
     if type(concurrency) is not int or concurrency < 1:
         raise ConfigurationError("concurrency", "must be an int of at least 1")
-    is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
-    if rate is not None and not is_rate:
-        raise ConfigurationError("rate", "must be a number of calls in a second, above 0, or None")
+    is_valid_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+    if rate is not None and not is_valid_rate:
+        raise ConfigurationError("rate", "must be None or a number above 0 (calls per second)")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise ConfigurationError("progress", "must be True, or be called with each result")
+        raise ConfigurationError("progress", "must be True, False, None, or a function that takes a result")

@@ -1,14 +1,20 @@
-"""Rate limit: the calls that begin in a second, evenly spread."""
+"""Rate limit: spreads the starts of calls evenly over time."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-_LATE = 0.01  # seconds by which timers may wake us late; what is later than that is a pause of the caller
+_TIMER_DELAY = 0.01  # seconds by which a timer may be late; a longer delay is a pause of the caller
 
 
 class Rate:
-    """Hands out turns, one each so many seconds; a pause is not made up for by a burst."""
+    """Limits how many calls start in a second. After a pause there is no burst to catch up.
+
+    Args:
+        rate: Calls in a second.
+        now: Clock, in seconds.
+        sleep: Waits for a number of seconds.
+    """
 
     def __init__(
         self,
@@ -17,15 +23,15 @@ class Rate:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._gap = 1 / rate
+        self._interval = 1 / rate
         self._now = now
         self._sleep = sleep
-        self._next = -float("inf")
+        self._next_start = -float("inf")
 
-    async def turn(self) -> None:
-        """Wait for the next turn."""
+    async def wait(self) -> None:
+        """Wait until the next call may start."""
         now = self._now()
-        turn = now if self._next < now - _LATE else self._next
-        self._next = turn + self._gap
-        if turn > now:
-            await self._sleep(turn - now)
+        start = now if self._next_start < now - _TIMER_DELAY else self._next_start
+        self._next_start = start + self._interval
+        if start > now:
+            await self._sleep(start - now)

@@ -21,13 +21,14 @@ Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error
 
 @frozen
 class Row:
-    """An approval to request: the pair ``(fiscal_code, request)`` and optional arguments.
+    """An approval to request: the pair ``(fiscal_code, request)`` with optional settings.
 
     Args:
         fiscal_code: The customer's fiscal code.
-        request: What is to be financed, and for whom.
-        additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-        id: Yours, to find the row again, such as the order's number; not sent, masked when printed.
+        request: The order and the customer's data.
+        additional_data_needed: True if the service asked for the conditional block (spec §2.1).
+        id: Any value of your own that identifies the row, such as an order number. It is not sent, and
+            masked in ``repr``.
 
     Example:
         >>> from loanasync.bulk import Row
@@ -53,28 +54,29 @@ class RowResult:
     ====================  =================================================  ===============================
     ``approved``          `decision` is `Approved`                           redirect the customer
     ``refused``           `decision` is `Refused`                            none: a refusal is final
-    ``rejected``          fields are wrong, found here or by the service;    correct `error.problems`
+    ``rejected``          fields are invalid, by our check or the service's; correct `error.problems`
                           `outcome` is not_sent or not_evaluated
     ``unknown``           the service may have evaluated the customer;       ask the service for the outcome
                           `outcome` is unknown
     ``error``             any other `error`; see its `outcome`               see `error` and `repeatable`
     ====================  =================================================  ===============================
 
-    A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be given again when the cause of its error
-    is corrected; only a `repeatable` row may be given again unchanged.
+    A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be sent again after the cause of its error
+    was corrected. Only a `repeatable` row may be sent again unchanged.
 
     Args:
-        index: The row's place among the rows, from 0.
-        row: What was given.
-        status: As above.
-        decision: The service's decision.
-        error: The reason why there is no decision, or why a ledger could not store it; without traceback.
+        index: Number of the row, from 0.
+        row: The `Row` or pair that was passed to `approve_many`.
+        status: See the table.
+        decision: The service's decision, if there is one.
+        error: The error that left the row without a decision, or the ledger's error when the decision could
+            not be recorded. It has no traceback.
 
     Example:
         >>> from loanasync.bulk import Row
-        >>> async def asked(rows):
+        >>> async def read_all(rows):
         ...     return [result async for result in client.approve_many(rows, ordered=True)]
-        >>> good, bad = run(asked([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
+        >>> good, bad = run(read_all([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
         >>> good.id, good.status, good.outcome, good.is_decided, good.request.amount
         ('order 1042', 'approved', 'approved', True, 45000)
         >>> bad.fiscal_code, bad.status, bad.outcome, bad.repeatable
@@ -91,37 +93,37 @@ class RowResult:
 
     @property
     def id(self) -> object:
-        """The `Row.id`; None for a pair."""
+        """The `Row.id`, or None for a pair."""
         return self.row.id if isinstance(self.row, Row) else None
 
     @property
     def fiscal_code(self) -> str:
-        """The customer's code, as it was given; empty if `row` is neither a `Row` nor a pair."""
-        code: str = self._members[0]
+        """The fiscal code of the row, unchanged. Empty if `row` is neither a `Row` nor a pair."""
+        code: str = self._pair[0]
         return code
 
     @property
     def request(self) -> ApprovalRequest:
-        """The request as it was given; None if `row` is neither a `Row` nor a pair."""
-        request: ApprovalRequest = self._members[1]
+        """The request of the row. None if `row` is neither a `Row` nor a pair."""
+        request: ApprovalRequest = self._pair[1]
         return request
 
     @property
-    def _members(self) -> tuple[Any, Any]:
+    def _pair(self) -> tuple[Any, Any]:
         if isinstance(self.row, Row):
             return self.row.fiscal_code, self.row.request
         return self.row if _is_pair(self.row) else ("", None)
 
     @property
     def is_decided(self) -> bool:
-        """Whether the service has approved or refused, and this is known."""
+        """True if the service has approved or refused the request."""
         return self.status in ("approved", "refused")
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the decision or of the error, as in `LoanError`.
+        """The outcome, as in `LoanError.outcome`.
 
-        It is ``unknown`` for an error that is not one of this package's.
+        It is ``unknown`` for an error that is not a `LoanError`.
         """
         if self.decision is not None:
             return "approved" if self.decision.approved else "refused"
@@ -133,28 +135,28 @@ class RowResult:
         return self.decision is None and isinstance(self.error, LoanError) and self.error.repeatable
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
 
         amounts = (getattr(self.decision, name, None) for name in ("amount", "net_amount"))
         error = "" if self.error is None else type(self.error).__name__
-        if isinstance(self.error, LoanError):  # the text of another error may be personal
+        if isinstance(self.error, LoanError):  # other errors may contain personal data in their text
             error += f": {self.error}"
         row = (self.index, self.status, *map(notebook.euro, amounts), error)
         return notebook.table("Result of a row", ("row", "status", "amount", "net amount", "error"), [row])
 
 
-_PAIR = 2
+_PAIR_LENGTH = 2
 
 
 def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == _PAIR
+    return isinstance(value, tuple) and len(value) == _PAIR_LENGTH
 
 
 def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool]:
-    """Return the fiscal code, the request, and whether the conditional block is needed.
+    """Return the fiscal code, the request, and `additional_data_needed` of a row.
 
     Raises:
-        InvalidRequestError: It is neither a `Row` nor a pair.
+        InvalidRequestError: The row is neither a `Row` nor a pair.
     """
     if isinstance(row, Row):
         return row.fiscal_code, row.request, row.additional_data_needed
@@ -164,21 +166,21 @@ def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool]:
     raise InvalidRequestError((Problem("row", "", wrong),))
 
 
-def result_of(index: int, row: RowLike, answer: Decision | BaseException) -> RowResult:
-    """Return a row's result, by its decision or by the exception that its call ended with."""
-    if isinstance(answer, Approved | Refused):
-        return RowResult(index, row, _status_of(answer), answer)
-    error = answer if isinstance(answer, Exception) else _given_up(answer)
-    # Its frames know the customer, and a result may be kept for long.
+def result_of(index: int, row: RowLike, outcome: Decision | BaseException) -> RowResult:
+    """Return the result of a row from its decision, or from the exception that its call raised."""
+    if isinstance(outcome, Approved | Refused):
+        return RowResult(index, row, _status_of(outcome), outcome)
+    error = outcome if isinstance(outcome, Exception) else _cancelled_error(outcome)
+    # The frames of a traceback contain personal data, and a result may be kept for a long time.
     error.__traceback__ = error.__cause__ = error.__context__ = None
-    # Decided, and only not written to the ledger: this may be the only copy of the decision.
+    # The service decided and the ledger could not record it: this may be the only copy of the decision.
     if isinstance(error, DecisionNotRecordedError):
         return RowResult(index, row, _status_of(error.decision), error.decision, error)
     return RowResult(index, row, _status_without_decision(error), None, error)
 
 
-def _given_up(cancellation: BaseException) -> TransportError:
-    """Return the error of a cancelled call; its request may have been sent."""
+def _cancelled_error(cancellation: BaseException) -> TransportError:
+    """Return the error of a cancelled call. Its request may have been sent."""
     return TransportError("approve", type(cancellation).__name__, "unknown", 1)
 
 

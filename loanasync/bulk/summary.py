@@ -1,4 +1,4 @@
-"""Summary of the results of `approve_many`: counts, sums and durations."""
+"""Summary of the results of `approve_many`: counts, amounts and durations."""
 
 import math
 import time
@@ -10,24 +10,32 @@ from attrs import frozen
 from loanasync._results import Approved
 from loanasync.bulk.rows import RowResult, Status
 
-_KINDS = ("approved", "refused", "rejected", "unknown", "error")
-_STEPS = 32  # of latency from each power of two to the next: it is known to 3 %
-_SHORTEST = 1e-6  # seconds
+_STATUSES = ("approved", "refused", "rejected", "unknown", "error")
+_BUCKETS_PER_OCTAVE = 32  # latency buckets from one power of two to the next, for a precision of 3 %
+_MIN_LATENCY = 1e-6  # seconds
 
 
 @frozen(kw_only=True)
 class Summary:
-    """What became of the rows until now; nothing personal in it.
+    """Counts, amounts and durations of the results so far. It contains no personal data.
+
+    Latencies are precise to 3 %, and count decisions only.
 
     Args:
-        approved: Rows that were approved; so `refused`, `rejected`, `unknown` and `error`.
-        amount_approved: What was approved, euro cents; so `amount_refused` and `amount_unknown`.
-        net_amount: What the shop receives, euro cents, as far as the service said so.
+        approved: Number of approved rows.
+        refused: Number of refused rows.
+        rejected: Number of rejected rows.
+        unknown: Number of rows whose outcome is unknown.
+        error: Number of rows with another error.
+        amount_approved: Sum of the approved amounts, in euro cents.
+        amount_refused: Sum of the refused amounts, in euro cents.
+        amount_unknown: Sum of the amounts whose outcome is unknown, in euro cents.
+        net_amount: Sum that the shop receives, in euro cents, as far as the service reported it.
         elapsed: Seconds since the first row.
-        latency_50: Seconds in which half of the decisions came, to 3 %.
-        latency_95: So, 95 % of them.
-        latency_99: So, 99 % of them.
-        latency_max: So, all of them.
+        latency_50: Half of the decisions arrived within this time, in seconds.
+        latency_95: 95 % of the decisions arrived within this time, in seconds.
+        latency_99: 99 % of the decisions arrived within this time, in seconds.
+        latency_max: All decisions arrived within this time, in seconds.
 
     Example:
         >>> from loanasync.bulk import Summary
@@ -52,34 +60,46 @@ class Summary:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """Number of all rows."""
         return self.approved + self.refused + self.rejected + self.unknown + self.error
 
     def __repr__(self) -> str:
-        kinds = ", ".join(
-            f"{getattr(self, kind)} {kind}" for kind in _KINDS if getattr(self, kind) or kind == "approved"
+        counts = ", ".join(
+            f"{getattr(self, status)} {status}"
+            for status in _STATUSES
+            if getattr(self, status) or status == "approved"
         )
         euro = f"{self.amount_approved / 100:.2f} euro approved"
         half, most = f"{self.latency_50:.3g} s", f"{self.latency_99:.3g} s"
-        told = f"half of the decisions within {half}, 99 % within {most}"
-        return f"<Summary of {self.rows} rows: {kinds}; {euro}; {told}>"
+        latency = f"half of the decisions within {half}, 99 % within {most}"
+        return f"<{self._title}: {counts}; {euro}; {latency}>"
+
+    @property
+    def _title(self) -> str:
+        return "Summary of 1 row" if self.rows == 1 else f"Summary of {self.rows} rows"
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook  # noqa: PLC0415  (in a notebook only)
+        from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
 
-        lines = [(kind, getattr(self, kind), getattr(self, f"amount_{kind}", None)) for kind in _KINDS]
-        rows = [(kind, number, notebook.euro(cents)) for kind, number, cents in lines if number]
+        lines = [
+            (status, getattr(self, status), getattr(self, f"amount_{status}", None)) for status in _STATUSES
+        ]
+        rows = [(status, number, notebook.euro(cents)) for status, number, cents in lines if number]
         shares = {"half": self.latency_50, "95 %": self.latency_95, "99 %": self.latency_99}
         within = ", ".join(f"{share} within {seconds:.3g} s" for share, seconds in shares.items())
         notes = [
             f"net amount {notebook.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
-            f"of the decisions {within}, all within {self.latency_max:.3g} s",
+            f"decisions: {within}, all within {self.latency_max:.3g} s",
         ]
-        return notebook.table(f"Summary of {self.rows} rows", ("status", "rows", "amount"), rows, notes)
+        return notebook.table(self._title, ("status", "rows", "amount"), rows, notes)
 
 
 class Tally:
-    """Counts results as they come, in memory that does not grow with them."""
+    """Counts results as they arrive, in constant memory.
+
+    Args:
+        now: Clock, in seconds.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -89,15 +109,15 @@ class Tally:
         }  # fmt: skip
         self._amounts: dict[Status, int] = dict.fromkeys(self._counts, 0)
         self._net = 0
-        self._latencies: dict[int, int] = defaultdict(int)
+        self._latencies: dict[int, int] = defaultdict(int)  # number of decisions by logarithmic bucket
 
     def begin(self) -> None:
-        """Time runs from the first of these on."""
+        """Start the clock, unless it runs already."""
         if self._started is None:
             self._started = self._now()
 
     def add(self, result: RowResult) -> None:
-        """Count one."""
+        """Count a result."""
         status = result.status
         self._counts[status] += 1
         decision = result.decision
@@ -108,11 +128,11 @@ class Tally:
         self._amounts[status] += decision.amount or result.request.amount
         if isinstance(decision, Approved):
             self._net += decision.net_amount or 0
-        elapsed = decision.meta.elapsed or _SHORTEST
-        self._latencies[math.ceil(math.log2(elapsed) * _STEPS)] += 1
+        elapsed = decision.meta.elapsed or _MIN_LATENCY
+        self._latencies[math.ceil(math.log2(elapsed) * _BUCKETS_PER_OCTAVE)] += 1
 
     def summary(self) -> Summary:
-        """All until now."""
+        """Return the summary of all results so far."""
         return Summary(
             **self._counts,
             amount_approved=self._amounts["approved"],
@@ -120,16 +140,16 @@ class Tally:
             amount_unknown=self._amounts["unknown"],
             net_amount=self._net,
             elapsed=0.0 if self._started is None else self._now() - self._started,
-            latency_50=self._within(0.50),
-            latency_95=self._within(0.95),
-            latency_99=self._within(0.99),
-            latency_max=self._within(1),
+            latency_50=self._quantile(0.50),
+            latency_95=self._quantile(0.95),
+            latency_99=self._quantile(0.99),
+            latency_max=self._quantile(1),
         )
 
-    def _within(self, share: float) -> float:
+    def _quantile(self, share: float) -> float:
         left = share * sum(self._latencies.values())
-        for step, times in sorted(self._latencies.items()):
-            left -= times
+        for bucket, number in sorted(self._latencies.items()):
+            left -= number
             if left <= 0:
-                return math.pow(2, step / _STEPS)
+                return math.pow(2, bucket / _BUCKETS_PER_OCTAVE)
         return 0.0

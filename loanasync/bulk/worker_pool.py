@@ -1,4 +1,11 @@
-"""A bounded worker pool: at most `concurrency` calls in progress and as many results waiting to be read."""
+"""A bounded worker pool: at most `concurrency` calls in progress and as many results waiting to be read.
+
+The workers are started on demand. Each worker repeats these steps until the rows end or the pool is stopped:
+
+1. Wait until the reader has caught up, then take the next row (`_next_row`).
+2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
+3. Request the approval of the row, and store its result for the reader (`_store_result`).
+"""
 
 import asyncio
 import warnings
@@ -12,25 +19,26 @@ from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
 
-_END: Any = object()
-_ENDINGS = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
+_NO_MORE_ROWS: Any = object()
+# Iterators and tasks use these exceptions for control flow, so they cannot be raised to the reader unchanged.
+_CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
 
 
 class WorkerPool:
-    """Requests the approval of each row, at most `concurrency` at once, for one reader of the results.
+    """Requests the approval of each row, and hands the results to one reader.
 
-    At most twice as many rows are taken and not yet read: those in progress, and as many results that wait
-    for the reader. A worker takes a row when its call can begin, so that no row is taken in vain. Each row
-    that is taken becomes a result, also when its worker is cancelled.
+    The number of rows that were taken and not yet read is at most twice `concurrency`: the calls in
+    progress, and as many results that wait for the reader. A worker takes a row only when its call can
+    start. Every row that was taken produces a result, even if its worker is cancelled.
 
     Args:
-        rows: An iterable, or an asynchronous one, read by one worker at a time.
+        rows: An iterable or an asynchronous iterable. Only one worker at a time takes a row from it.
         approve: Requests one approval.
-        tally: Counts each result as soon as it is there.
-        progress: Called with each result after that.
-        concurrency: Calls at once.
-        rate: Rate at which calls begin.
-        ordered: Hand results out in the order of their rows.
+        tally: Counts each result as soon as it arrives.
+        progress: Called with each result, after the tally has counted it.
+        concurrency: Maximum number of calls in progress.
+        rate: Limits the rate at which calls start.
+        ordered: Return the results in the order of their rows.
     """
 
     def __init__(
@@ -44,30 +52,36 @@ class WorkerPool:
         rate: Rate | None,
         ordered: bool,
     ) -> None:
-        # Rows that are both are read asynchronously, which does not block the event loop.
-        self._later: AsyncIterator[RowLike] | None = aiter(rows) if isinstance(rows, AsyncIterable) else None
-        self._at_once: Iterator[RowLike] = iter(()) if isinstance(rows, AsyncIterable) else iter(rows)
+        # Rows that support both kinds of iteration are read asynchronously, without blocking the event loop.
+        self._async_rows: AsyncIterator[RowLike] | None = (
+            aiter(rows) if isinstance(rows, AsyncIterable) else None
+        )
+        self._sync_rows: Iterator[RowLike] = iter(()) if isinstance(rows, AsyncIterable) else iter(rows)
         self._approve = approve
         self._tally = tally
         self._progress = progress
         self._concurrency = concurrency
         self._rate = rate
-        self._early: dict[int, RowResult] | None = {} if ordered else None
-        self._done: deque[RowResult] = deque()
-        self._taken = 0
-        self._read = 0
-        self._ended = False
+        self._ready: deque[RowResult] = deque()  # the reader may take these
+        self._out_of_order: dict[int, RowResult] | None = (
+            {} if ordered else None
+        )  # an earlier row has no result
+        self._taken = 0  # number of rows
+        self._read = 0  # number of results
+        self._is_stopped = False
         self._failure: BaseException | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._parked: deque[asyncio.Future[None]] = deque()
-        self._coming = False  # a worker was called and has not begun
-        self._asking: set[asyncio.Task[None]] = set()  # for a row: these may be stopped
-        self._turn = asyncio.Lock()
+        self._idle: deque[asyncio.Future[None]] = (
+            deque()
+        )  # one future for each worker that waits for the reader
+        self._is_starting = False  # a worker was started or woken, and has not run yet
+        self._taking_row: set[asyncio.Task[None]] = set()  # `stop` may cancel these: they have no row yet
+        self._row_lock = asyncio.Lock()
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reader: asyncio.Future[None] | None = None
-        self._left_at: tuple[str, int] | None = None
-        self._shown: tuple[RowResult, ...] = ()
+        self._waiting_reader: asyncio.Future[None] | None = None
+        self._abandoned: tuple[str, int] | None = None  # the file and line for the warning
+        self._inspected: tuple[RowResult, ...] = ()
 
     @property
     def taken(self) -> int:
@@ -76,163 +90,168 @@ class WorkerPool:
 
     @property
     def unread(self) -> tuple[RowResult, ...]:
-        """The results that nobody has read yet."""
-        return (*self._done, *(self._early or {}).values())
+        """The results that were not read yet."""
+        return (*self._ready, *(self._out_of_order or {}).values())
 
-    def show(self) -> tuple[RowResult, ...]:
-        """`unread`, for somebody who looks at them without reading on."""
-        self._shown = self.unread
-        return self._shown
+    def inspect_unread(self) -> tuple[RowResult, ...]:
+        """Return `unread`. A later warning about unread results does not count these."""
+        self._inspected = self.unread
+        return self._inspected
 
     async def read(self) -> RowResult:
-        """The next result. Who is cancelled here, or gives up waiting, loses none.
+        """Return the next result. Cancelling this call, or a time limit on it, does not lose a result.
 
         Raises:
-            StopAsyncIteration: All were read.
-            RuntimeError: Somebody else is waiting already.
-            Exception: Whatever the items raised, once all results were read.
+            StopAsyncIteration: All results were read.
+            RuntimeError: Another task is already waiting for the next result.
+            Exception: The error that the rows or `progress` raised, after all results were read.
         """
         if self._context is None:
             self._loop = asyncio.get_running_loop()
-            self._context = copy_context()  # whoever asks later may stand in a span of their own
-            self._invite()
-        while not self._done:
+            # All calls run in the context of the first read: a later reader may be inside another span.
+            self._context = copy_context()
+            self._start_worker()
+        while not self._ready:
             if not self._workers:
-                if self._ended:
-                    raise self._end()
-                self._invite()  # each was cancelled by somebody else
-            await self._wait()
+                if self._is_stopped:
+                    raise self._end_of_results()
+                self._start_worker()  # all workers were cancelled from outside
+            await self._wait_for_result()
         self._read += 1
-        if not self._coming and self._taken - self._read <= self._concurrency:
-            self._invite()
-        return self._done.popleft()
+        if not self._is_starting and self._taken - self._read <= self._concurrency:
+            self._start_worker()
+        return self._ready.popleft()
 
-    def _end(self) -> BaseException:
+    def _end_of_results(self) -> BaseException:
         failure, self._failure = self._failure, None
         if failure is None:
             return StopAsyncIteration()
-        failure.add_note(f"{self._taken} rows were taken before; all of their results were read")
+        failure.add_note(f"rows taken before this error: {self._taken}; all of their results were read")
         return failure
 
-    def leave(self, made_at: tuple[str, int]) -> None:
-        """Stop, because the reader is gone; warn of unseen results when all calls have ended.
+    def abandon(self, created_at: tuple[str, int]) -> None:
+        """Stop, because the reader is gone. When all calls have ended, warn of results that were not read.
 
         Args:
-            made_at: File and line that the warning names.
+            created_at: File and line that the warning names.
         """
-        if self._loop is None or (self._ended and not self._workers and not self._done):
+        if self._loop is None or (self._is_stopped and not self._workers and not self._ready):
             return
-        self._left_at = made_at
+        self._abandoned = created_at
         try:
-            self._loop.call_soon_threadsafe(self._be_left)  # where objects are collected is not known
-        except RuntimeError:  # it is closed: nothing more comes
-            self._be_left()
+            self._loop.call_soon_threadsafe(self._finish_abandoned)  # garbage is collected in any thread
+        except RuntimeError:  # the event loop is closed, so no further result can arrive
+            self._finish_abandoned()
 
-    def _be_left(self) -> None:
+    def _finish_abandoned(self) -> None:
         self.stop()
-        if self._workers or self._left_at is None:
+        if self._workers or self._abandoned is None:
             return
-        shown = set(map(id, self._shown))
-        if unseen := sum(id(result) not in shown for result in self.unread):
-            warnings.warn_explicit(_UNREAD.format(unseen), RuntimeWarning, *self._left_at)
+        inspected = set(map(id, self._inspected))
+        if number := sum(id(result) not in inspected for result in self.unread):
+            subject = "1 result was" if number == 1 else f"{number} results were"
+            message = f"{subject} not read: use `async with` for approve_many, and read its `unread`"
+            warnings.warn_explicit(message, RuntimeWarning, *self._abandoned)
 
-    async def drained(self) -> None:
-        """Wait until nothing is under way any more; `stop` it first."""
+    async def drain(self) -> None:
+        """Wait until no call is in progress. Call `stop` first."""
         while self._workers:
             await asyncio.wait(self._workers)
 
     def stop(self) -> None:
-        """Take no more items; what is under way goes on."""
-        self._ended = True
-        while self._parked:
-            self._wake_worker()
-        for task in self._asking:
+        """Take no more rows. Calls in progress continue."""
+        self._is_stopped = True
+        while self._idle:
+            self._wake_idle_worker()
+        for task in self._taking_row:
             task.cancel()
 
     def abort(self) -> None:
-        """Take no more items, and cancel what is under way."""
+        """Take no more rows, and cancel the calls in progress."""
         self.stop()
         for task in self._workers:
             task.cancel()
 
-    async def _wait(self) -> None:
-        if self._reader is not None:
-            raise RuntimeError("somebody else is waiting for the next result already")
-        self._reader = asyncio.get_running_loop().create_future()
+    async def _wait_for_result(self) -> None:
+        if self._waiting_reader is not None:
+            raise RuntimeError("another task is already waiting for the next result")
+        self._waiting_reader = asyncio.get_running_loop().create_future()
         try:
-            await self._reader
+            await self._waiting_reader
         finally:
-            self._reader = None
+            self._waiting_reader = None
 
-    def _invite(self) -> None:
-        """Let one more worker begin, if there is room; it invites the next before it begins its own call."""
-        if self._ended or self._is_full:
+    def _start_worker(self) -> None:
+        """Wake an idle worker, or start a new one, if the limits allow it."""
+        if self._is_stopped or self._is_full:
             return
-        if self._parked:
-            self._wake_worker()
+        if self._idle:
+            self._wake_idle_worker()
         elif len(self._workers) < self._concurrency and self._context is not None:
-            self._coming = True
-            task = asyncio.create_task(self._work(), context=self._context.copy())
+            self._is_starting = True
+            task = asyncio.create_task(self._run_worker(), context=self._context.copy())
             self._workers.add(task)
-            task.add_done_callback(self._left)
+            task.add_done_callback(self._worker_ended)
 
-    def _wake_worker(self) -> None:
-        worker = self._parked.popleft()
-        if not worker.done():  # it may have been cancelled
-            self._coming = True
-            worker.set_result(None)
+    def _wake_idle_worker(self) -> None:
+        wakeup = self._idle.popleft()
+        if not wakeup.done():  # its worker may have been cancelled
+            self._is_starting = True
+            wakeup.set_result(None)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
         if self._workers:
             return
-        if self._left_at is not None:
-            self._be_left()
-        elif self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if self._abandoned is not None:
+            self._finish_abandoned()
+        elif self._waiting_reader is not None and not self._waiting_reader.done():
+            self._waiting_reader.set_result(None)
 
-    def _fail(self, error: BaseException, by: str = "the rows") -> None:
-        if isinstance(error, _ENDINGS):
-            # Raised as it is, it would end the reader's loop or task as if nothing had failed.
-            cause, error = error, RuntimeError(f"{by} raised {type(error).__name__}")
+    def _fail(self, error: BaseException, source: str = "the rows") -> None:
+        """Stop, and keep the first error for the reader."""
+        if isinstance(error, _CONTROL_FLOW):
+            # Raised unchanged, it would end the reader's loop or task as if nothing had failed.
+            cause, error = error, RuntimeError(f"{source} raised {type(error).__name__}")
             error.__cause__ = cause
         self._failure = self._failure or error
         self.stop()
 
-    async def _work(self) -> None:
-        self._coming = False
-        in_turn = self._rate is not None or self._later is not None
-        while not self._ended:
-            if not in_turn and self._is_full:
-                await self._park()
+    async def _run_worker(self) -> None:
+        self._is_starting = False
+        # Without a rate, the next row of a plain iterable can be taken at once, without the lock.
+        needs_lock = self._rate is not None or self._async_rows is not None
+        while not self._is_stopped:
+            if not needs_lock and self._is_full:
+                await self._wait_until_woken()
                 continue
             try:
-                row = await self._in_turn() if in_turn else next(self._at_once, _END)
+                row = await self._next_row() if needs_lock else next(self._sync_rows, _NO_MORE_ROWS)
             except BaseException as error:
-                if self._is_cancelled(error):
+                if self._is_own_cancellation(error):
                     raise
                 self._fail(error)
                 return
-            if row is _END or self._ended:  # rows may go on after they were stopped
+            if row is _NO_MORE_ROWS or self._is_stopped:  # an iterator may ignore that it was cancelled
                 self.stop()
                 return
             index = self._taken
             self._taken += 1
-            if not self._coming:
-                self._invite()
+            if not self._is_starting:
+                self._start_worker()
             try:
-                answer: Decision | Exception = await self._request(row)
-            except Exception as error:  # noqa: BLE001  (the result says what it was)
-                answer = error
-            except BaseException as error:  # cancelled: what was taken becomes a result all the same
-                self._came(result_of(index, row, error))
+                outcome: Decision | Exception = await self._approve_row(row)
+            except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
+                outcome = error
+            except BaseException as error:  # cancelled: the row still gets a result
+                self._store_result(result_of(index, row, error))
                 raise
-            self._came(result_of(index, row, answer))
-            del row, answer  # personal, and not needed while waiting for the next
+            self._store_result(result_of(index, row, outcome))
+            del row, outcome  # personal data, not needed while this worker waits for its next row
 
-    async def _request(self, row: RowLike) -> Decision:
+    async def _approve_row(self, row: RowLike) -> Decision:
         code, request, needed = arguments_of(row)
         return await self._approve(code, request, additional_data_needed=needed)
 
@@ -240,52 +259,52 @@ class WorkerPool:
     def _is_full(self) -> bool:
         return self._taken - self._read >= 2 * self._concurrency
 
-    async def _in_turn(self) -> Any:  # noqa: ANN401  (a row, or the end of them)
-        """Return the next row when it is this worker's turn; `stop` ends the wait."""
+    async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
+        """Wait for the reader, the rate and the row, one worker at a time. `stop` cancels the wait."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._asking.add(task)
+        self._taking_row.add(task)
         try:
-            async with self._turn:
-                while self._is_full and not self._ended:
-                    await self._park()
+            async with self._row_lock:
+                while self._is_full and not self._is_stopped:
+                    await self._wait_until_woken()
                 if self._rate is not None:
-                    await self._rate.turn()
-                if self._ended:
-                    return _END
-                return next(self._at_once, _END) if self._later is None else await anext(self._later, _END)
+                    await self._rate.wait()
+                if self._is_stopped:
+                    return _NO_MORE_ROWS
+                if self._async_rows is None:
+                    return next(self._sync_rows, _NO_MORE_ROWS)
+                return await anext(self._async_rows, _NO_MORE_ROWS)
         finally:
-            self._asking.discard(task)
+            self._taking_row.discard(task)
 
-    def _is_cancelled(self, error: BaseException) -> bool:
-        """Return True if a worker was cancelled or closed. Rows that raise the same have failed."""
+    def _is_own_cancellation(self, error: BaseException) -> bool:
+        """Return True if the worker was cancelled or closed, False if the rows raised the same exception."""
         if isinstance(error, GeneratorExit):
             return self._loop is None or self._loop.is_closed()
         task = asyncio.current_task()
         return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
-    async def _park(self) -> None:
-        place = asyncio.get_running_loop().create_future()
-        self._parked.append(place)
+    async def _wait_until_woken(self) -> None:
+        wakeup = asyncio.get_running_loop().create_future()
+        self._idle.append(wakeup)
         try:
-            await place
+            await wakeup
         finally:
-            self._coming = False
+            self._is_starting = False
 
-    def _came(self, result: RowResult) -> None:
-        if self._early is None:
-            self._done.append(result)
+    def _store_result(self, result: RowResult) -> None:
+        """Pass a result to the reader; with `ordered`, after the results of all earlier rows."""
+        if self._out_of_order is None:
+            self._ready.append(result)
         else:
-            self._early[result.index] = result
-            while (following := self._read + len(self._done)) in self._early:
-                self._done.append(self._early.pop(following))
-        if self._reader is not None and self._done and not self._reader.done():
-            self._reader.set_result(None)
+            self._out_of_order[result.index] = result
+            while (following := self._read + len(self._ready)) in self._out_of_order:
+                self._ready.append(self._out_of_order.pop(following))
+        if self._waiting_reader is not None and self._ready and not self._waiting_reader.done():
+            self._waiting_reader.set_result(None)
         try:
-            self._tally.add(result)  # first, so that `progress` finds the result in the summary
+            self._tally.add(result)  # before `progress`, which may look at the summary
             if self._progress is not None:
                 self._progress(result)
-        except BaseException as error:  # noqa: BLE001  (raised once all results were read)
-            self._fail(error, by="progress")
-
-
-_UNREAD = "{} answers came that nobody read: use `async with` on approve_many, and read its unread"
+        except BaseException as error:  # noqa: BLE001  (raised after all results were read)
+            self._fail(error, source="progress")

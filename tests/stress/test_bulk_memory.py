@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from support.bulk import at_once, bulk, rows
+from support.bulk import approvals_of, approve_at_once, rows
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -14,7 +14,7 @@ async def test_approve_many_memory_does_not_grow_with_the_rows(*, ordered: bool)
         gc.collect()
         tracemalloc.start()
         try:
-            async for _ in bulk(at_once, rows(number), concurrency=64, ordered=ordered):
+            async for _ in approvals_of(approve_at_once, rows(number), concurrency=64, ordered=ordered):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -1,4 +1,4 @@
-"""Rows for the tests of bulk, and a client whose calls are answered when a test says so."""
+"""Rows for the tests of `loanasync.bulk`, and calls that finish when a test says so."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,53 +13,53 @@ DECISION = Approved(amount=45_000, net_amount=43_650, meta=Meta(status=201, atte
 
 
 def rows(number: int) -> Iterator[Row]:
-    """Rows of different customers with equal requests and the ids 0, 1, 2 and so on."""
+    """Return rows of different customers with equal requests and the ids 0, 1, 2 and so on."""
     request = approval_request()
     return (Row(fiscal_code(), request, id=each) for each in range(number))
 
 
-def tags(*words: str) -> list[Row]:
-    """Rows of different customers, with a tag for the sandbox each."""
+def tagged_rows(*words: str) -> list[Row]:
+    """Return rows of different customers, each with a tag for the sandbox."""
     return [Row(fiscal_code(), approval_request(email=f"anna+{word}@example.com"), id=word) for word in words]
 
 
-class Desk:
-    """Stands in for the client: holds every call until it is let go, in any order."""
+class HeldCalls:
+    """Calls of `approve` that stay in progress until the test finishes them, in any order."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self.under_way: dict[int, asyncio.Future[Decision]] = {}
-        self.most = 0
+        self.started = 0
+        self.in_progress: dict[int, asyncio.Future[Decision]] = {}
+        self.max_in_progress = 0
 
     async def approve(self, *_: object, **__: object) -> Decision:
-        number = self.asked
-        self.asked += 1
-        answer = self.under_way[number] = asyncio.get_running_loop().create_future()
-        self.most = max(self.most, len(self.under_way))
+        number = self.started
+        self.started += 1
+        call = self.in_progress[number] = asyncio.get_running_loop().create_future()
+        self.max_in_progress = max(self.max_in_progress, len(self.in_progress))
         try:
-            return cast("Decision", await answer)
+            return cast("Decision", await call)
         finally:
-            del self.under_way[number]
+            del self.in_progress[number]
 
-    def answer(self, number: int, answer: Decision | Exception = DECISION) -> None:
-        held = self.under_way[number]
-        if isinstance(answer, Exception):
-            held.set_exception(answer)
+    def finish(self, number: int, outcome: Decision | Exception = DECISION) -> None:
+        call = self.in_progress[number]
+        if isinstance(outcome, Exception):
+            call.set_exception(outcome)
         else:
-            held.set_result(answer)
+            call.set_result(outcome)
 
-    def answer_all(self) -> None:
-        for number in list(self.under_way):
-            self.answer(number)
+    def finish_all(self) -> None:
+        for number in list(self.in_progress):
+            self.finish(number)
 
-    async def answer_on(self) -> None:
-        """Answer whatever is asked, for as long as this runs."""
+    async def keep_finishing(self) -> None:
+        """Finish every call as soon as it has started, until this is cancelled."""
         while True:
-            self.answer_all()
+            self.finish_all()
             await asyncio.sleep(0)
 
 
-def bulk(approve: Any, given: Any, **options: Any) -> Approvals:
+def approvals_of(approve: Any, rows: Any, **options: Any) -> Approvals:
     settings: dict[str, Any] = {
         "concurrency": 3,
         "rate": None,
@@ -68,14 +68,14 @@ def bulk(approve: Any, given: Any, **options: Any) -> Approvals:
         "timeout": None,
         "retry": None,
     }
-    return Approvals(approve, given, **(settings | options))
+    return Approvals(approve, rows, **(settings | options))
 
 
-async def at_once(*_: object, **__: object) -> Decision:
+async def approve_at_once(*_: object, **__: object) -> Decision:
     return DECISION
 
 
-async def settled() -> None:
-    """Let everybody go as far as they can."""
+async def let_tasks_run() -> None:
+    """Give all other tasks the time to run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)

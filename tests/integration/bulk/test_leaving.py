@@ -1,4 +1,4 @@
-"""However a loop over results is left, what was sent is waited for and its answer is kept."""
+"""Leaving the loop over results early: calls in progress finish, and their results are kept."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loanasync.bulk import Approvals, Row, RowResult
-from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
+from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 from support.canned_server import APPROVAL, serving
 
 
@@ -19,195 +19,195 @@ async def read_two(approvals: Approvals) -> None:
                 break
 
 
-async def test_a_block_that_is_left_waits_for_what_is_under_way_and_hands_it_over() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(100), concurrency=3)
+async def test_block_left_early_waits_and_keeps_unread_results() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(100), concurrency=3)
     task = asyncio.create_task(read_two(approvals))
-    await settled()
-    desk.answer(0)
-    desk.answer(1)
-    await settled()
-    asked = desk.asked
-    assert not task.done(), "others are under way"
-    desk.answer_all()
+    await let_tasks_run()
+    calls.finish(0)
+    calls.finish(1)
+    await let_tasks_run()
+    started = calls.started
+    assert not task.done(), "other calls are in progress"
+    calls.finish_all()
     await task
-    assert desk.asked == asked < 10, "none was taken after the break"
-    left = approvals.unread
-    assert sorted(result.index for result in left) == [*range(2, asked)]
-    assert {result.decision for result in left} == {DECISION}
-    assert [result async for result in approvals] == [*left], "they can be read on, too"
+    assert calls.started == started < 10, "no row is taken after the break"
+    unread = approvals.unread
+    assert sorted(result.index for result in unread) == [*range(2, started)]
+    assert {result.decision for result in unread} == {DECISION}
+    assert [result async for result in approvals] == [*unread], "they can still be iterated"
     assert approvals.unread == ()
 
 
-async def test_a_block_that_is_cancelled_waits_and_keeps_what_comes() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(100), concurrency=3)
+async def test_cancelled_block_waits_and_keeps_unread_results() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(100), concurrency=3)
     task = asyncio.create_task(read_two(approvals))
-    await settled()
+    await let_tasks_run()
     task.cancel()
-    await settled()
+    await let_tasks_run()
     assert not task.done()
-    assert len(desk.under_way) == 3, "what was sent is not cancelled"
-    desk.answer_all()
+    assert len(calls.in_progress) == 3, "calls in progress are not cancelled"
+    calls.finish_all()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert {result.index for result in approvals.unread} == {0, 1, 2}
 
 
-async def test_who_has_seen_what_was_left_is_not_told_of_it() -> None:
-    async with bulk(at_once, rows(3)) as approvals:
+async def test_no_warning_if_unread_results_were_inspected() -> None:
+    async with approvals_of(approve_at_once, rows(3)) as approvals:
         await anext(approvals)
     assert len(approvals.unread) == 2
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del approvals
-        await settled()
+        await let_tasks_run()
     assert caught == []
 
 
-async def test_who_has_seen_some_of_what_was_left_is_told_of_the_others() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(3), concurrency=3)
+async def test_warning_counts_only_results_that_were_not_inspected() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(3), concurrency=3)
     reading = asyncio.create_task(anext(approvals))
-    await settled()
-    desk.answer(0)
-    desk.answer(1)
+    await let_tasks_run()
+    calls.finish(0)
+    calls.finish(1)
     await reading
     assert len(approvals.unread) == 1
-    desk.answer(2)
-    await settled()
-    assert "2 results to be read" in repr(approvals), "which shows none of them"
+    calls.finish(2)
+    await let_tasks_run()
+    assert "2 unread results" in repr(approvals), "but `unread` was not read again"
     del approvals
-    with pytest.warns(RuntimeWarning, match="^1 answers came that nobody read"):
-        await settled()
+    with pytest.warns(RuntimeWarning, match="^1 result was not read"):
+        await let_tasks_run()
 
 
-async def test_a_wait_that_is_given_up_loses_nothing_and_stops_nothing() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(5), concurrency=2)
+async def test_timeout_of_a_read_loses_no_result() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(5), concurrency=2)
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(approvals), 0.001)
-    answering = asyncio.create_task(desk.answer_on())
+    finishing = asyncio.create_task(calls.keep_finishing())
     assert {result.index async for result in approvals} == {*range(5)}
-    answering.cancel()
+    finishing.cancel()
 
 
-async def test_a_loop_left_by_break_alone_is_heard_of() -> None:
-    desk = Desk()
-    answers: list[RowResult] = []
+async def test_break_without_async_with_warns_of_unread_results() -> None:
+    calls = HeldCalls()
+    seen: list[RowResult] = []
 
     async def first() -> RowResult:
-        async for result in bulk(desk.approve, rows(100), concurrency=3, progress=answers.append):
+        async for result in approvals_of(calls.approve, rows(100), concurrency=3, progress=seen.append):
             return result
         raise AssertionError
 
     before = asyncio.all_tasks()
     task = asyncio.create_task(first())
-    await settled()
-    desk.answer(1)
+    await let_tasks_run()
+    calls.finish(1)
     assert (await task).index == 1
-    await settled()
-    asked = desk.asked
-    desk.answer_all()
-    with pytest.warns(RuntimeWarning, match=f"^{asked - 1} answers came that nobody read") as caught:
-        await settled()
-    assert caught[0].filename == bulk.__code__.co_filename, "where it was made"
-    assert desk.asked == asked == len(answers), "nothing was taken, everything was answered"
+    await let_tasks_run()
+    started = calls.started
+    calls.finish_all()
+    with pytest.warns(RuntimeWarning, match=f"^{started - 1} results were not read") as caught:
+        await let_tasks_run()
+    assert caught[0].filename == approvals_of.__code__.co_filename, "the file that called approve_many"
+    assert calls.started == started == len(seen), "no row was taken, and every call has finished"
     assert asyncio.all_tasks() == before
 
 
-async def test_the_client_waits_for_what_a_left_loop_has_under_way() -> None:
+async def test_client_aclose_waits_for_calls_of_an_abandoned_loop() -> None:
     async with serving(None) as server:
         client = server.client()
-        answers: list[RowResult] = []
+        seen: list[RowResult] = []
 
         async def read() -> None:
-            async for _ in client.approve_many(rows(9), concurrency=2, progress=answers.append):
+            async for _ in client.approve_many(rows(9), concurrency=2, progress=seen.append):
                 pass
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(read(), 0.05)
         closing = asyncio.create_task(client.aclose())
-        await settled()
+        await let_tasks_run()
         assert not closing.done()
         server.answer_all(APPROVAL)
-        with pytest.warns(RuntimeWarning, match="^2 answers came"):
+        with pytest.warns(RuntimeWarning, match="^2 results were not read"):
             await closing
-        assert [result.status for result in answers] == ["approved"] * 2
+        assert [result.status for result in seen] == ["approved"] * 2
         assert server.requests == 2
 
 
-async def test_a_loop_that_reads_everything_leaves_nothing_to_be_heard_of() -> None:
+async def test_no_warning_if_all_results_were_read() -> None:
     before = asyncio.all_tasks()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        async for _ in bulk(at_once, rows(10)):
+        async for _ in approvals_of(approve_at_once, rows(10)):
             pass
-        bulk(at_once, rows(10))
+        approvals_of(approve_at_once, rows(10))
         gc.collect()
-        await settled()
+        await let_tasks_run()
     assert asyncio.all_tasks() == before
 
 
-def test_a_loop_that_ended_with_its_event_loop_is_heard_of() -> None:
+def test_warning_after_the_event_loop_was_closed() -> None:
     kept: list[Approvals] = []
 
     async def main() -> None:
-        kept.append(bulk(at_once, rows(100)))
+        kept.append(approvals_of(approve_at_once, rows(100)))
         await anext(kept[0])
 
     asyncio.run(main())
-    with pytest.warns(RuntimeWarning, match="answers came that nobody read"):
+    with pytest.warns(RuntimeWarning, match="results were not read"):
         kept.clear()
 
 
-def test_what_is_under_way_when_the_event_loop_ends_is_unknown() -> None:
-    desk = Desk()
+def test_calls_cancelled_with_the_event_loop_are_unknown() -> None:
+    calls = HeldCalls()
     kept: list[Approvals] = []
-    answers: list[RowResult] = []
+    seen: list[RowResult] = []
 
     async def main() -> None:
-        kept.append(bulk(desk.approve, rows(100), progress=answers.append))
+        kept.append(approvals_of(calls.approve, rows(100), progress=seen.append))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(kept[0]), 0.001)
 
     asyncio.run(main())
-    assert [result.status for result in answers] == ["unknown"] * 3
-    with pytest.warns(RuntimeWarning, match="^3 answers"):
+    assert [result.status for result in seen] == ["unknown"] * 3
+    with pytest.warns(RuntimeWarning, match="^3 results were not read"):
         kept.clear()
 
 
-async def test_stopping_ends_the_iteration_with_what_is_under_way() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(100))
+async def test_stop_lets_calls_in_progress_finish() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(100))
     reading = asyncio.create_task(anext(approvals))
-    await settled()
+    await let_tasks_run()
     approvals.stop()
-    desk.answer_all()
+    calls.finish_all()
     read = [await reading, *[result async for result in approvals]]
     assert [(result.index, result.status) for result in read] == [(n, "approved") for n in range(3)]
-    assert desk.asked == 3
+    assert calls.started == 3
 
 
-async def test_aborting_makes_what_is_under_way_unknown() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(100))
+async def test_abort_makes_calls_in_progress_unknown() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(100))
     reading = asyncio.create_task(anext(approvals))
-    await settled()
-    desk.answer(0)
+    await let_tasks_run()
+    calls.finish(0)
     approvals.abort()
     results = [await reading, *[result async for result in approvals]]
     assert sorted((result.index, result.status) for result in results) == [
         *((number, "unknown") for number in range(3))
     ]
-    said = "the service may have received the request; ask it for the outcome before repeating the call"
-    assert {str(result.error) for result in results} == {f"approve: no response (CancelledError): {said}"}
-    assert desk.asked == 3
+    advice = "the service may have received the request; ask it for the outcome before repeating the call"
+    assert {str(result.error) for result in results} == {f"approve: no response (CancelledError): {advice}"}
+    assert calls.started == 3
 
 
 @pytest.mark.parametrize("rate", [None, 0.001])
-async def test_stopping_does_not_wait_for_a_row_that_is_still_to_come(rate: float | None) -> None:
+async def test_aclose_does_not_wait_for_the_next_row(rate: float | None) -> None:
     never = asyncio.Event()
 
     async def source() -> AsyncIterator[Row]:
@@ -215,7 +215,7 @@ async def test_stopping_does_not_wait_for_a_row_that_is_still_to_come(rate: floa
             yield row
         await never.wait()
 
-    approvals = bulk(at_once, source(), rate=rate)
+    approvals = approvals_of(approve_at_once, source(), rate=rate)
     assert (await anext(approvals)).index == 0
     before = asyncio.current_task()
     await approvals.aclose()
@@ -223,7 +223,7 @@ async def test_stopping_does_not_wait_for_a_row_that_is_still_to_come(rate: floa
     assert asyncio.all_tasks() == {before}
 
 
-async def test_closing_what_never_began_is_nothing() -> None:
-    approvals = bulk(at_once, rows(3))
+async def test_aclose_before_the_first_read_does_nothing() -> None:
+    approvals = approvals_of(approve_at_once, rows(3))
     await approvals.aclose()
     assert [result async for result in approvals] == []

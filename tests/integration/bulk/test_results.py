@@ -1,4 +1,4 @@
-"""What becomes of each kind of row, and what is said of it."""
+"""The result of each kind of row: status, outcome, decision and error."""
 
 import asyncio
 import pickle
@@ -44,11 +44,11 @@ from loanasync.testing import (
     scripted_client,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.bulk import bulk, tags
+from support.bulk import approvals_of, tagged_rows
 
 ONCE = RetryPolicy(attempts=1)
 
-WORDS = {
+STATUS_BY_TAG = {
     "approved": "approved",
     "refused": "refused",
     "invalid.city": "rejected",
@@ -66,7 +66,7 @@ WORDS = {
 NOT_EVALUATED = {"invalid.city", "nouser", "forbidden"}
 
 
-def answered(status: int, attempts: int = 1) -> Meta:
+def meta(status: int, attempts: int = 1) -> Meta:
     return Meta(status, attempts, 0.1)
 
 
@@ -78,23 +78,23 @@ async def created(sandbox: Sandbox, rows: list[Row]) -> list[Row]:
 
 
 async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, client: LoanClient) -> None:
-    rows = await created(sandbox, tags(*WORDS))
+    rows = await created(sandbox, tagged_rows(*STATUS_BY_TAG))
     async with client.approve_many(rows, retry=ONCE) as results:
         read = {result.id: result async for result in results}
-    assert {word: result.status for word, result in read.items()} == WORDS
+    assert {tag: result.status for tag, result in read.items()} == STATUS_BY_TAG
     kinds = {"approved": Approved, "refused": Refused}
     for result in read.values():
         assert type(result.decision) is kinds.get(result.status, type(None))
         assert (result.error is None) == result.is_decided
-        assert not result.repeatable, "each of these was answered"
+        assert not result.repeatable, "the service responded to each"
     assert isinstance(read["already"].error, AlreadyEvaluatedError)
-    assert {word for word, result in read.items() if result.outcome == "not_evaluated"} == NOT_EVALUATED
-    assert all(read[word].outcome == read[word].status for word in WORDS.keys() - NOT_EVALUATED)
+    assert {tag for tag, result in read.items() if result.outcome == "not_evaluated"} == NOT_EVALUATED
+    assert all(read[tag].outcome == read[tag].status for tag in STATUS_BY_TAG.keys() - NOT_EVALUATED)
     summary = results.summary
     assert (summary.approved, summary.refused, summary.rejected, summary.unknown, summary.error) == (
         *(2, 2, 1, 6, 2),
     )
-    assert summary.rows == len(WORDS)
+    assert summary.rows == len(STATUS_BY_TAG)
     assert (summary.amount_approved, summary.amount_refused, summary.amount_unknown) == (
         90_000,
         90_000,
@@ -104,9 +104,7 @@ async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, c
     assert 0 < summary.latency_50 <= summary.latency_99 <= summary.latency_max < summary.elapsed * 1.1
 
 
-async def test_no_row_makes_the_iteration_raise_and_broken_ones_are_not_sent(
-    sandbox: Sandbox, client: LoanClient
-) -> None:
+async def test_invalid_rows_are_rejected_and_do_not_raise(sandbox: Sandbox, client: LoanClient) -> None:
     request = approval_request()
 
     class Odd:
@@ -130,17 +128,17 @@ async def test_no_row_makes_the_iteration_raise_and_broken_ones_are_not_sent(
     assert sandbox.journal.calls() == []
 
 
-async def test_a_call_of_the_shops_own_that_breaks_is_unknown() -> None:
+async def test_error_that_is_not_a_loan_error_is_unknown() -> None:
     async def approve(*_: object, **__: object) -> object:
         raise LookupError("Anna")
 
     row = (FISCAL_CODE, approval_request(amount="?"))
-    [result] = [result async for result in bulk(approve, [row])]
+    [result] = [result async for result in approvals_of(approve, [row])]
     assert (result.status, type(result.error)) == ("unknown", LookupError)
     assert (result.outcome, result.repeatable) == ("unknown", False)
 
 
-async def test_results_are_masked_and_cross_process_boundaries() -> None:
+async def test_results_are_masked_and_can_be_pickled() -> None:
     async with scripted_client(response(201, {"approved": True}), response(201), not_connected()) as client:
         rows = [Row(fiscal_code(), approval_request(), id="order 7") for _ in range(4)]
         rows[3] = attrs.evolve(rows[3], fiscal_code="RSSMRA")
@@ -149,7 +147,7 @@ async def test_results_are_masked_and_cross_process_boundaries() -> None:
     assert [result.outcome for result in results] == ["approved", "unknown", "not_sent", "not_sent"]
     assert [result.repeatable for result in results] == [False, False, True, False]
     for result in results:
-        again = pickle.loads(pickle.dumps(result))  # noqa: S301  (our own)
+        again = pickle.loads(pickle.dumps(result))  # noqa: S301  (pickled in this test)
         assert again == result
         assert result.error is None or (result.error.__traceback__, result.error.__context__) == (None, None)
         shown = repr(result) + repr(result.row)
@@ -168,13 +166,13 @@ async def test_results_are_masked_and_cross_process_boundaries() -> None:
         (ConnectError("approve", "ClientConnectorError", "unknown", 2), "unknown", "unknown", False),
         (ClientClosedError(), "error", "not_sent", False),
         (InvalidRequestError(()), "rejected", "not_sent", False),
-        (RejectedError("approve", (), answered(400)), "rejected", "not_evaluated", False),
-        (RejectedError("approve", (), answered(400, 2)), "unknown", "unknown", False),
-        (UserNotFoundError("approve", (), answered(400)), "error", "not_evaluated", False),
-        (DomainError("approve", (), answered(400)), "unknown", "unknown", False),
-        (AlreadyEvaluatedError("approve", (), answered(400)), "unknown", "unknown", False),
-        (CannotCompleteError("approve", (), answered(409)), "unknown", "unknown", False),
-        (UnexpectedResponseError("approve", (), "unknown", answered(422)), "unknown", "unknown", False),
+        (RejectedError("approve", (), meta(400)), "rejected", "not_evaluated", False),
+        (RejectedError("approve", (), meta(400, 2)), "unknown", "unknown", False),
+        (UserNotFoundError("approve", (), meta(400)), "error", "not_evaluated", False),
+        (DomainError("approve", (), meta(400)), "unknown", "unknown", False),
+        (AlreadyEvaluatedError("approve", (), meta(400)), "unknown", "unknown", False),
+        (CannotCompleteError("approve", (), meta(409)), "unknown", "unknown", False),
+        (UnexpectedResponseError("approve", (), "unknown", meta(422)), "unknown", "unknown", False),
         (InFlightError("approve", "c0ffee"), "unknown", "unknown", False),
         (LedgerUnavailableError("approve", "c0ffee", "OSError"), "error", "not_sent", True),
         (PayloadMismatchError("approve", "c0ffee", "inflight"), "unknown", "unknown", False),
@@ -192,14 +190,14 @@ def test_result_of_an_error_has_its_outcome_and_a_status(
     assert not result.is_decided
 
 
-async def test_a_pair_and_a_row_are_the_same(client: LoanClient, sandbox: Sandbox) -> None:
-    [row] = await created(sandbox, tags("approved"))
+async def test_pair_gives_the_same_result_as_a_row(client: LoanClient, sandbox: Sandbox) -> None:
+    [row] = await created(sandbox, tagged_rows("approved"))
     [result] = [each async for each in client.approve_many([(row.fiscal_code, row.request)])]
     assert (result.fiscal_code, result.request, result.id) == (row.fiscal_code, row.request, None)
     assert result.is_decided
 
 
-async def test_a_row_may_say_that_additional_data_are_needed() -> None:
+async def test_row_passes_additional_data_needed_to_the_call() -> None:
     needed = []
 
     async def approve(*_: object, **options: object) -> object:
@@ -207,21 +205,21 @@ async def test_a_row_may_say_that_additional_data_are_needed() -> None:
         raise LookupError
 
     row = Row(FISCAL_CODE, approval_request(), additional_data_needed=True)
-    assert [result.status async for result in bulk(approve, [row])] == ["unknown"]
+    assert [result.status async for result in approvals_of(approve, [row])] == ["unknown"]
     assert needed == [True]
 
 
-async def test_more_at_once_than_the_client_lets_in_wait_for_each_other(sandbox: Sandbox) -> None:
-    rows = await created(sandbox, tags(*["approved"] * 60))
+async def test_concurrency_above_max_concurrency_waits_for_slots(sandbox: Sandbox) -> None:
+    rows = await created(sandbox, tagged_rows(*["approved"] * 60))
     async with sandbox.client(max_concurrency=2) as client:
         results = [result async for result in client.approve_many(iter(rows), concurrency=50)]
     assert [result.status for result in results] == ["approved"] * 60
 
 
-async def test_rows_may_come_over_time(client: LoanClient, sandbox: Sandbox) -> None:
+async def test_rows_may_be_produced_while_calls_run(client: LoanClient, sandbox: Sandbox) -> None:
     async def source() -> AsyncIterator[Row]:
         async with sandbox.client() as other:
-            for row in tags(*["approved"] * 5):
+            for row in tagged_rows(*["approved"] * 5):
                 await other.create_request({"fiscalCode": row.fiscal_code})
                 yield row
 
@@ -230,20 +228,20 @@ async def test_rows_may_come_over_time(client: LoanClient, sandbox: Sandbox) -> 
     assert len(results) == 5
 
 
-async def test_after_the_client_was_closed_each_row_says_so(client: LoanClient) -> None:
+async def test_closed_client_gives_each_row_an_error(client: LoanClient) -> None:
     await client.aclose()
-    results = [result async for result in client.approve_many(tags("approved", "refused"))]
+    results = [result async for result in client.approve_many(tagged_rows("approved", "refused"))]
     assert [(result.status, result.outcome) for result in results] == [("error", "not_sent")] * 2
 
 
 class Unwritable(MemoryLedger):
-    """A ledger that forgets how to write when there is something to write."""
+    """A ledger that takes claims and cannot write decisions."""
 
     async def settle(self, *_: Any, **__: Any) -> Any:
         raise OSError
 
 
-async def test_a_decision_that_the_ledger_could_not_keep_is_in_the_result(tmp_path: Path) -> None:
+async def test_decision_that_the_ledger_did_not_record_is_in_the_result(tmp_path: Path) -> None:
     policy = LedgerPolicy(orphan_folder=tmp_path)
     client = scripted_client(approved(), refused(), ledger=Unwritable(), ledger_policy=policy)
     rows = [(fiscal_code(), approval_request()) for _ in range(2)]
@@ -258,17 +256,17 @@ async def test_a_decision_that_the_ledger_could_not_keep_is_in_the_result(tmp_pa
     assert not any(result.repeatable for result in read)
 
 
-async def test_what_a_ledger_does_not_know_of_a_call_before_is_unknown_and_not_asked_again() -> None:
+async def test_unknown_outcome_in_the_ledger_is_not_requested_again() -> None:
     client = scripted_client(connection_lost(), ledger=MemoryLedger())
     row = (fiscal_code(), approval_request())
-    for _ in range(2):  # the second time the script has no step left
+    for _ in range(2):  # the script has one response only
         async with client.approve_many([row]) as results:
             [result] = [result async for result in results]
         assert (result.status, result.repeatable) == ("unknown", False)
     assert isinstance(result.error, OutcomeUnknownError)
 
 
-async def test_another_request_of_the_same_customer_is_not_to_be_given_again() -> None:
+async def test_second_request_of_a_customer_is_not_repeatable() -> None:
     client = scripted_client(approved(), ledger=MemoryLedger())
     rows = [(FISCAL_CODE, approval_request(amount=amount)) for amount in (45_000, 46_000)]
     async with client.approve_many(rows, concurrency=1) as results:

@@ -135,7 +135,7 @@ def test_a_summary_shows_each_kind_there_is_with_its_sum() -> None:
     assert Page(shown(summary)).text == (
         "Summary of 4 rowsstatusrowsamountapproved2900.00 eurounknown1100.00 euroerror1"
         "net amount 880.00 euro; 2.5 s since the first row"
-        "of the decisions half within 0.1 s, 95 % within 0.2 s, 99 % within 0.3 s, all within 0.4 s"
+        "decisions: half within 0.1 s, 95 % within 0.2 s, 99 % within 0.3 s, all within 0.4 s"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows whose source fails: the error is raised once all rows that were taken have their results."""
+"""Errors of the source of the rows: raised after the results of all rows that were taken."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loanasync.bulk import Approvals, Row, RowResult
-from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
+from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
 class Failing:
@@ -26,7 +26,7 @@ class Failing:
         return next(self._rows)
 
 
-class Now(Failing):
+class FailingSync(Failing):
     def __iter__(self) -> Iterator[Row]:
         return self
 
@@ -34,7 +34,7 @@ class Now(Failing):
         return self._next()
 
 
-class Later(Failing):
+class FailingAsync(Failing):
     def __aiter__(self) -> AsyncIterator[Row]:
         return self
 
@@ -43,26 +43,26 @@ class Later(Failing):
         return self._next()
 
 
-def generator(error: BaseException) -> Iterator[Row]:
+def sync_generator(error: BaseException) -> Iterator[Row]:
     yield from rows(2)
     raise error
 
 
-async def later_generator(error: BaseException) -> AsyncIterator[Row]:
+async def async_generator(error: BaseException) -> AsyncIterator[Row]:
     for row in rows(2):
         yield row
     raise error
 
 
-SOURCES = [Now, Later, generator, later_generator]
-ENDINGS = [asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration]
+SOURCES = [FailingSync, FailingAsync, sync_generator, async_generator]
+CONTROL_FLOW = [asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration]
 
 
 async def read_all(read: list[RowResult], approvals: Approvals) -> BaseException | None:
     try:
         async with approvals:
             async for result in approvals:
-                read.append(result)  # noqa: PERF401  (what was read before an error counts)
+                read.append(result)  # noqa: PERF401  (results read before an error count)
     except BaseException as error:  # noqa: BLE001  (KeyboardInterrupt would end the event loop)
         return error
     return None
@@ -70,57 +70,57 @@ async def read_all(read: list[RowResult], approvals: Approvals) -> BaseException
 
 @pytest.mark.parametrize("options", [{}, {"rate": 1e6}, {"ordered": True}, {"concurrency": 1}], ids=str)
 @pytest.mark.parametrize("make", SOURCES)
-@pytest.mark.parametrize("kind", [*ENDINGS, KeyboardInterrupt, SystemExit, LookupError])
-async def test_source_that_fails_is_raised_after_all_results(
+@pytest.mark.parametrize("kind", [*CONTROL_FLOW, KeyboardInterrupt, SystemExit, LookupError])
+async def test_source_error_is_raised_after_all_results(
     kind: type[BaseException], make: Any, options: dict[str, Any]
 ) -> None:
-    if (kind, make) in [(StopIteration, Now), (StopAsyncIteration, Later)]:
+    if (kind, make) in [(StopIteration, FailingSync), (StopAsyncIteration, FailingAsync)]:
         return  # these end the rows
-    desk, read = Desk(), list[RowResult]()
-    task = asyncio.create_task(read_all(read, bulk(desk.approve, make(kind("gone")), **options)))
-    await settled()
+    calls, read = HeldCalls(), list[RowResult]()
+    task = asyncio.create_task(read_all(read, approvals_of(calls.approve, make(kind("gone")), **options)))
+    await let_tasks_run()
     assert not task.done()
-    answering = asyncio.create_task(desk.answer_on())
+    finishing = asyncio.create_task(calls.keep_finishing())
     error = await task
-    answering.cancel()
-    assert isinstance(error, RuntimeError if kind in ENDINGS else kind)
-    assert str(error).endswith(f"raised {kind.__name__}" if kind in ENDINGS else "gone")
-    assert error.__notes__ == ["2 rows were taken before; all of their results were read"]
+    finishing.cancel()
+    assert isinstance(error, RuntimeError if kind in CONTROL_FLOW else kind)
+    assert str(error).endswith(f"raised {kind.__name__}" if kind in CONTROL_FLOW else "gone")
+    assert error.__notes__ == ["rows taken before this error: 2; all of their results were read"]
     assert [result.decision for result in read] == [DECISION] * 2
-    assert desk.asked == 2, "no further row is taken"
+    assert calls.started == 2, "no further row is taken"
 
 
-@pytest.mark.parametrize("kind", [*ENDINGS, KeyboardInterrupt, LookupError])
-async def test_progress_that_fails_is_raised_after_all_results(kind: type[BaseException]) -> None:
+@pytest.mark.parametrize("kind", [*CONTROL_FLOW, KeyboardInterrupt, LookupError])
+async def test_progress_error_is_raised_after_all_results(kind: type[BaseException]) -> None:
     def progress(_: RowResult) -> None:
         raise kind("gone")
 
     read = list[RowResult]()
-    error = await read_all(read, bulk(at_once, rows(100), progress=progress))
-    assert isinstance(error, RuntimeError if kind in ENDINGS else kind)
-    assert str(error) == (f"progress raised {kind.__name__}" if kind in ENDINGS else "gone")
+    error = await read_all(read, approvals_of(approve_at_once, rows(100), progress=progress))
+    assert isinstance(error, RuntimeError if kind in CONTROL_FLOW else kind)
+    assert str(error) == (f"progress raised {kind.__name__}" if kind in CONTROL_FLOW else "gone")
     assert [result.index for result in read] == [0]
 
 
-async def test_source_that_goes_on_after_a_stop_has_no_row_sent() -> None:
+async def test_row_from_a_source_that_ignores_stop_is_not_sent() -> None:
     async def source() -> AsyncIterator[Row]:
         for row in rows(9):
             yield row
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
-    desk = Desk()
-    approvals = bulk(desk.approve, source())
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, source())
     reading = asyncio.create_task(anext(approvals))
-    await settled()
+    await let_tasks_run()
     approvals.stop()
-    desk.answer_all()
+    calls.finish_all()
     assert (await reading).index == 0
     assert [result async for result in approvals] == []
-    assert desk.asked == 1
+    assert calls.started == 1
 
 
-async def test_source_that_stops_the_results_itself_has_no_row_sent() -> None:
+async def test_stop_called_by_the_source_sends_no_further_row() -> None:
     results: list[Approvals] = []
 
     def source() -> Iterator[Row]:
@@ -129,5 +129,5 @@ async def test_source_that_stops_the_results_itself_has_no_row_sent() -> None:
                 results[0].stop()
             yield row
 
-    results.append(bulk(at_once, source()))
+    results.append(approvals_of(approve_at_once, source()))
     assert [result.index async for result in results[0]] == [0, 1]

@@ -1,4 +1,4 @@
-"""How many rows are under way and held, in which order they come back, and what ends them."""
+"""The worker pool: concurrency, order of results, errors of the rows, and invalid arguments."""
 
 import asyncio
 import weakref
@@ -9,44 +9,44 @@ import pytest
 
 from loanasync import ConfigurationError
 from loanasync.bulk import Approvals, Row, RowResult
-from support.bulk import DECISION, Desk, at_once, bulk, rows, settled
+from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
 async def test_every_row_becomes_one_result() -> None:
     for number in (0, 1, 2, 3, 4, 50):
-        results = [result async for result in bulk(at_once, rows(number))]
+        results = [result async for result in approvals_of(approve_at_once, rows(number))]
         assert [result.index for result in results] == [result.id for result in results] == [*range(number)]
 
 
-async def test_so_many_are_under_way_and_no_more() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(10), concurrency=4)
+async def test_pool_calls_in_progress_reach_the_concurrency_and_no_more() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(10), concurrency=4)
     reading = asyncio.create_task(anext(approvals))
-    await settled()
-    assert (desk.asked, len(desk.under_way)) == (4, 4)
-    desk.answer_all()
+    await let_tasks_run()
+    assert (calls.started, len(calls.in_progress)) == (4, 4)
+    calls.finish_all()
     await reading
     async with asyncio.TaskGroup() as group:
-        answering = group.create_task(desk.answer_on())
+        finishing = group.create_task(calls.keep_finishing())
         assert len([result async for result in approvals]) == 9
-        answering.cancel()
-    assert desk.most == 4
+        finishing.cancel()
+    assert calls.max_in_progress == 4
 
 
-async def test_few_rows_make_few_tasks() -> None:
+async def test_pool_starts_no_more_tasks_than_rows() -> None:
     before = asyncio.all_tasks()
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(2), concurrency=1000)
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(2), concurrency=1000)
     reading = asyncio.create_task(anext(approvals))
-    await settled()
+    await let_tasks_run()
     assert len(asyncio.all_tasks() - before - {reading}) == 2
-    desk.answer_all()
+    calls.finish_all()
     await reading
     assert len(approvals.unread) == 1
 
 
-async def test_a_reader_who_stands_still_stops_the_sending_and_one_who_reads_on_starts_it_again() -> None:
-    desk = Desk()
+async def test_pool_slow_reader_pauses_the_calls_until_it_reads() -> None:
+    calls = HeldCalls()
     taken = []
 
     def source() -> Iterator[Row]:
@@ -56,160 +56,160 @@ async def test_a_reader_who_stands_still_stops_the_sending_and_one_who_reads_on_
 
     for ordered in (False, True):
         taken.clear()
-        approvals = bulk(desk.approve, source(), concurrency=3, ordered=ordered)
-        answering = asyncio.create_task(desk.answer_on())
+        approvals = approvals_of(calls.approve, source(), concurrency=3, ordered=ordered)
+        finishing = asyncio.create_task(calls.keep_finishing())
         for read in range(1, 100):
             await anext(approvals)
-            await settled()
+            await let_tasks_run()
             assert read + 3 <= len(taken) <= read + 6 or len(taken) == 100
-        answering.cancel()
+        finishing.cancel()
         assert len([result async for result in approvals]) == 1
 
 
-async def test_in_order_a_slow_row_holds_back_those_after_it_and_only_so_many_are_taken() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(20), concurrency=3, ordered=True)
+async def test_ordered_slow_row_limits_the_rows_taken_after_it() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(20), concurrency=3, ordered=True)
     reading = asyncio.create_task(anext(approvals))
-    await settled()
+    await let_tasks_run()
     for number in range(1, 6):
-        desk.answer(number)
-        await settled()
+        calls.finish(number)
+        await let_tasks_run()
     assert not reading.done()
-    assert desk.asked == 6
-    desk.answer(0)
+    assert calls.started == 6
+    calls.finish(0)
     assert (await reading).index == 0
-    answering = asyncio.create_task(desk.answer_on())
+    finishing = asyncio.create_task(calls.keep_finishing())
     assert [result.index async for result in approvals] == [*range(1, 20)]
-    answering.cancel()
+    finishing.cancel()
 
 
-async def test_without_order_what_comes_first_is_read_first() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(3))
+async def test_unordered_results_are_read_as_they_arrive() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(3))
     reading = asyncio.create_task(anext(approvals))
-    await settled()
-    desk.answer(2)
+    await let_tasks_run()
+    calls.finish(2)
     assert (await reading).index == 2
-    desk.answer_all()
+    calls.finish_all()
     assert {result.index async for result in approvals} == {0, 1}
 
 
-async def test_rows_that_come_one_by_one_are_asked_for_by_one_at_a_time() -> None:
-    asking = 0
+async def test_async_rows_are_taken_by_one_worker_at_a_time() -> None:
+    takers = 0
 
     async def source() -> AsyncIterator[Row]:
-        nonlocal asking
+        nonlocal takers
         for row in rows(30):
-            asking += 1
-            assert asking == 1
+            takers += 1
+            assert takers == 1
             await asyncio.sleep(0)
-            asking -= 1
+            takers -= 1
             yield row
 
-    assert len([result async for result in bulk(at_once, source(), concurrency=8)]) == 30
+    assert len([result async for result in approvals_of(approve_at_once, source(), concurrency=8)]) == 30
 
 
 async def read_into(read: list[RowResult], approvals: Approvals) -> None:
     async for result in approvals:
-        read.append(result)  # noqa: PERF401  (what was read before an error counts)
+        read.append(result)  # noqa: PERF401  (results read before an error count)
 
 
-async def test_an_error_of_the_rows_comes_after_all_that_was_under_way() -> None:
+async def test_rows_error_is_raised_after_results_of_calls_in_progress() -> None:
     def source() -> Iterator[Row]:
         yield from rows(2)
         raise LookupError("the table is gone")
 
-    async def later() -> AsyncIterator[Row]:
+    async def async_source() -> AsyncIterator[Row]:
         for row in source():
             yield row
 
-    for given in (source(), later()):
-        desk = Desk()
-        approvals = bulk(desk.approve, given, concurrency=3)
+    for given in (source(), async_source()):
+        calls = HeldCalls()
+        approvals = approvals_of(calls.approve, given, concurrency=3)
         read: list[RowResult] = []
         task = asyncio.create_task(read_into(read, approvals))
-        await settled()
+        await let_tasks_run()
         assert not task.done()
-        desk.answer_all()
+        calls.finish_all()
         with pytest.raises(LookupError, match="the table is gone") as caught:
             await task
         assert [result.decision for result in read] == [DECISION] * 2
-        assert caught.value.__notes__ == ["2 rows were taken before; all of their results were read"]
+        assert caught.value.__notes__ == ["rows taken before this error: 2; all of their results were read"]
         with pytest.raises(StopAsyncIteration):
             await anext(approvals)
 
 
-async def test_progress_that_fails_ends_the_sending_and_costs_no_answer() -> None:
+async def test_progress_error_stops_the_calls_and_loses_no_result() -> None:
     def progress(result: RowResult) -> None:
         raise ArithmeticError(result.index)
 
-    approvals = bulk(at_once, rows(100), progress=progress)
+    approvals = approvals_of(approve_at_once, rows(100), progress=progress)
     read: list[RowResult] = []
     with pytest.raises(ArithmeticError):
         await read_into(read, approvals)
     assert [result.index for result in read] == [0]
 
 
-async def test_progress_is_told_of_a_result_before_it_is_read() -> None:
-    told: list[RowResult] = []
-    approvals = bulk(at_once, rows(5), progress=told.append)
+async def test_progress_is_called_before_the_result_is_read() -> None:
+    seen: list[RowResult] = []
+    approvals = approvals_of(approve_at_once, rows(5), progress=seen.append)
     first = await anext(approvals)
-    assert told[0] is first
-    assert approvals.summary.rows == len(told) > 1
-    assert [first, *[result async for result in approvals]] == told
+    assert seen[0] is first
+    assert approvals.summary.rows == len(seen) > 1
+    assert [first, *[result async for result in approvals]] == seen
 
 
-async def test_two_readers_at_once_are_told_so() -> None:
-    desk = Desk()
-    approvals = bulk(desk.approve, rows(2))
+async def test_second_reader_at_the_same_time_raises() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(2))
     first = asyncio.create_task(anext(approvals))
-    await settled()
-    with pytest.raises(RuntimeError, match="somebody else is waiting"):
+    await let_tasks_run()
+    with pytest.raises(RuntimeError, match="another task is already waiting"):
         await anext(approvals)
-    desk.answer_all()
+    calls.finish_all()
     await first
     assert len([result async for result in approvals]) == 1
 
 
-async def test_a_call_that_is_cancelled_by_itself_ends_neither_the_rows_nor_its_own_result() -> None:
+async def test_call_that_raises_cancelled_error_has_status_unknown() -> None:
     async def approve(*_: object, **__: object) -> object:
         raise asyncio.CancelledError
 
-    results = [result async for result in bulk(approve, rows(10), concurrency=2)]
+    results = [result async for result in approvals_of(approve, rows(10), concurrency=2)]
     assert [result.status for result in results] == ["unknown"] * 10
 
 
-async def test_every_call_stands_in_the_context_of_the_first_read() -> None:
-    where: ContextVar[str] = ContextVar("where", default="nowhere")
+async def test_calls_run_in_the_context_of_the_first_read() -> None:
+    current: ContextVar[str] = ContextVar("current", default="unset")
     found = []
 
     async def approve(*_: object, **__: object) -> object:
-        found.append(where.get())
-        where.set("a call of another row")
-        raise asyncio.CancelledError  # so that the next worker is begun by who reads
+        found.append(current.get())
+        current.set("a call of another row")
+        raise asyncio.CancelledError  # so that `read` starts the next worker
 
-    where.set("the first")
-    approvals = bulk(approve, rows(5), concurrency=1)
+    current.set("the first read")
+    approvals = approvals_of(approve, rows(5), concurrency=1)
     await anext(approvals)
-    where.set("a later one")
+    current.set("a later read")
     assert len([result async for result in approvals]) == 4
-    assert found == ["the first"] * 5
+    assert found == ["the first read"] * 5
 
 
-async def test_a_row_that_was_read_is_kept_by_nobody() -> None:
+async def test_row_that_was_read_is_released() -> None:
     kept: list[weakref.ref[Row]] = []
 
     async def source() -> AsyncIterator[Row]:
-        yield remembered(kept)
+        yield weakly_kept_row(kept)
         await asyncio.Event().wait()
 
-    async with bulk(at_once, source()) as results:
+    async with approvals_of(approve_at_once, source()) as results:
         assert (await anext(results)).is_decided
-        await settled()
+        await let_tasks_run()
         assert kept[0]() is None
 
 
-def remembered(kept: "list[weakref.ref[Row]]") -> Row:
+def weakly_kept_row(kept: "list[weakref.ref[Row]]") -> Row:
     [row] = rows(1)
     kept.append(weakref.ref(row))
     return row
@@ -221,11 +221,11 @@ def remembered(kept: "list[weakref.ref[Row]]") -> Row:
         *(("concurrency", value) for value in (0, -1, True, 2.0, None)),
         *(("rate", value) for value in (0, -1, float("inf"), float("nan"), True, "5")),
         ("progress", "bar"),
-        ("given", 5),
+        ("rows", 5),
     ],
 )
-def test_an_argument_that_cannot_work_is_named_at_once(setting: str, value: object) -> None:
-    given = {"given": rows(1), setting: value}
+def test_invalid_argument_raises_configuration_error(setting: str, value: object) -> None:
+    arguments = {"rows": rows(1), setting: value}
     with pytest.raises(ConfigurationError) as caught:
-        bulk(at_once, **given)
-    assert caught.value.setting == {"given": "rows"}.get(setting, setting)
+        approvals_of(approve_at_once, **arguments)
+    assert caught.value.setting == setting
