@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox.answers import Answers, is_already_evaluated, order_of
 from loanasync.sandbox.customers import Customer, Customers, Told
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
@@ -21,6 +20,7 @@ from loanasync.sandbox.outcomes import (
     read_email,
 )
 from loanasync.sandbox.readings import Readings
+from loanasync.sandbox.responder import Answers, is_already_evaluated, order_of
 from loanasync.sandbox.rules import Rule, Rules
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loanasync.sandbox.answers import DOMAIN
+from loanasync.sandbox.responder import DOMAIN
 from loanasync.sandbox.validation import (
     ADDITIONAL,
     APPROVAL,

@@ -15,9 +15,9 @@ from typing import Any
 from aiohttp import web
 from attrs import evolve, frozen
 
-from loanasync.sandbox.answers import UNREADABLE
 from loanasync.sandbox.engine import Call, Engine, Treated
 from loanasync.sandbox.outcomes import DENIED, FAULTS, Answer
+from loanasync.sandbox.responder import UNREADABLE
 from loanasync.sandbox.safety import HINT, looks_real
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

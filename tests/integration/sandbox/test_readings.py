@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.answers import DOMAIN
 from loanasync.sandbox.engine import Call, Engine, Treated
+from loanasync.sandbox.responder import DOMAIN
 from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = "User already evaluated for approval"
