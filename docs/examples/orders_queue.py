@@ -1,4 +1,4 @@
-"""A queue of approvals: `taskiq worker orders_queue:broker` works through it, and this puts three in it."""
+"""A queue of approvals: start `taskiq worker orders_queue:broker`, then run this to send three requests."""
 
 import asyncio
 import os
@@ -20,15 +20,15 @@ approve = register(broker, client)
 
 
 async def checkout() -> None:
-    """What a shop does: put an approval in the queue, and wait for what came of it."""
+    """Send three approvals to the queue and wait for their results, as a shop does."""
     await broker.startup()
     async with ledger, client:
         for tag in ("approved", "refused", "resetafter"):
-            customer = fiscal_code()  # made up
+            customer = fiscal_code()  # a made-up customer
             await client.create_request({"fiscalCode": customer})
-            sent = await approve.kiq(message(customer, approval_request(tag=tag)))
-            told = (await sent.wait_result(timeout=60)).return_value
-            print(told["status"], ((told["error"] or {}).get("entry") or "")[:12])
+            task = await approve.kiq(message(customer, approval_request(tag=tag)))
+            result = (await task.wait_result(timeout=60)).return_value
+            print(result["status"], ((result["error"] or {}).get("entry") or "")[:12])
     await broker.shutdown()
 
 

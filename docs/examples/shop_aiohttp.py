@@ -1,48 +1,48 @@
-"""The shop on aiohttp.web."""
+"""The example shop on aiohttp.web."""
 
 from aiohttp import web
-from checkout import Answer, Checkout
+from checkout import Checkout, PageResponse
 
 from loanasync import LoanClient
 from loanasync.ledger import SqliteLedger
 
 
 def app(argv: list[str]) -> web.Application:
-    """The application over the client that the environment names."""
+    """Return the application, with a client configured by environment variables."""
     del argv
     return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
 
 
 def make_app(client: LoanClient) -> web.Application:
-    """The application, which closes the client when it ends."""
+    """Return the application, which closes the client at shutdown."""
     checkout = Checkout(client)
     app = web.Application()
     app.cleanup_ctx.append(client.cleanup_ctx)
 
     async def cart(request: web.Request) -> web.Response:
-        return answered(checkout.cart(request.cookies.get("order")))
+        return to_response(checkout.cart(request.cookies.get("order")))
 
     async def pay(request: web.Request) -> web.Response:
-        return answered(await checkout.pay(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.pay(request.cookies.get("order"), await form_fields(request)))
 
-    async def back(request: web.Request) -> web.Response:
-        return answered(checkout.back(request.cookies.get("order")))
+    async def order_status(request: web.Request) -> web.Response:
+        return to_response(checkout.order_status(request.cookies.get("order")))
 
     async def complete(request: web.Request) -> web.Response:
-        return answered(await checkout.complete(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.complete(request.cookies.get("order"), await form_fields(request)))
 
     app.router.add_get("/", cart)
     app.router.add_post("/pay", pay)
-    app.router.add_get("/back", back)
+    app.router.add_get("/order", order_status)
     app.router.add_post("/complete", complete)
     return app
 
 
-async def form(request: web.Request) -> dict[str, str]:
-    """What was typed."""
+async def form_fields(request: web.Request) -> dict[str, str]:
+    """Return the text fields of the submitted form."""
     return {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
 
 
-def answered(answer: Answer) -> web.Response:
-    """The answer as a response."""
-    return web.Response(text=answer.html, status=answer.status, headers=answer.headers)
+def to_response(page: PageResponse) -> web.Response:
+    """Convert a page to a response of this framework."""
+    return web.Response(text=page.html, status=page.status, headers=page.headers)

@@ -1,7 +1,7 @@
-"""The shop on Django."""
+"""The example shop on Django."""
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from checkout import Answer, Checkout
+from checkout import Checkout, PageResponse
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
@@ -15,12 +15,12 @@ settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1", "localhost
 
 
 def app() -> ASGI3Application:
-    """The application over the client that the environment names."""
+    """Return the application, with a client configured by environment variables."""
     return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
 
 
 def make_app(client: LoanClient) -> ASGI3Application:
-    """The application, which closes the client when it ends."""
+    """Return the application, which closes the client at shutdown."""
     checkout = Checkout(client)
     django = get_asgi_application()
 
@@ -28,10 +28,10 @@ def make_app(client: LoanClient) -> ASGI3Application:
         if scope["type"] != "lifespan":
             await django({**scope, "checkout": checkout}, receive, send)
             return
-        await receive()  # the server starts; Django itself does not hear of it
+        await receive()  # lifespan.startup; Django does not handle lifespan events
         async with client.lifespan():
             await send({"type": "lifespan.startup.complete"})
-            await receive()  # the server ends
+            await receive()  # lifespan.shutdown
         await send({"type": "lifespan.shutdown.complete"})
 
     return application
@@ -39,33 +39,33 @@ def make_app(client: LoanClient) -> ASGI3Application:
 
 @require_GET
 async def cart(request: HttpRequest) -> HttpResponse:
-    """What is in the cart."""
-    return answered(request.scope["checkout"].cart(request.COOKIES.get("order")))
+    """Show the cart."""
+    return to_response(request.scope["checkout"].cart(request.COOKIES.get("order")))
 
 
 @require_POST
 async def pay(request: HttpRequest) -> HttpResponse:
-    """Pay it in instalments."""
+    """Request approval."""
     checkout = request.scope["checkout"]
-    return answered(await checkout.pay(request.COOKIES.get("order"), request.POST.dict()))
+    return to_response(await checkout.pay(request.COOKIES.get("order"), request.POST.dict()))
 
 
 @require_GET
-async def back(request: HttpRequest) -> HttpResponse:
-    """Back from the web application."""
-    return answered(request.scope["checkout"].back(request.COOKIES.get("order")))
+async def order_status(request: HttpRequest) -> HttpResponse:
+    """Show the state of the order."""
+    return to_response(request.scope["checkout"].order_status(request.COOKIES.get("order")))
 
 
 @require_POST
 async def complete(request: HttpRequest) -> HttpResponse:
-    """Complete the data."""
+    """Complete the shopper's data."""
     checkout = request.scope["checkout"]
-    return answered(await checkout.complete(request.COOKIES.get("order"), request.POST.dict()))
+    return to_response(await checkout.complete(request.COOKIES.get("order"), request.POST.dict()))
 
 
-def answered(answer: Answer) -> HttpResponse:
-    """The answer as a response."""
-    return HttpResponse(answer.html, status=answer.status, headers=answer.headers)
+def to_response(page: PageResponse) -> HttpResponse:
+    """Convert a page to a response of this framework."""
+    return HttpResponse(page.html, status=page.status, headers=page.headers)
 
 
-urlpatterns = [path("", cart), path("pay", pay), path("back", back), path("complete", complete)]
+urlpatterns = [path("", cart), path("pay", pay), path("order", order_status), path("complete", complete)]

@@ -1,6 +1,6 @@
-"""The shop on FastAPI."""
+"""The example shop on FastAPI."""
 
-from checkout import Answer, Checkout
+from checkout import Checkout, PageResponse
 from fastapi import FastAPI, Request, Response
 
 from loanasync import LoanClient
@@ -8,39 +8,39 @@ from loanasync.ledger import SqliteLedger
 
 
 def app() -> FastAPI:
-    """The application over the client that the environment names."""
+    """Return the application, with a client configured by environment variables."""
     return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
 
 
 def make_app(client: LoanClient) -> FastAPI:
-    """The application, which closes the client when it ends."""
+    """Return the application, which closes the client at shutdown."""
     checkout = Checkout(client)
     app = FastAPI(lifespan=client.lifespan)
 
     @app.get("/")
     async def cart(request: Request) -> Response:
-        return answered(checkout.cart(request.cookies.get("order")))
+        return to_response(checkout.cart(request.cookies.get("order")))
 
     @app.post("/pay")
     async def pay(request: Request) -> Response:
-        return answered(await checkout.pay(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.pay(request.cookies.get("order"), await form_fields(request)))
 
-    @app.get("/back")
-    async def back(request: Request) -> Response:
-        return answered(checkout.back(request.cookies.get("order")))
+    @app.get("/order")
+    async def order_status(request: Request) -> Response:
+        return to_response(checkout.order_status(request.cookies.get("order")))
 
     @app.post("/complete")
     async def complete(request: Request) -> Response:
-        return answered(await checkout.complete(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.complete(request.cookies.get("order"), await form_fields(request)))
 
     return app
 
 
-async def form(request: Request) -> dict[str, str]:
-    """What was typed."""
+async def form_fields(request: Request) -> dict[str, str]:
+    """Return the text fields of the submitted form."""
     return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
 
 
-def answered(answer: Answer) -> Response:
-    """The answer as a response."""
-    return Response(answer.html, answer.status, answer.headers)
+def to_response(page: PageResponse) -> Response:
+    """Convert a page to a response of this framework."""
+    return Response(page.html, page.status, page.headers)

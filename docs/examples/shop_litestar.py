@@ -1,8 +1,8 @@
-"""The shop on Litestar."""
+"""The example shop on Litestar."""
 
 from typing import Any
 
-from checkout import Answer, Checkout
+from checkout import Checkout, PageResponse
 from litestar import Litestar, Request, Response, get, post
 
 from loanasync import LoanClient
@@ -10,39 +10,39 @@ from loanasync.ledger import SqliteLedger
 
 
 def app() -> Litestar:
-    """The application over the client that the environment names."""
+    """Return the application, with a client configured by environment variables."""
     return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
 
 
 def make_app(client: LoanClient) -> Litestar:
-    """The application, which closes the client when it ends."""
+    """Return the application, which closes the client at shutdown."""
     checkout = Checkout(client)
 
     @get("/")
     async def cart(request: Request[Any, Any, Any]) -> Response[str]:
-        return answered(checkout.cart(request.cookies.get("order")))
+        return to_response(checkout.cart(request.cookies.get("order")))
 
     @post("/pay")
     async def pay(request: Request[Any, Any, Any]) -> Response[str]:
-        return answered(await checkout.pay(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.pay(request.cookies.get("order"), await form_fields(request)))
 
-    @get("/back")
-    async def back(request: Request[Any, Any, Any]) -> Response[str]:
-        return answered(checkout.back(request.cookies.get("order")))
+    @get("/order")
+    async def order_status(request: Request[Any, Any, Any]) -> Response[str]:
+        return to_response(checkout.order_status(request.cookies.get("order")))
 
     @post("/complete")
     async def complete(request: Request[Any, Any, Any]) -> Response[str]:
-        return answered(await checkout.complete(request.cookies.get("order"), await form(request)))
+        return to_response(await checkout.complete(request.cookies.get("order"), await form_fields(request)))
 
-    # Without logging_config=None it would set up the logging of the whole process.
-    return Litestar([cart, pay, back, complete], lifespan=[client.lifespan], logging_config=None)
+    # logging_config=None: do not reconfigure logging for the whole process
+    return Litestar([cart, pay, order_status, complete], lifespan=[client.lifespan], logging_config=None)
 
 
-async def form(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """What was typed."""
+async def form_fields(request: Request[Any, Any, Any]) -> dict[str, str]:
+    """Return the text fields of the submitted form."""
     return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
 
 
-def answered(answer: Answer) -> Response[str]:
-    """The answer as a response."""
-    return Response(answer.html, status_code=answer.status, headers=answer.headers, media_type="text/html")
+def to_response(page: PageResponse) -> Response[str]:
+    """Convert a page to a response of this framework."""
+    return Response(page.html, status_code=page.status, headers=page.headers, media_type="text/html")

@@ -1,6 +1,6 @@
-"""The shop on Quart."""
+"""The example shop on Quart."""
 
-from checkout import Answer, Checkout
+from checkout import Checkout, PageResponse
 from quart import Quart, Response, request
 
 from loanasync import LoanClient
@@ -8,35 +8,35 @@ from loanasync.ledger import SqliteLedger
 
 
 def app() -> Quart:
-    """The application over the client that the environment names."""
+    """Return the application, with a client configured by environment variables."""
     return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
 
 
 def make_app(client: LoanClient) -> Quart:
-    """The application, which closes the client when it ends."""
+    """Return the application, which closes the client at shutdown."""
     checkout = Checkout(client)
     app = Quart(__name__)
-    app.after_serving(client.aclose)  # nothing to open before: sessions are, with the first call
+    app.after_serving(client.aclose)  # no startup hook: the client opens its session on first use
 
     @app.get("/")
     async def cart() -> Response:
-        return answered(checkout.cart(request.cookies.get("order")))
+        return to_response(checkout.cart(request.cookies.get("order")))
 
     @app.post("/pay")
     async def pay() -> Response:
-        return answered(await checkout.pay(request.cookies.get("order"), await request.form))
+        return to_response(await checkout.pay(request.cookies.get("order"), await request.form))
 
-    @app.get("/back")
-    async def back() -> Response:
-        return answered(checkout.back(request.cookies.get("order")))
+    @app.get("/order")
+    async def order_status() -> Response:
+        return to_response(checkout.order_status(request.cookies.get("order")))
 
     @app.post("/complete")
     async def complete() -> Response:
-        return answered(await checkout.complete(request.cookies.get("order"), await request.form))
+        return to_response(await checkout.complete(request.cookies.get("order"), await request.form))
 
     return app
 
 
-def answered(answer: Answer) -> Response:
-    """The answer as a response."""
-    return Response(answer.html, answer.status, answer.headers)
+def to_response(page: PageResponse) -> Response:
+    """Convert a page to a response of this framework."""
+    return Response(page.html, page.status, page.headers)

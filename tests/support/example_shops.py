@@ -1,4 +1,4 @@
-"""The example shops as a shopper meets them: in process, and over real sockets."""
+"""Start the example shops in process or on real sockets."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from loanasync import LoanClient
 
 SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
 FORM = {
-    "fiscal_code": "tstxyz00a00a000a",  # as people type it
+    "fiscal_code": "tstxyz00a00a000a",  # lower case: the shop normalizes it
     "first_name": "Anna",
     "last_name": "Prova",
     "email": "anna@example.com",
@@ -40,45 +40,45 @@ DATA = {
 }
 
 
-def made(name: str, client: LoanClient) -> Any:
+def make_app(name: str, client: LoanClient) -> Any:
     return import_module(f"shop_{name}").make_app(client)
 
 
 @asynccontextmanager
-async def living(app: Any) -> AsyncIterator[None]:
-    """An ASGI application between its start and its end, as a server tells it of them."""
-    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-    heard: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+async def lifespan(app: Any) -> AsyncIterator[None]:
+    """Run an ASGI application's lifespan as a server does."""
+    events: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    replies: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-    running = asyncio.create_task(app(scope, told.get, heard.put))
-    await told.put({"type": "lifespan.startup"})
-    assert await heard.get() == {"type": "lifespan.startup.complete"}
+    running = asyncio.create_task(app(scope, events.get, replies.put))
+    await events.put({"type": "lifespan.startup"})
+    assert await replies.get() == {"type": "lifespan.startup.complete"}
     try:
         yield
     finally:
-        await told.put({"type": "lifespan.shutdown"})
-        assert await heard.get() == {"type": "lifespan.shutdown.complete"}
+        await events.put({"type": "lifespan.shutdown"})
+        assert await replies.get() == {"type": "lifespan.shutdown.complete"}
         await running
 
 
 @asynccontextmanager
 async def shopper(name: str, client: LoanClient) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser without a screen, in a shop that runs in this process."""
-    app = made(name, client)
+    """Yield an HTTP client for a shop in this process."""
+    app = make_app(name, client)
     if isinstance(app, web.Application):
         async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url(""))) as browser:
             yield browser
     else:
-        inside = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
-        async with living(app), inside as browser:
+        client_of_app = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+        async with lifespan(app), client_of_app as browser:
             yield browser
 
 
-def listening() -> socket.socket:
-    """A port of this machine that is ours already, so that others can be told of it."""
-    made = socket.create_server(("127.0.0.1", 0))
-    made.settimeout(0)
-    return made
+def listen() -> socket.socket:
+    """Bind a free port, so that its address is known before the server starts."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.settimeout(0)
+    return sock
 
 
 def address_of(sock: socket.socket) -> str:
@@ -86,8 +86,8 @@ def address_of(sock: socket.socket) -> str:
 
 
 def serving(name: str, client: LoanClient, sock: socket.socket) -> AbstractAsyncContextManager[None]:
-    """A shop over a real socket, on the server that its page names."""
-    app = made(name, client)
+    """Serve a shop on a socket with the server that docs/howto/web.md names."""
+    app = make_app(name, client)
     return _aiohttp(app, sock) if isinstance(app, web.Application) else _uvicorn(app, sock)
 
 
@@ -103,7 +103,7 @@ async def _aiohttp(app: web.Application, sock: socket.socket) -> AsyncIterator[N
 
 
 class Server(uvicorn.Server):
-    """One that tells when it has started."""
+    """A server with an event that is set at startup."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""A client in the places where people try things out: cells are run again, interrupted, and loops change."""
+"""One client in Jupyter, IPython, `python -m asyncio` and marimo, with several event loops."""
 
 import os
 import subprocess
@@ -37,20 +37,22 @@ def jupyter(shared: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(autouse=True)
-def _anew(jupyter: Kernel) -> None:
+def _new_client(jupyter: Kernel) -> None:
     jupyter.good(MAKE)
 
 
-def test_the_kernel_is_of_the_python_that_is_tested(jupyter: Kernel) -> None:
-    told = jupyter.good("import sys, loanasync; print(sys.executable, loanasync.__file__)").stream("stdout")
+def test_kernel_runs_the_tested_python(jupyter: Kernel) -> None:
+    printed = jupyter.good("import sys, loanasync; print(sys.executable, loanasync.__file__)").stream(
+        "stdout"
+    )
     found = subprocess.run(
         [sys.executable, "-c", "import sys, loanasync; print(sys.executable, loanasync.__file__)"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert told == found.stdout, "the kernel named python3 is another Python's: jupyter kernelspec list"
+    assert printed == found.stdout, "the kernel python3 belongs to another Python: jupyter kernelspec list"
 
 
-def test_a_decision_below_its_cell_is_masked_text(jupyter: Kernel) -> None:
+def test_decision_is_displayed_as_masked_text(jupyter: Kernel) -> None:
     shown = jupyter.good("decision = await ask()\ndecision")
     assert shown.of("text/html") == ""
     assert shown.of("text/plain").startswith("Approved(email=***")
@@ -58,7 +60,7 @@ def test_a_decision_below_its_cell_is_masked_text(jupyter: Kernel) -> None:
     assert "http" not in shown.of("text/plain")
 
 
-def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) -> None:
+def test_error_display_lists_problems_without_personal_data(jupyter: Kernel) -> None:
     shown = jupyter.good(
         "try: await client.approve('ZZQPERSON', approval_request(amount=1, last_name='Zzqperson', city=''))\n"
         "except Exception as error: display(error)"
@@ -68,7 +70,7 @@ def test_an_error_below_its_cell_names_its_problems_and_nobody(jupyter: Kernel) 
     assert "zzqperson" not in str(shown.outputs).lower()
 
 
-def test_cells_that_make_a_client_anew_leave_no_connection_behind(jupyter: Kernel) -> None:
+def test_replaced_clients_leave_no_open_connections(jupyter: Kernel) -> None:
     for _ in range(5):
         jupyter.good(MAKE)
         jupyter.good("(await ask()).approved")
@@ -78,23 +80,24 @@ address = ("127.0.0.1", int(os.environ["LOANASYNC_BASE_URL"].rpartition(":")[2])
 def connections():
     gc.collect()
     return sum(each.raddr == address for each in psutil.Process().net_connections() if each.raddr)
-while connections() > 1:  # those of clients that were made before end in the loop, one after the other
+while connections() > 1:  # the loop closes the connections of earlier clients
     await asyncio.sleep(0.01)
 connections()
 """
     assert jupyter.good(count).of("text/plain") == "1"
 
 
-def test_a_forgotten_client_says_how_that_is_done_right_to_who_listens(jupyter: Kernel) -> None:
-    listening = "import warnings; warnings.simplefilter('always', ResourceWarning)"
-    told = jupyter.run(f"{listening}\nawait ask()\n{MAKE}").stream("stderr")
+def test_unclosed_client_emits_resource_warning(jupyter: Kernel) -> None:
+    enable = "import warnings; warnings.simplefilter('always', ResourceWarning)"
+    warned = jupyter.run(f"{enable}\nawait ask()\n{MAKE}").stream("stderr")
     jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
     assert (
-        "a LoanClient made here was left open: close it with aclose(), or use it as a context manager" in told
+        "a LoanClient made here was left open: close it with aclose(), or use it as a context manager"
+        in warned
     )
 
 
-def test_an_interrupted_cell_leaves_a_client_that_works(jupyter: Kernel) -> None:
+def test_client_works_after_an_interrupted_cell(jupyter: Kernel) -> None:
     interrupt = (
         "import os, signal; asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)"
     )
@@ -103,7 +106,7 @@ def test_an_interrupted_cell_leaves_a_client_that_works(jupyter: Kernel) -> None
     assert jupyter.good('(await ask("refused")).approved').of("text/plain") == "False"
 
 
-def test_an_interrupted_bulk_keeps_what_had_come(jupyter: Kernel) -> None:
+def test_interrupted_bulk_run_keeps_received_results(jupyter: Kernel) -> None:
     jupyter.good("""
 tags = ["approved", "refused", "hangbefore"]
 rows = [(fiscal_code(), approval_request(tag=tag)) for tag in tags]
@@ -121,13 +124,13 @@ async with client.approve_many(rows) as results:
             os.kill(os.getpid(), signal.SIGINT)
 """)
     assert stopped.error in ("CancelledError", "KeyboardInterrupt")
-    told = jupyter.good(
+    printed = jupyter.good(
         "print(sorted(each.status for each in [*kept, *results.unread]), results.summary.rows)"
     )
-    assert told.stream("stdout") == "['approved', 'refused', 'unknown'] 3\n"
+    assert printed.stream("stdout") == "['approved', 'refused', 'unknown'] 3\n"
 
 
-def test_loops_of_other_threads_serve_the_same_client_between_two_cells(jupyter: Kernel) -> None:
+def test_client_works_in_event_loops_of_other_threads(jupyter: Kernel) -> None:
     jupyter.good("(await ask()).approved")
     for _ in range(2):
         shown = jupyter.good("(await asyncio.to_thread(asyncio.run, ask('refused'))).approved")
@@ -135,7 +138,7 @@ def test_loops_of_other_threads_serve_the_same_client_between_two_cells(jupyter:
         assert jupyter.good("(await ask()).approved").of("text/plain") == "True"
 
 
-def test_a_closed_client_says_what_to_do_and_the_first_cell_does_it(jupyter: Kernel) -> None:
+def test_closed_client_error_names_the_fix(jupyter: Kernel) -> None:
     jupyter.good("await client.aclose()")
     closed = jupyter.run("await ask()")
     assert closed.error == "ClientClosedError"
@@ -144,7 +147,7 @@ def test_a_closed_client_says_what_to_do_and_the_first_cell_does_it(jupyter: Ker
     jupyter.good("await ask()")
 
 
-def test_progress_is_a_bar_of_the_notebooks_own(jupyter: Kernel) -> None:
+def test_progress_uses_a_notebook_widget(jupyter: Kernel) -> None:
     shown = jupyter.good("""
 rows = [(fiscal_code(), approval_request()) for _ in range(5)]
 for code, _ in rows:
@@ -164,12 +167,12 @@ TYPED = f"""exec({ASK!r})
 client = LoanClient.from_env()
 print("first:", (await ask()).approved)
 print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
-print("and here again:", (await ask()).approved)
+print("in the first loop again:", (await ask()).approved)
 client = LoanClient.from_env()
-print("made anew:", (await ask("refused")).approved)
+print("replaced:", (await ask("refused")).approved)
 await client.aclose()
 """
-SAID = ["first: True", "in another loop: False", "and here again: True", "made anew: False"]
+EXPECTED = ["first: True", "in another loop: False", "in the first loop again: True", "replaced: False"]
 IPYTHON = [
     "-m",
     "IPython",
@@ -180,8 +183,8 @@ IPYTHON = [
 ]
 
 
-def started(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -> tuple[str, str]:
-    """What a program prints whose home is empty, and what it complains of."""
+def run_python(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -> tuple[str, str]:
+    """Run a program with an empty home directory; return its stdout and stderr."""
     homes = {name: str(folder / name) for name in ("HOME", "IPYTHONDIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     done = subprocess.run(
         [sys.executable, *command],
@@ -193,14 +196,14 @@ def started(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -> t
 
 
 @pytest.mark.parametrize("command", [["-m", "asyncio"], IPYTHON], ids=["asyncio", "IPython"])
-def test_a_prompt_with_await_serves_one_client_in_all_its_loops(
+def test_async_prompts_share_one_client_between_loops(
     shared: Sandbox, tmp_path: Path, command: list[str]
 ) -> None:
-    printed, complaints = started(shared, tmp_path, *command, typed=TYPED)
-    told = [line.rpartition(">>> ")[2].rpartition("]: ")[2] for line in printed.splitlines()]
-    assert [line for line in told if line in SAID] == SAID
+    printed, errors = run_python(shared, tmp_path, *command, typed=TYPED)
+    lines = [line.rpartition(">>> ")[2].rpartition("]: ")[2] for line in printed.splitlines()]
+    assert [line for line in lines if line in EXPECTED] == EXPECTED
     for wrong in ("Traceback", "Error", "Unclosed", "never awaited"):
-        assert wrong not in printed + complaints, printed + complaints
+        assert wrong not in printed + errors, printed + errors
 
 
 MARIMO = f"""
@@ -231,9 +234,9 @@ async def _(ask):
 
 @app.cell
 async def _(ask, asyncio, client, first):
-    print("{SAID[0]}" if first.approved else "")
+    print("{EXPECTED[0]}" if first.approved else "")
     print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
-    print("and here again:", (await ask()).approved)
+    print("in the first loop again:", (await ask()).approved)
     await client.aclose()
     return
 
@@ -242,15 +245,13 @@ if __name__ == "__main__":
 """
 
 
-def test_marimo_serves_one_client_in_all_its_cells_and_shows_its_decisions(
-    shared: Sandbox, tmp_path: Path
-) -> None:
+def test_marimo_cells_share_a_client_and_show_decisions(shared: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(MARIMO, encoding="utf-8")
-    printed, complaints = started(shared, tmp_path, "shop.py")
-    assert (printed.split("\n")[:3], complaints) == (SAID[:3], "")
-    _, complaints = started(shared, tmp_path, "-m", "marimo", "export", "html", "shop.py", "-o", "shop.html")
+    printed, errors = run_python(shared, tmp_path, "shop.py")
+    assert (printed.split("\n")[:3], errors) == (EXPECTED[:3], "")
+    _, errors = run_python(shared, tmp_path, "-m", "marimo", "export", "html", "shop.py", "-o", "shop.html")
     page = (tmp_path / "shop.html").read_text(encoding="utf-8")
     assert "redirect_url=***" in page
     assert "in another loop: False" in page
-    assert "Traceback" not in complaints + page
+    assert "Traceback" not in errors + page
     assert "Prova" not in page

@@ -1,4 +1,4 @@
-"""What pandas makes of a file of orders is told by its own name, with what to do about it."""
+"""Values from pandas and numpy that are invalid in a request, and the messages that name them."""
 
 from datetime import date
 from io import StringIO
@@ -48,7 +48,7 @@ def problems(request: ApprovalRequest | UserData, code: Any = FISCAL_CODE) -> tu
         ("payment_day_of_month", float("nan"), f"must be an int, not NaN{DAY}{NONE}"),
     ],
 )  # fmt: skip
-def test_a_value_of_a_table_is_named_with_what_to_do_about_it(field: str, value: Any, sentence: str) -> None:
+def test_wrong_table_value_is_reported_with_its_fix(field: str, value: Any, sentence: str) -> None:
     [problem] = problems(approval_request(**{field: value}))
     assert (problem.field, problem.message) == (field, sentence)
 
@@ -61,7 +61,7 @@ def test_a_value_of_a_table_is_named_with_what_to_do_about_it(field: str, value:
         (np.datetime64("2022-05-17"), "must be a datetime.date, not numpy.datetime64"),
     ],
 )
-def test_a_date_of_a_table_is_no_date_yet(value: Any, sentence: str) -> None:
+def test_pandas_and_numpy_dates_are_reported(value: Any, sentence: str) -> None:
     optional = NONE if value is pd.NaT else ""
     [problem] = problems(approval_request(additional=additional_data(residence_start_date=value)))
     assert (problem.field, problem.message) == ("residence_start_date", sentence + optional)
@@ -69,7 +69,7 @@ def test_a_date_of_a_table_is_no_date_yet(value: Any, sentence: str) -> None:
     assert (problem.field, problem.message) == ("document_issue_date", sentence + optional)
 
 
-def test_a_fiscal_code_that_is_not_there_is_named() -> None:
+def test_missing_fiscal_code_is_reported() -> None:
     [problem] = problems(approval_request(), float("nan"))
     assert (problem.field, problem.message) == ("fiscal_code", "must be a str, not NaN")
 
@@ -80,21 +80,21 @@ TSTXYZ00A00A000B,90000,bruno@example.com,RM,,
 """
 
 
-def test_what_was_read_carelessly_is_refused_with_every_trap_named() -> None:
+def test_wrongly_parsed_columns_are_all_reported() -> None:
     orders = pd.read_csv(StringIO(FILE), parse_dates=["since"])
     found = []
     for order in orders.itertuples():
         moved = additional_data(residence_start_date=order.since)
         fields = {name: getattr(order, name) for name in ("amount", "email", "province", "postal_code")}
         found.append({each.field for each in problems(approval_request(**fields, additional=moved))})
-    # A postal code that is not there has made numbers with a point of all others.
+    # One missing postal code turns the whole column into floats.
     assert found == [
         {"province", "postal_code", "residence_start_date"},
         {"postal_code", "residence_start_date"},
     ]
 
 
-async def test_what_was_read_as_text_is_sent_as_it_stood_in_the_file(sandbox: Sandbox) -> None:
+async def test_columns_read_as_text_are_sent_unchanged(sandbox: Sandbox) -> None:
     orders = pd.read_csv(StringIO(FILE), dtype=str, keep_default_na=False)
     orders["amount"] = orders["amount"].astype(int)
     order = next(orders.itertuples())
@@ -114,7 +114,7 @@ async def test_what_was_read_as_text_is_sent_as_it_stood_in_the_file(sandbox: Sa
     }  # fmt: skip
 
 
-async def test_a_frame_or_its_rows_in_the_place_of_requests_are_rejected_and_not_sent(
+async def test_data_frame_rows_are_rejected_and_not_sent(
     sandbox: Sandbox,
 ) -> None:
     orders: Any = pd.read_csv(StringIO(FILE), dtype=str)
