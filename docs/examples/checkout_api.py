@@ -1,0 +1,121 @@
+"""A JSON checkout route on FastAPI: pydantic validates the body, the client requests the approval."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    ApprovalRequest,
+    Approved,
+    Decision,
+    DecisionNotRecordedError,
+    InvalidFiscalCodeError,
+    InvalidRequestError,
+    LoanClient,
+    LoanError,
+    Problem,
+    Refused,
+    RejectedError,
+    UserNotFoundError,
+)
+from loanasync.ledger import SqliteLedger
+
+ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
+
+
+class LoanForm(BaseModel):
+    """The JSON body of the route. The names are those of `ApprovalRequest`."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    fiscal_code: str
+    instalments: int
+    email: str
+    first_name: str
+    last_name: str
+    mobile_phone: str
+    city: str
+    address: str
+    province: str
+    postal_code: str
+    street_number: str
+    citizenship: str
+
+
+class LoanResult(BaseModel):
+    """The JSON response of the route: no personal data except the redirect URL."""
+
+    status: Literal["approved", "refused", "unknown"]
+    redirect_url: str | None = None
+
+
+def app() -> FastAPI:
+    """Return the application, with a client configured by environment variables."""
+    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+
+
+def make_app(client: LoanClient) -> FastAPI:
+    """Return the application, which closes the client at shutdown."""
+    app = FastAPI(lifespan=client.lifespan)
+    app.exception_handler(RequestValidationError)(validation_response)
+
+    @app.post("/orders/{number}/loan")
+    async def request_loan(number: str, form: LoanForm, response: Response) -> LoanResult:
+        if number not in ORDER_TOTALS:
+            raise HTTPException(404, "no such order")
+        response.headers["Cache-Control"] = "no-store"
+        code = form.fiscal_code.strip().upper()
+        fields = form.model_dump(exclude={"fiscal_code"})
+        request = ApprovalRequest(amount=ORDER_TOTALS[number], **fields)
+        if problems := client.check(code, request):
+            raise validation_error(problems)
+        try:
+            decision = await request_approval(client, code, request)
+        except (InvalidRequestError, RejectedError) as error:
+            raise validation_error(error.problems) from None
+        except (UserNotFoundError, InvalidFiscalCodeError):
+            problem = Problem("fiscal_code", "fiscalCode", "is not known")
+            raise validation_error([problem]) from None
+        except LoanError as error:
+            if getattr(error, "operation", "") == "approve" and error.outcome == "unknown":
+                response.status_code = 202  # the service may have decided: do not offer a retry
+                return LoanResult(status="unknown")
+            raise HTTPException(503, "no loan available at the moment") from None
+        match decision:
+            case Approved(redirect_url=url):
+                return LoanResult(status="approved", redirect_url=url)
+            case Refused():
+                return LoanResult(status="refused")
+
+    return app
+
+
+async def request_approval(client: LoanClient, code: str, request: ApprovalRequest) -> Decision:
+    """Create the request and return the decision on it."""
+    created: object = None
+    with suppress(AlreadyEvaluatedError):  # evaluated before: approve returns the known decision
+        created = await client.create_request({"fiscalCode": code})
+    needed = isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
+    try:
+        return await client.approve(code, request, additional_data_needed=needed)
+    except DecisionNotRecordedError as error:
+        return error.decision  # the ledger could not be written; the decision stands
+
+
+def validation_error(problems: Sequence[Problem]) -> RequestValidationError:
+    """Convert problems to the error that FastAPI raises for an invalid body."""
+    return RequestValidationError(
+        [{"type": "value_error", "loc": ("body", each.field), "msg": each.message} for each in problems]
+    )
+
+
+async def validation_response(_: Request, error: RequestValidationError) -> JSONResponse:
+    """Return status 422 in FastAPI's shape, without the `input` that FastAPI would repeat."""
+    detail = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+    return JSONResponse({"detail": detail}, status_code=422)

@@ -1,0 +1,114 @@
+"""The FastAPI route of docs/howto/fastapi.md, in process, against a sandbox."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from checkout_api import make_app
+from fastapi import FastAPI
+from fastapi.exceptions import FastAPIError
+
+from loanasync import ApprovalRequest
+from loanasync.sandbox import Sandbox
+from support.example_shops import CODE, FORM, lifespan
+
+BODY = {**FORM, "instalments": 12}
+ROUTE = "/orders/1001/loan"
+
+
+@pytest.fixture
+async def api(sandbox: Sandbox) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app(sandbox.client())
+    transport = httpx.ASGITransport(app)
+    async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as api:
+        yield api
+
+
+def tagged(tag: str) -> dict[str, Any]:
+    return {**BODY, "email": f"anna+{tag}@example.com"}
+
+
+async def test_approval_returns_the_redirect_and_no_personal_data(
+    api: httpx.AsyncClient, sandbox: Sandbox
+) -> None:
+    for _ in range(2):
+        response = await api.post(ROUTE, json=BODY)
+        assert response.status_code == 200
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.json()["status"] == "approved"
+        assert response.json()["redirect_url"].startswith(f"{sandbox.base_url}/apply/")
+        assert not [value for value in (CODE, "Anna", "Prova", "3330000000") if value in response.text]
+    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE, body={"amount": 45_000})
+
+
+async def test_refusal_is_a_result(api: httpx.AsyncClient) -> None:
+    response = await api.post(ROUTE, json=tagged("refused"))
+    assert (response.status_code, response.json()) == (200, {"status": "refused", "redirect_url": None})
+
+
+async def test_invalid_fields_are_reported_in_fastapi_shape(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
+    response = await api.post(ROUTE, json={**BODY, "province": "rm", "postal_code": "100"})
+    assert response.status_code == 422
+    assert [each["loc"] for each in response.json()["detail"]] == [
+        ["body", "province"],
+        ["body", "postal_code"],
+    ]
+    assert response.json()["detail"][0]["type"] == "value_error"
+    assert "two upper-case letters" in response.json()["detail"][0]["msg"]
+    assert len(sandbox.journal) == 0
+
+
+async def test_wrong_types_and_missing_fields_are_reported_without_input(
+    api: httpx.AsyncClient, sandbox: Sandbox
+) -> None:
+    body = {**BODY, "city": 7, "typo": "x"}
+    del body["email"]
+    response = await api.post(ROUTE, json=body)
+    assert response.status_code == 422
+    detail = response.json()["detail"]
+    assert {each["loc"][1]: each["type"] for each in detail} == {
+        "email": "missing",
+        "city": "string_type",
+        "typo": "extra_forbidden",
+    }
+    assert "Anna" not in response.text
+    assert len(sandbox.journal) == 0
+
+
+@pytest.mark.parametrize(("tag", "field"), [("invalid.city", "city"), ("nouser", "fiscal_code")])
+async def test_fields_rejected_by_the_service_are_reported(
+    api: httpx.AsyncClient, tag: str, field: str
+) -> None:
+    response = await api.post(ROUTE, json=tagged(tag))
+    assert response.status_code == 422
+    assert [each["loc"] for each in response.json()["detail"]] == [["body", field]]
+
+
+async def test_unknown_outcome_is_reported_and_not_requested_again(
+    api: httpx.AsyncClient, sandbox: Sandbox
+) -> None:
+    for _ in range(2):
+        response = await api.post(ROUTE, json=tagged("resetafter"))
+        assert response.status_code == 202
+        assert response.json() == {"status": "unknown", "redirect_url": None}
+    sandbox.journal.assert_once(operation="approve")
+
+
+@pytest.mark.parametrize("tag", ["forbidden", "noshop"])
+async def test_denied_shop_is_reported_as_unavailable(api: httpx.AsyncClient, tag: str) -> None:
+    assert (await api.post(ROUTE, json=tagged(tag))).status_code == 503
+
+
+async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
+    assert (await api.post("/orders/1002/loan", json=BODY)).status_code == 404
+    assert len(sandbox.journal) == 0
+
+
+def test_fastapi_rejects_sdk_models_as_bodies() -> None:
+    """FastAPI builds body schemas with pydantic, which does not support attrs classes."""
+    app = FastAPI()
+    with pytest.raises(FastAPIError):
+
+        @app.post("/")
+        async def route(request: ApprovalRequest) -> None: ...
