@@ -32,13 +32,13 @@ client = script.client(ledger=SqliteLedger(sys.argv[1]))
 CELERY = """
 from celery.contrib.testing.worker import start_worker
 with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
-    told = [ask.delay(asked).get(timeout=60) for asked in json.loads(sys.argv[2])]
+    told = [approve_task.delay(asked).get(timeout=60) for asked in json.loads(sys.argv[2])]
 """
 
 STREAQ = """
 import asyncio, anyio
 async def ended(asked):
-    result = await (await ask_streaq.enqueue(asked)).result(timeout=60)
+    result = await (await approve_streaq.enqueue(asked)).result(timeout=60)
     assert result.success, result
     return result.result
 async def main():
@@ -56,7 +56,7 @@ from temporalio.testing import ActivityEnvironment
 async def ended(asked):
     for _ in range(options["retry_policy"].maximum_attempts or 5):
         try:
-            return await ActivityEnvironment().run(ask_temporal, asked)
+            return await ActivityEnvironment().run(approve_activity, asked)
         except LoanError:  # as a server of Temporal's would, only sooner
             pass
 async def main():
@@ -135,8 +135,8 @@ def test_celery_on_a_server_with_forked_workers_asks_once(
     words = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
     script = """
 import json, sys
-from shop_queue import ask
-sent = [ask.delay(asked) for asked in json.loads(sys.argv[1])]
+from shop_queue import approve_task
+sent = [approve_task.delay(asked) for asked in json.loads(sys.argv[1])]
 told = [one.get(timeout=60) for one in sent]
 print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in told]))
 """

@@ -195,7 +195,7 @@ class Play:
         times = Counter(each.fiscal_code for each in asked)
         repeated = sum(evaluated[code] > 1 or (code in refused and times[code] > 1) for code in self.tagged)
         if repeated:
-            wrong.append(f"{repeated} customers were evaluated twice, or asked after a refusal")
+            wrong.append(f"{repeated} customers were evaluated twice, or requested after a refusal")
         faulted = sum(tag in FAULTS for tag in self.tagged.values())
         return Report(
             plan=plan, seconds=seconds, states=Counter(state.value for state in states.values()),
@@ -253,23 +253,23 @@ def told(reports: Sequence[Report], calm: Sequence[Report]) -> str:
     lines.append("|---" * (len(reports) + 1) + "|")
     rows: dict[str, Callable[[Report], str]] = {
         "customers": lambda each: f"{each.plan.customers:,}",
-        "answers lost on purpose, after the service had decided": lambda each: f"{each.faulted:,}",
+        "responses dropped after the service decided": lambda each: f"{each.faulted:,}",
         "workers killed (kill -9)": lambda each: f"{each.killed}",
         "restarts of the queue (kill -9)": lambda each: f"{each.plan.restarts}",
-        "approved, in the ledger and at the service": lambda each: f"{each.states['approved']:,}",
-        "refused, in the ledger and at the service": lambda each: f"{each.states['refused']:,}",
-        "`unknown` or `lost`: for a person": lambda each: f"{each.states['unknown'] + each.states['lost']:,}",
-        "of these, their answers lost on purpose": lambda each: f"{each.by_faults:,}",
-        "of these, in the hands of a worker when it was killed": lambda each: f"{each.by_kills:,}",
-        "evaluated twice, or asked after a refusal": lambda each: f"{each.repeated}",
+        "approved in the ledger and by the service": lambda each: f"{each.states['approved']:,}",
+        "refused in the ledger and by the service": lambda each: f"{each.states['refused']:,}",
+        "`unknown` or `lost`: a person resolves them": lambda each: f"{each.states['unknown'] + each.states['lost']:,}",
+        "of these, caused by dropped responses": lambda each: f"{each.by_faults:,}",
+        "of these, in progress in a killed worker": lambda each: f"{each.by_kills:,}",
+        "evaluated twice, or requested after a refusal": lambda each: f"{each.repeated}",
         "seconds": lambda each: f"{each.seconds:,.0f}",
     }
     for name, value in rows.items():
         lines.append(f"| {name} | " + " | ".join(value(report) for report in reports) + " |")
     head = " | ".join(f"{report.plan.workers}" for report in calm)
-    lines += ["", f"| workers, with nothing going wrong | {head} |", "|---" * (len(calm) + 1) + "|"]
+    lines += ["", f"| workers, without failures | {head} |", "|---" * (len(calm) + 1) + "|"]
     rates = " | ".join(f"{report.rate:,.0f}" for report in calm)
-    return "\n".join([*lines, f"| customers in a second ({_name(calm[0].plan)}) | {rates} |"])
+    return "\n".join([*lines, f"| customers per second ({_name(calm[0].plan)}) | {rates} |"])
 
 
 def _name(plan: Plan) -> str:
