@@ -25,7 +25,7 @@ from support.otlp_collector import Collector, collecting
 from support.specification import SPECIFICATION
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = [
     importlib.import_module(module.name)
     for module in pkgutil.walk_packages(loanasync.__path__, "loanasync.")
@@ -199,4 +199,4 @@ def test_pages_name_the_errors_and_metrics_of_the_code() -> None:
 
 
 def test_changelog_has_the_current_version() -> None:
-    assert f"## {loanasync.__version__}\n" in (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    assert f"## {loanasync.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
