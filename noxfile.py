@@ -1,4 +1,4 @@
-"""Every check of the project, each in an environment of its own: `nox -l` lists them."""
+"""The checks of the project, each in its own environment; `nox -l` lists them."""
 
 import json
 import os
@@ -12,29 +12,32 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 nox.needs_version = ">=2025.2"
-nox.options.default_venv_backend = "uv|venv"  # uv where it is installed: the same, in a tenth of the time
+nox.options.default_venv_backend = "uv|venv"  # uv if it is installed: same environments, much faster
 nox.options.download_python = "never"
-nox.options.error_on_missing_interpreters = False  # one Python is enough to work; what is skipped is said
+nox.options.error_on_missing_interpreters = False  # one Python is enough; nox reports skipped ones
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
-# Beside an audit hook (tests/support/network_guard.py), Python 3.11 cannot always begin to trace a thread.
+# Coverage is measured with 3.13: with an audit hook (tests/support/network_guard.py), Python 3.11 sometimes
+# fails to trace a new thread.
 MEASURED = "3.13"
-ONE_PYTHON = "3.11"  # where one is enough: its tools resolve to the same versions everywhere
+ONE_PYTHON = (
+    "3.11"  # for sessions that need one Python, so that tools resolve to the same versions everywhere
+)
 
-EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the package with all of its extras
+EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the package with all extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # of Python files
-SUPPORT = {"PYTHONPATH": "tests", "PYTHONSAFEPATH": "1"}  # for scripts that import tests/support
-LONGEST_FILE = 600  # lines without blanks and comments
-# Tests wait half of their time, for a socket, a process or a clock: two of them share a processor.
-# Who is through takes over what others have left; more than 16 would only wait for the longest test.
-AT_ONCE = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
-# Tests of documents, structure and benchmarks run once, with the first Python that is there.
+FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # with Python files
+SUPPORT = {"PYTHONPATH": "tests", "PYTHONSAFEPATH": "1"}  # environment of scripts that import tests/support
+LONGEST_FILE = 600  # lines without blank lines and comments
+# Two workers per CPU: tests spend half of their time waiting for a socket, a process or a clock. More than 16
+# workers would only wait for the longest test.
+PARALLEL = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+# Tests of documents, structure and benchmarks run with one Python only, the first that is installed.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
-# Packages that need neither an event loop nor a network: tests reach each of their lines.
+# Modules that need neither an event loop nor a network; their line and branch coverage must be 100 %.
 PURE = [
     "_config.py",
     "_display/*",
@@ -46,13 +49,12 @@ PURE = [
     "errors/*",
 ]
 
-
-# What the page on performance tells is written by these, with each Python.
-KEPT = "--json=docs/figures/{}-{{python}}.json"
-EVERY_FIGURE = [
-    ["calls.py", KEPT.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
-    ["calls.py", "--variants=ours", KEPT.format("paths")],
-    *([f"{name}.py", KEPT.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
+# The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
+FIGURES = "--json=docs/figures/{}-{{python}}.json"
+ALL_BENCHMARKS = [
+    ["calls.py", FIGURES.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
+    ["calls.py", "--variants=ours", FIGURES.format("paths")],
+    *([f"{name}.py", FIGURES.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
     *(["ledger.py"], ["sandbox.py"], ["soak.py", "--minutes=1"], ["page.py"]),
 ]
 
@@ -61,7 +63,7 @@ def install(session: nox.Session, group: str, *package: str) -> None:
     session.install("-q", *nox.project.dependency_groups(PYPROJECT, group), *package)
 
 
-def lowest() -> dict[str, str]:
+def lower_limits() -> dict[str, str]:
     floors = {}
     project = PYPROJECT["project"]
     for each in map(Requirement, chain(project["dependencies"], *project["optional-dependencies"].values())):
@@ -71,33 +73,33 @@ def lowest() -> dict[str, str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Watch whole loan requests travel, against a sandbox started for them."""
+    """Play whole loan requests against a sandbox, and print their traces."""
     session.install("-q", ".[cli]")
     session.run("loanasync", "demo")
 
 
 @nox.session(python=ONE_PYTHON)
 def bench(session: nox.Session) -> None:
-    """Compare our calls with others', and measure all else; or `-- soak.py --requests 1000000`."""
+    """Run all benchmarks and rewrite docs/figures, or run one: `-- soak.py --requests 1000000`."""
     install(session, "bench-peers", ".[postgres,redis]")
-    runs = [session.posargs] if session.posargs else EVERY_FIGURE
+    runs = [session.posargs] if session.posargs else ALL_BENCHMARKS
     for script, *options in runs:
-        told = [option.replace("{python}", str(session.python)) for option in options]
-        session.run("python", f"benchmarks/{script}", *told)
+        arguments = [option.replace("{python}", str(session.python)) for option in options]
+        session.run("python", f"benchmarks/{script}", *arguments)
 
 
 @nox.session(python=ONE_PYTHON)
 def instructions(session: nox.Session) -> None:
-    """Count the machine's instructions for a call, with valgrind."""
+    """Count the CPU instructions of a call with valgrind."""
     install(session, "bench", ".")
-    kept = KEPT.format("instructions").replace("{python}", str(session.python))
-    session.run("python", "benchmarks/instructions.py", kept, *session.posargs)
+    figures = FIGURES.format("instructions").replace("{python}", str(session.python))
+    session.run("python", "benchmarks/instructions.py", figures, *session.posargs)
     session.run("python", "benchmarks/page.py")
 
 
 @nox.session
 def pages(session: nox.Session) -> None:
-    """Write those tables of the documentation that are made from the tests' own rows."""
+    """Rewrite the generated tables of the documentation."""
     install(session, "tests", ".")
     for page in ("cli_page", "errors_page", "faults_page", "privacy_page", "tags_page"):
         session.run("python", f"docs/_generate/{page}.py", "--write", env=SUPPORT)
@@ -105,20 +107,20 @@ def pages(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run every ring of tests against the built wheel, and README and docs with them."""
+    """Run all tests against the built wheel; `-- PATH ...` runs pytest with these arguments."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
     once = [] if session.python == FIRST else ONCE
-    # No line of the package is for one Python alone, so what is covered on one is covered on all.
+    # No line of the package depends on the version of Python, so coverage is measured with one.
     if session.python != MEASURED:
-        session.run("pytest", "tests", *AT_ONCE, *once, env=env)
+        session.run("pytest", "tests", *PARALLEL, *once, env=env)
         return
     session.run("coverage", "erase", env=env)
-    # Begun before pytest is: it loads our plugin, and the package with it, before pytest-cov would begin.
-    session.run("coverage", "run", "-m", "pytest", "tests", *AT_ONCE, *once, env=env)
+    # Not pytest-cov: pytest loads our plugin, and the package with it, before pytest-cov starts to measure.
+    session.run("coverage", "run", "-m", "pytest", "tests", *PARALLEL, *once, env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/{pattern}" for pattern in PURE)
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
@@ -127,7 +129,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def bulk(session: nox.Session) -> None:
-    """Ask for 10,000 rows of a file, interrupted twice; the tests do so with some hundreds."""
+    """Run `approve-many` with 10,000 rows and two interruptions; the tests use some hundred rows."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_TEST_ROWS": "10000"}
     session.run("pytest", "tests/integration/cli/test_many_whole.py", *session.posargs, env=env)
@@ -136,66 +138,66 @@ def bulk(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def floors(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency that pyproject.toml allows."""
-    allowed = lowest()
+    allowed = lower_limits()
     install(session, "tests", EVERYTHING, *(f"{name}=={floor}" for name, floor in allowed.items()))
-    ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
-    found = str(session.run("python", "-c", ask, *allowed, silent=True)).split()
+    script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found = str(session.run("python", "-c", script, *allowed, silent=True)).split()
     for (name, floor), version in zip(allowed.items(), found, strict=True):
         session.log(f"{name} {version}")
         if Version(version) != Version(floor):
-            session.error(f"{name} {floor} is what pyproject.toml allows, and {version} is what is there")
-    # Browsers, frameworks, pytest, benchmarks and what a dashboard reads: none of these floors is theirs.
+            session.error(f"pyproject.toml allows {name} {floor}, but {version} was installed")
+    # The lower limits do not concern browsers, frameworks, pytest, benchmarks and the dashboard.
     others = ["package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py"]
     others += ["sandbox/test_pytest_plugin.py", "shops"]
-    left_out = [*ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
-    session.run("pytest", "tests", *AT_ONCE, *left_out, *session.posargs, env={"PYTHONSAFEPATH": "1"})
+    ignored = [*ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
+    session.run("pytest", "tests", *PARALLEL, *ignored, *session.posargs, env={"PYTHONSAFEPATH": "1"})
 
 
 @nox.session(python=ONE_PYTHON)
 def audit(session: nox.Session) -> None:
-    """Ask for known vulnerabilities of all that comes with the package; needs the network."""
+    """Check all dependencies for known vulnerabilities; needs the network."""
     install(session, "audit")
     report, resolved = (Path(session.create_tmp()) / name for name in ("report.json", "resolved.txt"))
-    wanted = ["--ignore-installed", "--report", str(report), EVERYTHING]
-    session.run("python", "-m", "pip", "install", "-q", "--dry-run", *wanted)
-    brought = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    others = [each for each in brought if each["name"] != PYPROJECT["project"]["name"]]
+    options = ["--ignore-installed", "--report", str(report), EVERYTHING]
+    session.run("python", "-m", "pip", "install", "-q", "--dry-run", *options)
+    installed = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    others = [each for each in installed if each["name"] != PYPROJECT["project"]["name"]]
     resolved.write_text("".join(f"{each['name']}=={each['version']}\n" for each in others), encoding="utf-8")
-    # Strict, because it would otherwise pass what nobody knows anything about.
+    # Without --strict, packages that the database does not know would pass.
     session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "-r", str(resolved), *session.posargs)
 
 
 @nox.session(python=ONE_PYTHON)
 def soak(session: nox.Session) -> None:
-    """Make a hundred thousand calls, good and bad, and see that nothing of them is left."""
+    """Make 100,000 calls, successful and failing, and check for leaks."""
     install(session, "tests", EVERYTHING)
     session.run("pytest", "tests/stress/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
 
 
 @nox.session(python=ONE_PYTHON)
 def fleet(session: nox.Session) -> None:
-    """Kill workers at every point with every queue and ledger, then let whole fleets work (`-- --write`)."""
+    """Kill workers at every step, with every queue and ledger, and run fleets (`-- --write`)."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_FLEET": "1"}
-    session.run("pytest", "tests/integration/queues", "tests/stress/test_fleet.py", *AT_ONCE, env=env)
+    session.run("pytest", "tests/integration/queues", "tests/stress/test_fleet.py", *PARALLEL, env=env)
     many = {**env, "LEDGER_KEYS": "100000"}
     ledgers = ["tests/unit/ledger", "tests/integration/ledger"]
-    session.run("pytest", *ledgers, *AT_ONCE, "-k", "holds_many_keys", env=many)
+    session.run("pytest", *ledgers, *PARALLEL, "-k", "holds_many_keys", env=many)
     session.run("python", "-m", "support.fleet.run", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)
 def readings(session: nox.Session) -> None:
-    """Run the SDK against every reading of the specification, in memory; takes some minutes."""
+    """Run the SDK against every reading of the specification, in memory (some minutes)."""
     install(session, "tests", ".")
     session.run("python", "-m", "support.readings", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)
 def mutants(session: nox.Session) -> None:
-    """Break the code in each of some 2,000 ways and see the tests notice; takes about half an hour."""
+    """Change the code in some 2,000 ways and check that a test fails (about half an hour)."""
     install(session, "mutants", EVERYTHING)
-    work = Path(session.create_tmp()) / "work"  # the tools write into what they change
+    work = Path(session.create_tmp()) / "work"  # a copy, since the tools change the files
     shutil.rmtree(work, ignore_errors=True)
     for folder in ("loanasync", "tests"):
         shutil.copytree(folder, work / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -210,7 +212,7 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def lint(session: nox.Session) -> None:
-    """Check style, form and the order of imports, and that nothing unfinished is left behind."""
+    """Check style, format and the layers of imports."""
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -220,29 +222,29 @@ def lint(session: nox.Session) -> None:
         text = file.read_text(encoding="utf-8")
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         if len(lines) > LONGEST_FILE:
-            session.warn(f"{file} has {len(lines)} lines: does it have one subject?")
+            session.warn(f"{file} has {len(lines)} lines: consider splitting it")
         for mark in ("TO" + "DO", "FIX" + "ME"):
             if mark in text:
-                session.error(f"{file} has a {mark}")
+                session.error(f"{file} has a {mark}: finish it, or remove the mark")
 
 
 @nox.session(python=ONE_PYTHON)
 def types(session: nox.Session) -> None:
-    """Check all types, and that the public surface has them all."""
+    """Check types, and that the public API is typed completely."""
     install(session, "types", EVERYTHING)
     session.run("mypy")
     report = session.run("basedpyright", "--verifytypes", "loanasync", "--ignoreexternal", silent=True)
     session.log(str(report))
-    # Where it does not find the package, it reports no symbols, and nothing wrong with them.
+    # If basedpyright does not find the package, it reports no symbols and no errors.
     found = re.search(r'Symbols exported by "loanasync": ([1-9][0-9]*)', str(report))
     if not found or "Type completeness score: 100%" not in str(report):
-        session.error("the public surface is not found, or not typed as a whole")
+        session.error("the public API was not found, or is not typed completely: see the report above")
     session.run("pytest", "tests/typing/checkers.py")
 
 
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documentation, and look at each of its pages; a warning is an error."""
+    """Build the documentation and open each page in a browser; a warning is an error."""
     install(session, "docs", ".[cli,notebook,sandbox,taskiq]")
     site = "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
@@ -252,14 +254,14 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def screenshots(session: nox.Session) -> None:
-    """Take the pictures of the sandbox's pages again; needs Chromium."""
+    """Take the screenshots of the sandbox's pages; needs Chromium."""
     install(session, "screenshots", ".[sandbox]")
     session.run("python", "docs/screenshots.py")
 
 
 @nox.session(python=ONE_PYTHON)
 def pictures(session: nox.Session) -> None:
-    """Draw the pictures of traces, from the spans of real calls, and of the architecture again."""
+    """Draw the pictures of traces, from real spans, and of the architecture."""
     install(session, "pictures", ".[cli]")
     session.run("python", "docs/traces.py")
     session.run("python", "docs/drawing.py")
@@ -267,7 +269,7 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def build(session: nox.Session) -> None:
-    """Build wheel and source archive, and check what an index would show of them."""
+    """Build wheel and source archive, and check their metadata."""
     install(session, "build")
     dist = session.create_tmp()
     session.run("python", "-m", "build", "--outdir", dist)

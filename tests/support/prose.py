@@ -221,9 +221,9 @@ def main(paths: Iterable[str] = ()) -> int:
         for finding in check(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))
     ]
     for finding in found:
-        print(finding)  # noqa: T201  (this is its output)
+        print(finding)
     if found:
-        print(f"{len(found)} places to rewrite; CONTRIBUTING.md has the rules")  # noqa: T201
+        print(f"{len(found)} places to rewrite; CONTRIBUTING.md has the rules")
     return 1 if found else 0
 
 
