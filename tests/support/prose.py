@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["LONGEST_TEST_NAME", "RULES", "Finding", "Rule", "check", "files_of", "main"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 LONGEST_TEST_NAME = 70
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "loanasync", "tests")
 SUFFIXES = {"", ".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}

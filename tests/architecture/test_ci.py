@@ -1,0 +1,91 @@
+"""The files for CI services name sessions, commands and files that exist."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def pythons() -> list[str]:
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    [found] = re.findall(r"^PYTHONS = \[(.+)\]", text, re.MULTILINE)
+    return re.findall(r'"(.+?)"', found)
+
+
+def sessions() -> set[str]:
+    """Return the names of all sessions; those with several Pythons have one name for each."""
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    found = re.findall(r"^@nox\.session(.*)\ndef (\w+)\(", text, re.MULTILINE)
+    assert len(found) == text.count("@nox.session")
+    one = {name for options, name in found if "PYTHONS" not in options}
+    several = {f"{name}-{python}" for options, name in found if "PYTHONS" in options for python in pythons()}
+    return one | several
+
+
+def sessions_of_workflow(workflow: Any) -> set[str]:
+    """Return the sessions that the jobs run, with each value of their matrix."""
+    found: set[str] = set()
+    for job in workflow["jobs"].values():
+        matrix = job.get("strategy", {}).get("matrix", {})
+        commands = [step["run"] for step in job["steps"] if step.get("run", "").startswith("nox ")]
+        assert commands
+        for name in (each.partition("-s ")[2] for each in commands):
+            [placeholder] = re.findall(r"\$\{\{ matrix\.(\w+) \}\}", name) or [None]
+            values = matrix[placeholder] if placeholder else [""]
+            found |= {re.sub(r"\$\{\{.*\}\}", value, name) for value in values}
+    return found
+
+
+def sessions_of_gate() -> set[str]:
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "grep -E '^python3 -m venv .* -s tests$' README.md" in gate
+    assert re.search(r"^python3 -m venv .* -s tests$", readme, re.MULTILINE)
+    lines = re.findall(r"^\.venv/bin/nox .*-s ([a-z ]+)", gate, re.MULTILINE)
+    return {f"tests-{python}" for python in pythons()} | {name for line in lines for name in line.split()}
+
+
+def test_workflow_runs_the_sessions_of_the_gate() -> None:
+    found = sessions_of_workflow(read(".github/workflows/ci.yml"))
+    assert found == sessions_of_gate()
+    assert found <= sessions()
+
+
+@pytest.mark.parametrize("change", [("lint, ", ""), ("lint", "lnit"), ('"3.12", ', "")])
+def test_missing_or_unknown_session_in_workflow_is_found(change: tuple[str, str]) -> None:
+    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    assert change[0] in text
+    assert sessions_of_workflow(yaml.safe_load(text.replace(*change))) != sessions_of_gate()
+
+
+def test_workflow_uses_official_actions_by_version() -> None:
+    jobs = read(".github/workflows/ci.yml")["jobs"].values()
+    actions = {step["uses"] for job in jobs for step in job["steps"] if "uses" in step}
+    assert {action.split("@")[0] for action in actions} == {"actions/checkout", "actions/setup-python"}
+    assert all(re.fullmatch(r"[\w/-]+@v\d+", action) for action in actions)
+
+
+def test_hooks_of_pre_commit_are_local() -> None:
+    [repository] = read(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+
+
+def test_read_the_docs_installs_what_the_docs_session_installs() -> None:
+    config = read(".readthedocs.yaml")
+    assert (ROOT / config["sphinx"]["configuration"]).is_file()
+    command = config["build"]["jobs"]["install"][-1]
+    [extras] = re.findall(r"'(\.\[.+\])'", command)
+    assert f'install(session, "docs", "{extras}")' in (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert command.endswith("--group docs")
+    assert "docs" in groups
