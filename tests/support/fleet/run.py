@@ -258,7 +258,9 @@ def told(reports: Sequence[Report], calm: Sequence[Report]) -> str:
         "restarts of the queue (kill -9)": lambda each: f"{each.plan.restarts}",
         "approved in the ledger and by the service": lambda each: f"{each.states['approved']:,}",
         "refused in the ledger and by the service": lambda each: f"{each.states['refused']:,}",
-        "`unknown` or `lost`: a person resolves them": lambda each: f"{each.states['unknown'] + each.states['lost']:,}",
+        "`unknown` or `lost`: a person resolves them": lambda each: (
+            f"{each.states['unknown'] + each.states['lost']:,}"
+        ),
         "of these, caused by dropped responses": lambda each: f"{each.by_faults:,}",
         "of these, in progress in a killed worker": lambda each: f"{each.by_kills:,}",
         "evaluated twice, or requested after a refusal": lambda each: f"{each.repeated}",

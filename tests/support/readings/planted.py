@@ -313,11 +313,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
         # A flow moves the ledger's clock by an hour, and hardly takes a second.
         return entry.token == token and entry.state is State.INFLIGHT
 
-    seen = moves.seen
+    seen = moves.as_of
     settle = moves.settle
 
     def settle_as_seen(entry: Entry | None, key: str, **options: Any) -> Entry:
         return settle(None if entry is None else seen(entry, options["now"]), key, **options)
 
-    patch.setattr(moves, "_lands", lands)
+    patch.setattr(moves, "_is_accepted", lands)
     patch.setattr(moves, "settle", settle_as_seen)
