@@ -299,7 +299,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("once", "an unknown outcome in the ledger is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
     approval = recorder.RecordedApproval
-    patch.setattr(approval, "_is_to_be_probed", lambda _, entry: entry.state is State.UNKNOWN)
+    patch.setattr(approval, "_may_send_again", lambda _, entry: entry.state is State.UNKNOWN)
 
 
 @planted("once", "a cancelled call gives its response up")
