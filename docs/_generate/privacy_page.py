@@ -1,6 +1,6 @@
-"""The tables of docs/explanation/privacy.md, out of what the scanner plants and where it looks.
+"""Generates the tables of docs/explanation/privacy.md from the planted values and the scanner of the tests.
 
-`python docs/_generate/privacy_page.py --write` puts them into the page.
+Run `python docs/_generate/privacy_page.py --write`.
 """
 
 import argparse
@@ -18,23 +18,23 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "privacy.md"
 
 
 def fields() -> Iterator[str]:
-    yield "| model | personal, masked wherever it is shown | nobody's, may be shown |"
+    yield "| model | personal: masked | not personal: shown |"
     yield "|---|---|---|"
     for model in MODELS:
         names = [each.name for each in attrs.fields(model)]
         personal = ", ".join(f"`{name}`" for name in names if name not in NOT_PERSONAL)
         plain = ", ".join(f"`{name}`" for name in names if name in NOT_PERSONAL)
-        yield f"| `{model.__name__}` | {personal} | {plain or 'nothing'} |"
+        yield f"| `{model.__name__}` | {personal} | {plain or 'none'} |"
 
 
 def reasons() -> Iterator[str]:
-    yield "| nobody's | why |"
+    yield "| not personal | describes |"
     yield "|---|---|"
     yield from (f"| `{name}` | {why} |" for name, why in NOT_PERSONAL.items())
 
 
 def places() -> Iterator[str]:
-    yield "| where somebody may look | what is there instead |"
+    yield "| output | shown instead of personal values |"
     yield "|---|---|"
     yield from (f"| {place.name} | {place.instead} |" for place in PLACES)
 
@@ -47,7 +47,7 @@ TABLES = {"fields": fields, "reasons": reasons, "places": places, "forms": forms
 
 
 def with_tables(page: str) -> str:
-    """A page with its tables as the scanner has them."""
+    """Return a page with the current tables."""
     for name, table in TABLES.items():
         begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
         before, _, rest = page.partition(begin)

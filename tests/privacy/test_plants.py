@@ -1,4 +1,4 @@
-"""Every field is planted or nobody's, and the scanner finds what is planted in every place and form."""
+"""Tests of planted values and of the scanner: all personal fields, all forms, all places."""
 
 import base64
 import json
@@ -30,21 +30,21 @@ from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
 from support.privacy.plants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
-from support.privacy.scanner import PLACES, Place, Seen, leaks, shown, watching
+from support.privacy.scanner import PLACES, Captured, Place, capturing, leaks, text_of
 
 META = Meta(status=400, attempts=1, elapsed=0.1)
 FIELDS = [(model, each.name) for model in MODELS for each in attrs.fields(model)]
-OF_TWO_VALUES = {"politically_exposed", "us_person", "marketing"}  # no yes or no is unmistakable
-IN_PARTS = {"additional", "raw"}  # what is in them is planted itself
+BOOLEANS = {"politically_exposed", "us_person", "marketing"}  # true and false cannot be unique
+CONTAINERS = {"additional", "raw"}  # their members have planted values
 
 
 @pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda each: getattr(each, "__name__", each))
-def test_a_field_is_planted_or_nobodys(model: type, name: str) -> None:
-    exempt = {*NOT_PERSONAL, *OF_TWO_VALUES, *IN_PARTS}
+def test_field_is_planted_unless_it_is_not_personal(model: type, name: str) -> None:
+    exempt = {*NOT_PERSONAL, *BOOLEANS, *CONTAINERS}
     assert (f"{model.__name__}.{name}" in {plant.field for plant in PLANTS}) is (name not in exempt)
 
 
-def test_the_list_of_what_is_nobodys_is_short_and_reasoned() -> None:
+def test_fields_that_are_not_personal_have_a_reason() -> None:
     assert NOT_PERSONAL.keys() <= {name for _, name in FIELDS}
     assert all(NOT_PERSONAL.values())
     assert len(NOT_PERSONAL) == 9
@@ -62,7 +62,7 @@ def example(model: type) -> Any:
 
 
 def others(model: type, name: str) -> list[Any]:
-    if name in OF_TWO_VALUES:
+    if name in BOOLEANS:
         return [True, False]
     if name == "additional":
         return [testing.additional_data(salary=1), testing.additional_data(children="5+")]
@@ -72,16 +72,16 @@ def others(model: type, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda each: getattr(each, "__name__", each))
-def test_what_is_printed_is_the_same_whoever_it_is(model: type, name: str) -> None:
+def test_printed_model_does_not_depend_on_personal_values(model: type, name: str) -> None:
     if name in NOT_PERSONAL:
         return
-    printed = {shown(attrs.evolve(example(model), **{name: value})) for value in others(model, name)}
+    printed = {text_of(attrs.evolve(example(model), **{name: value})) for value in others(model, name)}
     assert len(printed) == 1
 
 
 @pytest.mark.parametrize("kind", [ApprovalRequest, UserData])
 @pytest.mark.parametrize("name", ["extra", "additional"])
-def test_what_is_put_into_a_block_by_mistake_is_masked_too(kind: type, name: str) -> None:
+def test_value_in_place_of_a_block_is_masked(kind: type, name: str) -> None:
     if name in attrs.fields_dict(kind):
         assert CODE not in repr(attrs.evolve(example(kind), **{name: CODE}))
 
@@ -92,22 +92,22 @@ def public_classes() -> set[type]:
     return {each for each in found if isinstance(each, type)}
 
 
-def test_whatever_shows_itself_in_a_notebook_is_searched() -> None:
+def test_notebook_output_of_public_classes_is_searched() -> None:
     showing = {each for each in public_classes() if hasattr(each, "_repr_html_")}
     assert showing
-    assert all(issubclass(each, loanasync.LoanError) for each in showing)  # searched as errors
+    assert all(issubclass(each, loanasync.LoanError) for each in showing)  # covered by the tests of errors
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_pickle_of_a_model_carries_the_person_on_purpose(model: type) -> None:
-    """What crosses into another process, or comes from a cache, is whole; only errors are empty."""
+def test_pickle_of_a_model_has_all_values(model: type) -> None:
+    """Another process or a cache needs the whole value. Only errors contain no personal data."""
     values = values_of(model)
     whole = attrs.evolve(example(model), **values)
     assert pickle.loads(pickle.dumps(whole)) == whole  # noqa: S301  (our own bytes)
     assert found_in(pickle.dumps(whole).decode("latin-1"))
 
 
-def test_what_is_inside_is_masked_even_in_a_debugger() -> None:
+def test_repr_of_internal_messages_is_masked() -> None:
     headers = {"X-Auth-Token": TOKEN}
     for inside in (
         Request(method="POST", url=f"https://a/{CODE}", headers=headers, body=CODE.encode()),
@@ -135,11 +135,11 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_scanner_knows_a_value_in_every_form(form: str) -> None:
+def test_scanner_finds_a_value_in_every_form(form: str) -> None:
     for plant in PLANTS:
         text = str(plant.value) if not isinstance(plant.value, dict) else plant.marks[0]
         if form.startswith("base64") and len(text) < 9:
-            continue  # too short to be known in it
+            continue  # too short to be recognised
         known = {each.field for each in PLANTS if plant.marks[0] in each.marks}
         assert found_in(f"before {FORMS[form](text)} after") & known, (plant, form)
 
@@ -153,7 +153,7 @@ def leaking_error() -> RejectedError:
         return error
 
 
-def in_our_frame() -> BaseException:
+def error_with_our_frame() -> BaseException:
     try:
         Telemetry(None, None, CODE)  # type: ignore[arg-type]
     except loanasync.ConfigurationError as error:
@@ -161,30 +161,30 @@ def in_our_frame() -> BaseException:
     raise AssertionError
 
 
-def leak_into(place: Place, seen: Seen) -> None:
+def leak_into(place: Place, captured: Captured) -> None:
     name = place.name
     if "local variables" in name:
-        seen.add(in_our_frame())
+        captured.add(error_with_our_frame())
     elif "error" in name:
-        seen.add(leaking_error())
+        captured.add(leaking_error())
     elif "printed model" in name:
-        seen.add([CODE])
+        captured.add([CODE])
     elif "loggers" in name:
         logging.getLogger("aiohttp.client").debug("to %s", CODE)
     elif "spans" in name:
-        seen.providers["tracer_provider"].get_tracer("t").start_span(CODE).end()
+        captured.providers["tracer_provider"].get_tracer("t").start_span(CODE).end()
     elif "metrics" in name:
-        seen.providers["meter_provider"].get_meter("m").create_counter("c").add(1, {"a": CODE})
+        captured.providers["meter_provider"].get_meter("m").create_counter("c").add(1, {"a": CODE})
     elif "warnings" in name:
         warnings.warn(CODE, ResourceWarning, stacklevel=1)
     else:
-        for texts in (seen.journal, seen.pages, seen.output):
+        for texts in (captured.journal, captured.pages, captured.output):
             texts.append(CODE)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_the_scanner_looks_into_every_place(place: Place) -> None:
-    with watching() as seen:
-        leak_into(place, seen)
-    assert any(leak.startswith(f"{place.name}: ") for leak in leaks(seen))
-    assert found_in("\n".join(place.texts(seen))) >= {"the fiscal code"}
+def test_scanner_searches_every_place(place: Place) -> None:
+    with capturing() as captured:
+        leak_into(place, captured)
+    assert any(leak.startswith(f"{place.name}: ") for leak in leaks(captured))
+    assert found_in("\n".join(place.texts(captured))) >= {"the fiscal code"}

@@ -1,4 +1,4 @@
-"""A process writes nothing to disk that nobody asked for, and its last words name nobody."""
+"""Tests of a separate process: it writes no files, and its output at exit has no personal data."""
 
 import json
 import os
@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from support.privacy.scanner import Seen, leaks
+from support.privacy.scanner import Captured, leaks
 
 TESTS = Path(__file__).parent.parent
 
 
 def run(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    # -B: the interpreter itself would write its bytecode.
+    # -B: the interpreter would write bytecode.
     command = [sys.executable, "-B", *python, str(TESTS / "support" / "privacy" / "process.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
-def test_good_and_bad_calls_write_nothing_to_disk() -> None:
+def test_calls_write_no_files() -> None:
     assert json.loads(run("disk").stdout) == []
 
 
-def test_what_is_asked_for_is_written_and_noted(tmp_path: Path) -> None:
+def test_exported_journal_is_the_only_file_written(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     assert json.loads(run("disk", str(file)).stdout) == [str(file)]
-    written = Seen(journal=[file.read_text(encoding="utf-8")])
+    written = Captured(journal=[file.read_text(encoding="utf-8")])
     assert leaks(written) == []
 
 
 @pytest.mark.parametrize("development", [True, False])
-def test_clients_that_are_forgotten_are_told_of_without_anybodys_name(*, development: bool) -> None:
-    said = run("forget", python=("-X", "dev") if development else ("-W", "always"))
+def test_warnings_of_unclosed_clients_have_no_personal_data(*, development: bool) -> None:
+    result = run("unclosed", python=("-X", "dev") if development else ("-W", "always"))
     for expected in (
         "LoanClient made here was left open",
         "Task was destroyed",
         "failed: approve was answered",
     ):
-        assert expected in said.stderr
-    assert leaks(Seen(output=[said.stdout, said.stderr])) == []
+        assert expected in result.stderr
+    assert leaks(Captured(output=[result.stdout, result.stderr])) == []

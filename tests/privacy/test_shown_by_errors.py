@@ -1,4 +1,4 @@
-"""No error shows anybody, whichever it is, and whatever the service says of the person in it."""
+"""Errors contain no personal data, not even if messages of the service repeat it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ from loanasync import (
 from loanasync._protocol.codec import write
 from support.canned_server import answer, serving
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, TOKEN, planted, values_of
-from support.privacy.scanner import Seen, leaks, watching
+from support.privacy.scanner import Captured, capturing, leaks
 
 ONCE = RetryPolicy(attempts=2, base=0.001)
 
@@ -65,7 +65,7 @@ def sent_by(operation: str) -> dict[str, Any]:
 
 
 def quotes(operation: str) -> Iterator[str]:
-    """Sentences in which a service repeats what was sent, as services write."""
+    """Yield messages in which a service repeats the values that were sent."""
     for value in (*leaves(sent_by(operation)), CODE, TOKEN):
         yield f"{value} is not valid"
         yield f'The value "{value.upper()}" ({value.lower()}) of user_{value}_1 at /{value}/ is wrong.'
@@ -73,9 +73,9 @@ def quotes(operation: str) -> Iterator[str]:
         yield "x" * 4_990 + value
 
 
-def problems(**said: Any) -> Callable[[str], bytes]:
-    """An error's body, with a quote where the text has its place."""
-    return lambda quote: json.dumps({"errors": said}).replace('"HERE"', json.dumps(quote)).encode()
+def problems(**messages: Any) -> Callable[[str], bytes]:
+    """Return a function that makes an error body in which a quote replaces "HERE"."""
+    return lambda quote: json.dumps({"errors": messages}).replace('"HERE"', json.dumps(quote)).encode()
 
 
 def domain(text: str) -> Callable[[str], bytes]:
@@ -120,23 +120,23 @@ async def call(client: LoanClient, operation: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
-async def test_what_the_service_says_of_a_person_is_taken_out(kind: type[LoanError], operation: str) -> None:
+async def test_personal_values_are_removed_from_messages(kind: type[LoanError], operation: str) -> None:
     status, body = ANSWERED[kind]
-    came = set()
-    with watching() as seen:
+    results = set()
+    with capturing() as captured:
         async with serving(b"") as server:
             settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE, "remember": False}
-            async with server.client(**settings, **seen.providers) as client:
+            async with server.client(**settings, **captured.providers) as client:
                 for quote in quotes(operation):
                     reply = answer(status, body(quote), "Content-Type: application/json")
                     server.script = lambda _, reply=reply: reply  # type: ignore[misc]
                     result = await call(client, operation)
-                    came.add(type(result))
-                    seen.add(result)
+                    results.add(type(result))
+                    captured.add(result)
     if operation == "approve":
-        # A message that is too long to be read whole proves nothing, nor does a domain text beside another.
-        assert came - {UnexpectedResponseError} == EXPECTED.get(kind, {kind})
-    assert leaks(seen) == []
+        # A truncated message proves nothing, and neither does a domain message beside another one.
+        assert results - {UnexpectedResponseError} == EXPECTED.get(kind, {kind})
+    assert leaks(captured) == []
 
 
 def mistyped() -> Iterator[tuple[str, Any]]:
@@ -146,8 +146,8 @@ def mistyped() -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("status", [201, 422])
-async def test_an_answer_of_wrong_types_tells_names_and_no_values(status: int) -> None:
-    with watching() as seen:
+async def test_response_with_wrong_types_shows_names_but_no_values(status: int) -> None:
+    with capturing() as captured:
         async with (
             serving(b"") as server,
             server.client(auth_token=TOKEN, limits=LIMITS, remember=False) as client,
@@ -157,47 +157,47 @@ async def test_an_answer_of_wrong_types_tells_names_and_no_values(status: int) -
                 twice = body[:-1] + b', "approved": "%s"}' % CODE.encode()
                 for each in (body, twice, body[:-9], body.replace(b"true", b'"zzqlastnamevalue"')):
                     server.script = lambda _, each=each: answer(status, each)  # type: ignore[misc]
-                    seen.add(await call(client, "approve"))
+                    captured.add(await call(client, "approve"))
                     server.script = lambda _, each=each: answer(200, each)  # type: ignore[misc]
-                    seen.add(await call(client, "complete"))
-    assert leaks(seen) == []
+                    captured.add(await call(client, "complete"))
+    assert leaks(captured) == []
 
 
-async def test_time_and_places_that_run_out_show_no_one() -> None:
-    with watching() as seen:
+async def test_timeouts_and_closed_client_show_no_personal_data() -> None:
+    with capturing() as captured:
         async with serving(None) as server:
             for options, kind in (
                 ({"timeout": Timeout(total=0.2, attempt=0.5, connect=0.1)}, DeadlineExceededError),
                 ({"timeout": Timeout(total=0.0001)}, TransportError),
             ):
-                async with server.client(auth_token=TOKEN, limits=LIMITS, **seen.providers) as client:
-                    seen.add(await call(client, "approve", **options))
-                    assert isinstance(seen.errors[-1], kind)
-            held = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **seen.providers)
-            lane = held._pipeline._lanes.here()
+                async with server.client(auth_token=TOKEN, limits=LIMITS, **captured.providers) as client:
+                    captured.add(await call(client, "approve", **options))
+                    assert isinstance(captured.errors[-1], kind)
+            busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)
+            lane = busy._pipeline._lanes.here()
             assert lane.slots is not None
             await lane.slots.acquire()
-            seen.add(await call(held, "approve", timeout=Timeout(total=0.05)))
-            assert isinstance(seen.errors[-1], PoolTimeoutError)
-            await held.aclose()
-            seen.add(await call(held, "approve"))
-            assert str(seen.errors[-1]) == str(ClientClosedError())
-    assert leaks(seen) == []
+            captured.add(await call(busy, "approve", timeout=Timeout(total=0.05)))
+            assert isinstance(captured.errors[-1], PoolTimeoutError)
+            await busy.aclose()
+            captured.add(await call(busy, "approve"))
+            assert str(captured.errors[-1]) == str(ClientClosedError())
+    assert leaks(captured) == []
 
 
-def test_every_error_there_is_was_searched() -> None:
-    ends = {
+def test_every_error_class_is_covered() -> None:
+    others = {
         ClientClosedError,
         PoolTimeoutError,
         DeadlineExceededError,
         InvalidRequestError,
         ConfigurationError,
     }
-    searched = {row.expected.error for row in ROWS} | set(ANSWERED) | ends
-    # Those of a ledger are searched where there is one: test_shown_by_ledgers.py.
+    searched = {row.expected.error for row in ROWS} | set(ANSWERED) | others
+    # Ledger errors: test_shown_by_ledgers.py.
     searched |= {LedgerError, *LedgerError.__subclasses__()}
-    never_themselves = {LoanError, ServiceError, TransportError}
-    assert searched - {None} == {getattr(errors, name) for name in errors.__all__} - never_themselves
+    base_classes = {LoanError, ServiceError, TransportError}
+    assert searched - {None} == {getattr(errors, name) for name in errors.__all__} - base_classes
 
 
 GOOD: dict[str, Any] = {"base_url": "https://loans.example.com", "shop_id": "s", "auth_token": TOKEN}
@@ -227,41 +227,41 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def attempt(seen: Seen, act: Callable[[], object], kind: type[Exception] = ConfigurationError) -> None:
+def attempt(
+    captured: Captured, act: Callable[[], object], kind: type[Exception] = ConfigurationError
+) -> None:
     with pytest.raises(kind) as caught:
         act()
-    seen.add(caught.value)
+    captured.add(caught.value)
 
 
 @pytest.mark.parametrize("wrong", SETTINGS, ids="-".join)
-def test_settings_that_cannot_work_show_no_token(
-    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_settings_show_no_token(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**GOOD, **wrong}
     for name in ("base_url", "shop_id", "auth_token"):
         monkeypatch.setenv(f"LOANASYNC_{name.upper()}", str(GOOD[name]))
-    with watching() as seen:
-        attempt(seen, lambda: LoanClient(**settings))
-        attempt(seen, lambda: LoanClient.from_env(**settings))
+    with capturing() as captured:
+        attempt(captured, lambda: LoanClient(**settings))
+        attempt(captured, lambda: LoanClient.from_env(**settings))
         changes = {name: value for name, value in wrong.items() if name not in ("base_url", "session")}
         if changes.keys() & {"shop_id", "auth_token", "dialect", "limits", "retry", "timeout", "strict"}:
             known = {"shop_id": "s", "auth_token": TOKEN, **changes}
             if known["auth_token"] is not None:
-                attempt(seen, lambda: LoanClient(**GOOD).with_options(**known))
-    assert leaks(seen) == []
+                attempt(captured, lambda: LoanClient(**GOOD).with_options(**known))
+    assert leaks(captured) == []
 
 
-def test_settings_that_are_missing_or_misplaced_show_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_settings_show_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     client = LoanClient(**GOOD)
-    with watching() as seen:
-        attempt(seen, lambda: client.with_options(auth_token=TOKEN))
+    with capturing() as captured:
+        attempt(captured, lambda: client.with_options(auth_token=TOKEN))
         monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", f"{TOKEN}\n")
         monkeypatch.setenv("LOANASYNC_BASE_URL", str(GOOD["base_url"]))
         monkeypatch.delenv("LOANASYNC_SHOP_ID", raising=False)
-        attempt(seen, LoanClient.from_env)
+        attempt(captured, LoanClient.from_env)
         monkeypatch.setenv("LOANASYNC_SHOP_ID", "s")
-        attempt(seen, LoanClient.from_env)
-    assert leaks(seen) == []
+        attempt(captured, LoanClient.from_env)
+    assert leaks(captured) == []
 
 
 def wrongly_built() -> Iterator[Callable[[], object]]:
@@ -274,15 +274,15 @@ def wrongly_built() -> Iterator[Callable[[], object]]:
                 yield partial(model, **{other: value for other, value in values.items() if other != name})
 
 
-def test_a_model_that_is_built_wrongly_shows_no_one() -> None:
-    with watching() as seen:
+def test_incomplete_model_shows_no_personal_data() -> None:
+    with capturing() as captured:
         for build in wrongly_built():
             try:
-                seen.add(build())
+                captured.add(build())
             except InvalidRequestError as error:
-                seen.add(error)
-    assert len(seen.errors) > len(values_of(ApprovalRequest)) / 2
-    assert leaks(seen) == []
+                captured.add(error)
+    assert len(captured.errors) > len(values_of(ApprovalRequest)) / 2
+    assert leaks(captured) == []
 
 
 UNSENDABLE = {"newField": object(), "fiscalCode": CODE}
@@ -302,22 +302,22 @@ WRONG_REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG_REQUESTS)))
-async def test_a_request_that_breaks_rules_shows_no_one(number: int) -> None:
+async def test_invalid_request_shows_no_personal_data(number: int) -> None:
     wrong = WRONG_REQUESTS[number]
-    with watching() as seen:
-        client = LoanClient(**GOOD, **seen.providers)
-        seen.values += [wrong] if isinstance(wrong, ApprovalRequest | UserData) else []
+    with capturing() as captured:
+        client = LoanClient(**GOOD, **captured.providers)
+        captured.values += [wrong] if isinstance(wrong, ApprovalRequest | UserData) else []
         for code in (CODE, f"{CODE}\n1", [CODE], None, wrong):
             for act in (client.approve, client.complete):
                 with pytest.raises(InvalidRequestError) as caught:
                     await act(code, wrong)  # type: ignore[arg-type]
-                seen.add(caught.value)
-            seen.values += [client.check(code, wrong), list(map(str, client.check(code, wrong)))]  # type: ignore[arg-type]
+                captured.add(caught.value)
+            captured.values += [client.check(code, wrong), list(map(str, client.check(code, wrong)))]  # type: ignore[arg-type]
             for payload in (UNSENDABLE, [UNSENDABLE], CODE, {CODE: {1: float("inf")}}):
                 with pytest.raises(InvalidRequestError) as caught:
                     await client.upload_documents(CODE, payload)  # type: ignore[arg-type]
-                seen.add(caught.value)
+                captured.add(caught.value)
                 with pytest.raises(InvalidRequestError) as caught:
                     await client.create_request(payload)  # type: ignore[arg-type]
-                seen.add(caught.value)
-    assert leaks(seen) == []
+                captured.add(caught.value)
+    assert leaks(captured) == []

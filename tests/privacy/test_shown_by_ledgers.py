@@ -1,4 +1,4 @@
-"""No error of a ledger shows anybody, not even one whose backend quotes what it was given."""
+"""Ledger errors contain no personal data, not even if the backend repeats its arguments."""
 
 import asyncio
 import copy
@@ -25,7 +25,7 @@ from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, Postgre
 from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
 from support.ledger_clients import FailingLedger, held
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
-from support.privacy.scanner import PLACES, Seen, leaks, watching
+from support.privacy.scanner import PLACES, Captured, capturing, leaks
 from support.servers.process import free_port
 
 APPROVED = response(201, {**ECHO, "approved": True})
@@ -37,76 +37,76 @@ def quoting() -> None:
 
 
 class Case:
-    """A client with a ledger, whatever it comes to."""
+    """A client with a ledger whose output is captured."""
 
     def __init__(
-        self, seen: Seen, orphan_folder: Path, ledger: DecisionLedger, *steps: ScriptedResponse
+        self, captured: Captured, orphan_folder: Path, ledger: DecisionLedger, *steps: ScriptedResponse
     ) -> None:
         policy = LedgerPolicy(orphan_folder=orphan_folder, patience=5)
         options: Any = {"auth_token": TOKEN, "limits": LIMITS, "ledger": ledger, "ledger_policy": policy}
-        self._seen = seen
+        self._seen = captured
         self.ledger = ledger
-        self.client: LoanClient = ScriptedTransport(*steps).client(**options, **seen.providers)
+        self.client: LoanClient = ScriptedTransport(*steps).client(**options, **captured.providers)
 
-    async def ends(self, **changes: Any) -> LoanError:
-        """The error that a call comes to."""
+    async def error_of_call(self, **changes: Any) -> LoanError:
+        """Return the error of a call."""
         options = {"timeout": changes.pop("timeout", None)}
         with pytest.raises(LoanError) as caught:
             await self.client.approve(CODE, planted(ApprovalRequest, **changes), **options)
         self._seen.add(caught.value)
         return caught.value
 
-    async def end(self) -> None:
-        """What a debugger shows of what is left."""
+    async def capture_values(self) -> None:
+        """Add client, ledger and entries to the captured values."""
         self._seen.values += [self.client, self.ledger, *[entry async for entry in self.ledger.scan()]]
 
 
-async def in_flight(seen: Seen, orphan_folder: Path) -> LoanError:
+async def in_flight(captured: Captured, orphan_folder: Path) -> LoanError:
     step, arrived, go = held(APPROVED)
-    case = Case(seen, orphan_folder, MemoryLedger(), step)
-    asking = asyncio.create_task(case.client.approve(CODE, planted(ApprovalRequest)))
+    case = Case(captured, orphan_folder, MemoryLedger(), step)
+    approving = asyncio.create_task(case.client.approve(CODE, planted(ApprovalRequest)))
     await arrived.wait()
-    error = await case.ends(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
+    error = await case.error_of_call(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
     go.set()
-    await asking
-    await case.end()
+    await approving
+    await case.capture_values()
     return error
 
 
-async def unknown(seen: Seen, orphan_folder: Path) -> LoanError:
-    case = Case(seen, orphan_folder, MemoryLedger(), timed_out())
-    await case.ends()
-    error = await case.ends()
-    await case.end()
+async def unknown(captured: Captured, orphan_folder: Path) -> LoanError:
+    case = Case(captured, orphan_folder, MemoryLedger(), timed_out())
+    await case.error_of_call()
+    error = await case.error_of_call()
+    await case.capture_values()
     return error
 
 
-async def mismatched(seen: Seen, orphan_folder: Path) -> LoanError:
-    case = Case(seen, orphan_folder, MemoryLedger(), REFUSED)
+async def mismatched(captured: Captured, orphan_folder: Path) -> LoanError:
+    case = Case(captured, orphan_folder, MemoryLedger(), REFUSED)
     await case.client.approve(CODE, planted(ApprovalRequest))
-    error = await case.ends(amount=99_000)
-    await case.end()
+    error = await case.error_of_call(amount=99_000)
+    await case.capture_values()
     return error
 
 
-async def unavailable(seen: Seen, orphan_folder: Path) -> LoanError:
-    return await Case(seen, orphan_folder, FailingLedger(claim=quoting), APPROVED).ends()
+async def unavailable(captured: Captured, orphan_folder: Path) -> LoanError:
+    return await Case(captured, orphan_folder, FailingLedger(claim=quoting), APPROVED).error_of_call()
 
 
-async def no_valkey(seen: Seen, orphan_folder: Path) -> LoanError:
+async def no_valkey(captured: Captured, orphan_folder: Path) -> LoanError:
     ledger = RedisLedger(f"redis://{TOKEN}:{TOKEN}@127.0.0.1:{free_port()}/0?password={TOKEN}")
-    seen.values.append(ledger)
-    return await Case(seen, orphan_folder, ledger, APPROVED).ends()
+    captured.values.append(ledger)
+    return await Case(captured, orphan_folder, ledger, APPROVED).error_of_call()
 
 
-async def no_postgres(seen: Seen, orphan_folder: Path) -> LoanError:
+async def no_postgres(captured: Captured, orphan_folder: Path) -> LoanError:
     url = f"postgresql://{TOKEN}:{TOKEN}@127.0.0.1:{free_port()}/shop?password={TOKEN}&sslmode=disable"
     ledger = PostgresLedger(url)
-    seen.values.append(ledger)
-    return await Case(seen, orphan_folder, ledger, APPROVED).ends()
+    captured.values.append(ledger)
+    return await Case(captured, orphan_folder, ledger, APPROVED).error_of_call()
 
 
-ENDS: list[tuple[Callable[[Seen, Path], Any], type[LedgerError]]] = [
+CASES: list[tuple[Callable[[Captured, Path], Any], type[LedgerError]]] = [
     (in_flight, InFlightError),
     (unknown, OutcomeUnknownError),
     (mismatched, PayloadMismatchError),
@@ -116,27 +116,25 @@ ENDS: list[tuple[Callable[[Seen, Path], Any], type[LedgerError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("end", "kind"), ENDS, ids=[end.__name__ for end, _ in ENDS])
-async def test_what_keeps_a_client_from_asking_shows_no_one(
-    end: Callable[[Seen, Path], Any], kind: type[LedgerError], tmp_path: Path
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=[case.__name__ for case, _ in CASES])
+async def test_ledger_error_shows_no_personal_data(
+    case: Callable[[Captured, Path], Any], kind: type[LedgerError], tmp_path: Path
 ) -> None:
-    with watching() as seen:
-        assert type(await end(seen, tmp_path)) is kind
-    assert leaks(seen) == []
+    with capturing() as captured:
+        assert type(await case(captured, tmp_path)) is kind
+    assert leaks(captured) == []
 
 
 @pytest.mark.parametrize("step", [APPROVED, REFUSED], ids=["approved", "refused"])
-async def test_a_decision_that_was_not_recorded_shows_no_one_but_to_who_unpickles_it(
-    step: ScriptedResponse, tmp_path: Path
-) -> None:
-    with watching() as seen:
-        error = await Case(seen, tmp_path, FailingLedger(settle=quoting), step).ends()
+async def test_unrecorded_decision_is_shown_only_in_a_pickle(step: ScriptedResponse, tmp_path: Path) -> None:
+    with capturing() as captured:
+        error = await Case(captured, tmp_path, FailingLedger(settle=quoting), step).error_of_call()
         assert isinstance(error, DecisionNotRecordedError)
-    assert leaks(seen, tuple(place for place in PLACES if "pickles" not in place.name)) == []
+    assert leaks(captured, tuple(place for place in PLACES if "pickles" not in place.name)) == []
     assert CODE.encode() in pickle.dumps(error)
     assert CODE not in f"{copy.deepcopy(error)!r} {pickle.loads(pickle.dumps(error))!r}"  # noqa: S301  (our own)
 
 
-def test_every_error_of_a_ledger_was_searched() -> None:
-    searched = {kind for _, kind in ENDS} | {DecisionNotRecordedError}
+def test_every_ledger_error_is_covered() -> None:
+    searched = {kind for _, kind in CASES} | {DecisionNotRecordedError}
     assert searched == set(LedgerError.__subclasses__())

@@ -1,4 +1,4 @@
-"""Messages of the service that repeat a person in any form: no error, log record or span shows one."""
+"""Messages of the service that repeat personal values in any form: errors, logs and spans contain none."""
 
 import html
 import json
@@ -14,7 +14,7 @@ import pytest
 from loanasync import LoanError, RetryPolicy
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import approval_request, response, scripted_client, user_data
-from support.privacy.scanner import PLACES, Seen, watching
+from support.privacy.scanner import PLACES, Captured, capturing
 
 CODE = "QZXWVK80L43A000K"
 PERSON: dict[str, str] = {
@@ -29,7 +29,7 @@ PERSON: dict[str, str] = {
 }
 DOCUMENT = {"document_code": "CA98712ZQ", "document_city": "Zyxwòv", "profession": "Qwyxer"}
 ISSUED = date(2019, 11, 27)
-# No innocent text of an error has one of these; letters and digits only, without accents.
+# Letters and digits only, without accents. No other text of an error contains one of these.
 MARKS = (
     *("zoquim", "wxyze", "kwyjibo", "3987123465", "quxbart", "vyzkol", "77zq", "542811101000000987654"),
     *("qzxwvk", "80l43a000k", "ca98712zq", "zyxwov", "qwyxer", "27112019", "20191127", "zoquimdwxyze"),
@@ -60,7 +60,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 DATES = ("27/11/2019", "2019-11-27", "27.11.2019")
 BIRTHDAYS = ("3 luglio 1980", "03/07/1980", "1980-07-03")
 NAME = f"{PERSON['first_name']} {PERSON['last_name']}"
-# Only what a call sends is removed: a completion sends no name, and a creation has the code in its payload.
+# A message is cleared of the values that its call sends. A completion sends no name.
 SENT = {
     "approve": (*PERSON.values(), NAME, CODE, *BIRTHDAYS),
     "complete": (*DOCUMENT.values(), PERSON["iban"], CODE, *BIRTHDAYS, *DATES),
@@ -71,15 +71,15 @@ SENT = {
 
 def bodies(texts: list[str]) -> Iterator[tuple[int, bytes]]:
     one = texts[-1]
-    for said in (
+    for body in (
         {"errors": {"lastname": texts}},
         {"errors": {**{text: ["is wrong"] for text in texts}, "domain": texts}},
         {"errors": {"domain": ["User already evaluated for approval", *texts]}},
         {"errors": one},
         {"error": f"{'x ' * 280}{one}"},
     ):
-        yield 400, json.dumps(said).encode()
-        yield 403, json.dumps(said, ensure_ascii=False).encode()
+        yield 400, json.dumps(body).encode()
+        yield 403, json.dumps(body, ensure_ascii=False).encode()
     yield 409, json.dumps({"errors": f"not now, {one}"}).encode()
     yield 404, f"<p>{one}</p>".encode()
     yield 201, json.dumps({"approved": one, "fiscalCode": one, one: one, "errors": {"city": texts}}).encode()
@@ -94,18 +94,18 @@ def plain(text: str) -> str:
     return "".join(filter(str.isalnum, folded))
 
 
-def shown(seen: Seen) -> list[str]:
+def marks_in(captured: Captured) -> list[str]:
     found = []
     for place in PLACES:
-        for text in place.texts(seen):
+        for text in place.texts(captured):
             found += [f"{mark} in {place.name}: {text[:300]}" for mark in MARKS if mark in plain(text)]
     return found
 
 
-async def call(operation: str, status: int, body: bytes, seen: Seen) -> None:
+async def call(operation: str, status: int, body: bytes, captured: Captured) -> None:
     headers = {"X-Request-Id": f"r-{b64encode(body[:9]).decode()}", "Location": f"https://x.example/{CODE}"}
     ledger = MemoryLedger()
-    client = scripted_client(response(status, body, headers), ledger=ledger, retry=ONCE, **seen.providers)
+    client = scripted_client(response(status, body, headers), ledger=ledger, retry=ONCE, **captured.providers)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "approve": lambda: client.approve(CODE, REQUEST),
         "complete": lambda: client.complete(CODE, DATA),
@@ -115,15 +115,15 @@ async def call(operation: str, status: int, body: bytes, seen: Seen) -> None:
     try:
         await calls[operation]()
     except LoanError as error:
-        seen.add(error)
+        captured.add(error)
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_messages_of_any_form_show_no_person(form: str) -> None:
-    with watching() as seen:
+async def test_message_in_any_form_shows_no_personal_data(form: str) -> None:
+    with capturing() as captured:
         for operation, values in SENT.items():
             texts = [f"The value {FORMS[form](value)} is wrong" for value in values]
             for status, body in bodies(texts):
-                await call(operation, status, body, seen)
-    assert len(seen.errors) > 40
-    assert shown(seen) == []
+                await call(operation, status, body, captured)
+    assert len(captured.errors) > 40
+    assert marks_in(captured) == []

@@ -1,4 +1,4 @@
-"""What goes well shows nobody either: decisions, the sandbox's journal and pages, the demo, warnings."""
+"""Output of successful calls, of the sandbox and of the demo contains no personal data."""
 
 import asyncio
 import io
@@ -16,13 +16,13 @@ from loanasync.cli import demo
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedTransport, response
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, REDIRECT, SAVED, TOKEN, planted
-from support.privacy.scanner import Seen, leaks, watching
+from support.privacy.scanner import Captured, capturing, leaks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-# The sandbox keeps to the specification: provinces of two letters, postal codes of five digits.
-NARROW: dict[str, Any] = {"province": "RM", "postal_code": "00100"}
+# The sandbox requires provinces of two letters and postal codes of five digits (spec §8).
+VALID: dict[str, Any] = {"province": "RM", "postal_code": "00100"}
 TAGS: tuple[str, ...] = (
     "approved",
     "refused",
@@ -39,12 +39,12 @@ TAGS += ("forbidden", "invalid.city", "500after", "reset", "empty", "truncated",
 
 def tagged(tag: str) -> ApprovalRequest:
     request: ApprovalRequest = planted(
-        ApprovalRequest, email=f"zzqemailaddress+{tag}@example.com", extra={}, **NARROW
+        ApprovalRequest, email=f"zzqemailaddress+{tag}@example.com", extra={}, **VALID
     )
     return request
 
 
-async def test_a_script_and_what_it_recorded_show_no_one() -> None:
+async def test_scripted_transport_shows_no_personal_data() -> None:
     steps = [
         response(201, {**ECHO, "approved": True}),
         response(422, {**ECHO, "approved": False}),
@@ -52,19 +52,21 @@ async def test_a_script_and_what_it_recorded_show_no_one() -> None:
         response(200, ECHO),
         response(200, ECHO),
     ]
-    with watching() as seen:
+    with capturing() as captured:
         script = ScriptedTransport(*steps)
-        async with script.client(auth_token=TOKEN, limits=LIMITS, remember=False, **seen.providers) as client:
+        async with script.client(
+            auth_token=TOKEN, limits=LIMITS, remember=False, **captured.providers
+        ) as client:
             approved = await client.approve(CODE, planted(ApprovalRequest))
             refused = await client.approve(CODE, planted(ApprovalRequest))
             saved = await client.complete(CODE, planted(UserData))
             opened = [await client.create_request(PAYLOAD), await client.upload_documents(CODE, PAYLOAD)]
-            seen.values += [approved, refused, saved, *opened, *script.sent, *steps, client]
-            seen.values += [each.headers for each in script.sent]
-            with pytest.raises(AssertionError) as at_its_end:
+            captured.values += [approved, refused, saved, *opened, *script.sent, *steps, client]
+            captured.values += [each.headers for each in script.sent]
+            with pytest.raises(AssertionError) as exhausted:
                 await client.approve(CODE, planted(ApprovalRequest))
-            seen.values.append(str(at_its_end.value))
-    # Reading an attribute is plain; printing its object is not.
+            captured.values.append(str(exhausted.value))
+    # Attributes return the real value. Only printed objects are masked.
     assert isinstance(approved, Approved)
     assert isinstance(refused, Refused)
     assert (approved.fiscal_code, approved.redirect_url) == (CODE, REDIRECT)
@@ -72,10 +74,10 @@ async def test_a_script_and_what_it_recorded_show_no_one() -> None:
     assert saved.extra == {"newField": "zzqextravalue"}
     assert isinstance(opened[0], Mapping)
     assert opened[0]["lastname"] == ECHO["lastname"]
-    assert leaks(seen) == []
+    assert leaks(captured) == []
 
 
-async def walk(client: LoanClient, seen: Seen, tag: str) -> None:
+async def walk(client: LoanClient, captured: Captured, tag: str) -> None:
     calls: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: client.create_request(PAYLOAD),
         lambda: client.approve(CODE, tagged(tag)),
@@ -85,33 +87,33 @@ async def walk(client: LoanClient, seen: Seen, tag: str) -> None:
     )
     for call in calls:
         try:
-            seen.add(await call())
+            captured.add(await call())
         except LoanError as error:
-            seen.add(error)
+            captured.add(error)
 
 
-def complaints(sandbox: Sandbox) -> list[str]:
-    """What a test's failed claims about the calls say."""
+def failed_assertions(sandbox: Sandbox) -> list[str]:
+    """Return the messages of failed assertions about calls."""
     journal = sandbox.journal
     wanted: list[dict[str, Any]] = [
         {"fiscal_code": CODE, "status": 299},
         {"operation": "approve", "body": {**ECHO, "lastname": "Zzqlastnamevalue", "city": CODE}},
         {"operation": "complete", "body": SAVED, "answer": SAVED},
     ]
-    said = []
+    messages = []
     for criteria in wanted:
         with pytest.raises(AssertionError) as none:
             journal.assert_once(**criteria)
-        said.append(str(none.value))
+        messages.append(str(none.value))
         with pytest.raises(AssertionError) as late:
             journal.wait(timeout=0.01, **criteria)
-        said.append(str(late.value))
+        messages.append(str(late.value))
     with pytest.raises(AssertionError) as some:
         journal.assert_never(fiscal_code=CODE)
-    return [*said, str(some.value)]
+    return [*messages, str(some.value)]
 
 
-async def pages(sandbox: Sandbox, seen: Seen) -> None:
+async def pages(sandbox: Sandbox, captured: Captured) -> None:
     code = CODE.lower()
     paths = ["", "_sandbox/", "_sandbox/journal.jsonl", "_sandbox/findings.json", "_sandbox/health", "shop"]
     paths += [f"_sandbox/calls/{entry.number}" for entry in sandbox.journal]
@@ -121,35 +123,35 @@ async def pages(sandbox: Sandbox, seen: Seen) -> None:
         for path in paths:
             async with session.get(f"/{path}") as answer:
                 text = await answer.text()
-                if path.startswith("apply/"):  # the customer's own page, where the order comes first
+                if path.startswith("apply/"):  # the customer's page shows the order token
                     text = text.replace(escape(planted(ApprovalRequest).order_token), "")
-                seen.pages += [text, str(answer.headers)]
+                captured.pages += [text, str(answer.headers)]
 
 
 @pytest.mark.parametrize("tag", TAGS)
-async def test_a_walk_through_the_sandbox_shows_no_one(tag: str) -> None:
+async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
     asyncio.get_running_loop().set_debug(True)
-    with watching() as seen:
+    with capturing() as captured:
         async with Sandbox(auth_token=TOKEN) as sandbox:
             rule = sandbox.on(fiscal_code=CODE, operation="complete", call=9).respond(500)
-            async with sandbox.client(**seen.providers) as client, aiohttp.ClientSession() as session:
-                await walk(client, seen, tag)
-                # Misuse, which the sandbox names without repeating what it saw.
+            async with sandbox.client(**captured.providers) as client, aiohttp.ClientSession() as session:
+                await walk(client, captured, tag)
+                # Misuse that the sandbox reports.
                 url = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests/{CODE}"
                 query = f"?token={TOKEN}&email=zzqemailaddress@example.com&code={CODE}"
                 await session.post(url + query, data=CODE.encode(), headers={"X-Auth-Token": TOKEN})
                 await session.get(f"{url}/{CODE}", headers={"X-Auth-Token": CODE})
                 await session.post(url, json=[CODE], headers={"X-Auth-Token": TOKEN})
-            await pages(sandbox, seen)
+            await pages(sandbox, captured)
             journal = sandbox.journal
             assert journal.calls(fiscal_code=CODE)
-            seen.journal += [journal.to_jsonl(), repr(journal), *complaints(sandbox)]
-            seen.journal += [f"{each!r} {each}" for each in (*journal, *sandbox.findings, *journal[:2])]
-            seen.values += [sandbox, rule, sandbox.rules, sandbox.snapshot(), sandbox._engine, client]
-    assert leaks(seen) == []
+            captured.journal += [journal.to_jsonl(), repr(journal), *failed_assertions(sandbox)]
+            captured.journal += [f"{each!r} {each}" for each in (*journal, *sandbox.findings, *journal[:2])]
+            captured.values += [sandbox, rule, sandbox.rules, sandbox.snapshot(), sandbox._engine, client]
+    assert leaks(captured) == []
 
 
-async def test_a_person_is_shown_on_a_page_to_whoever_asks_for_it() -> None:
+async def test_sandbox_page_shows_personal_data_on_request() -> None:
     async with Sandbox(auth_token=TOKEN) as sandbox, sandbox.client() as client:
         await client.create_request(PAYLOAD)
         url = f"{sandbox.base_url}/_sandbox/?personal=shown"
@@ -157,16 +159,16 @@ async def test_a_person_is_shown_on_a_page_to_whoever_asks_for_it() -> None:
             assert CODE in await answer.text()
 
 
-def test_the_demo_prints_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_ANNA", CODE)
     monkeypatch.setattr(demo, "_BRUNO", CODE[::-1])
     monkeypatch.setattr(demo, "UserData", lambda **_: planted(UserData))
     monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
     printed = io.StringIO()
-    with watching() as seen:
+    with capturing() as captured:
         recorded = asyncio.run(demo.demo(Console(file=printed, width=200)))
         exported = "".join(span.to_json() for span in recorded.spans) + recorded.metrics.to_json()
         assert "loanasync.approve" in exported
-        seen.output += [printed.getvalue(), exported]
+        captured.output += [printed.getvalue(), exported]
     assert "send the customer to http://127.0.0.1:" in printed.getvalue()
-    assert leaks(seen) == []
+    assert leaks(captured) == []

@@ -1,6 +1,6 @@
-"""An unmistakable value for every personal field there is, and every form in which it might show.
+"""Planted values: a unique value for each personal field, and the forms in which it could be shown.
 
-Which fields there are is read from the models: a new one is planted by itself, or it fails the tests.
+The fields are read from the models, so the value of a new field is planted without a change here.
 """
 
 import re
@@ -38,30 +38,30 @@ __all__ += ["Plant", "found_in", "planted", "values_of"]
 
 MODELS: tuple[type, ...] = (ApprovalRequest, AdditionalData, UserData, Approved, Refused)
 
-# About the order or about the answer, and about nobody.
+# Fields about the order or the response, with the reason why they are not personal.
 NOT_PERSONAL = {
-    "amount": "of the order, euro cents",
-    "net_amount": "of the order, euro cents",
-    "instalments": "of the order",
-    "loan_finality": "of the order; the specification knows one value",
-    "zero_interest_rate": "of the shop's offer",
-    "payment_day_of_month": "of the loan; a number up to 31",
-    "approved": "the decision itself, about whoever the shop knows that it is",
-    "unread": "names of members, in a response only",
-    "meta": "status, counts, seconds and the trace's id",
+    "amount": "the order, in euro cents",
+    "net_amount": "the order, in euro cents",
+    "instalments": "the order",
+    "loan_finality": "the order; the specification has one value",
+    "zero_interest_rate": "the offer of the shop",
+    "payment_day_of_month": "the loan; a number up to 31",
+    "approved": "the decision, without the customer",
+    "unread": "names of members",
+    "meta": "status, counts, seconds, trace id",
 }
 
 CODE = "ZZQFISCALCODE00A"
-OTHER = OTHER_CUSTOMER.decode()  # of another customer, in an answer that came to the wrong one
+OTHER = OTHER_CUSTOMER.decode()  # another customer's, in a response to the wrong request
 TOKEN = "zzqauthtoken-0123456789"
 REDIRECT = "https://loans.example.com/zzqredirectpath?c=zzqredirectquery#zzqredirectfragment"
 
-# Looser than the service's own, so that these fields can hold what cannot be mistaken for anything else.
+# Wider limits than the service's, so that these fields accept unique values.
 LIMITS = Limits(province="[A-Z]+", postal_code="[A-Z]+")
-# Values of texts that must have a form.
-_FORMED = {
+# Values of fields with a format.
+_WITH_FORMAT = {
     "email": "zzqemailaddress+TAG@example.com",
-    "mobile_phone": "3271846509",  # no digits as they end a difference of two floats
+    "mobile_phone": "3271846509",  # digits that do not occur at the end of a difference of two floats
     "country_calling_code": "+8123",
     "province": "ZZQPROVINCE",
     "postal_code": "ZZQPOSTALCODE",
@@ -69,13 +69,13 @@ _FORMED = {
     "redirect_url": REDIRECT,
     "raw": None,
 }
-# A word of a short list, whatever its type says.
+# Fields with a short list of values, although their type is str.
 _CHOICES = {"children": "2"}
 
 
 @frozen
 class Plant:
-    """One field's value, and the texts one of which shows it."""
+    """The planted value of one field, and the marks by which it is found."""
 
     field: str
     value: Any
@@ -83,7 +83,7 @@ class Plant:
 
 
 def _chosen(model: type, name: str) -> Any:
-    """An ordinary value of a field with a few fixed ones; None for a field that takes many."""
+    """Return a valid value of a field that has few of them, else None."""
     if name in _CHOICES:
         return _CHOICES[name]
     kinds = [each for each in _kinds(model, name) if isinstance(each, type)]
@@ -98,9 +98,9 @@ def _kinds(model: type, name: str) -> tuple[Any, ...]:
 
 
 def _value(model: type, name: str, number: int) -> Any:
-    """Something that stands nowhere else, of the field's own type."""
-    if name in _FORMED:
-        return _FORMED[name]
+    """Return a unique value of the type of the field."""
+    if name in _WITH_FORMAT:
+        return _WITH_FORMAT[name]
     kinds = _kinds(model, name)
     if str in kinds:
         return f"Zzq{name.replace('_', '')}value O'\"è"
@@ -112,17 +112,17 @@ def _value(model: type, name: str, number: int) -> Any:
         return {"newField": {"deep": ["zzqextravalue", 987_640_001]}}
     if AdditionalData in kinds:
         return None  # planted field by field
-    raise TypeError(f"{model.__name__}.{name}: how to plant this, or why is it not personal?")
+    raise TypeError(f"{model.__name__}.{name}: add a value for this type, or add the field to NOT_PERSONAL")
 
 
 def _marks(value: Any) -> tuple[str, ...]:
     if isinstance(value, date):
         return (f"{value}", f"{value.month:02}/{value.year}", f"{value.year}, {value.month}, {value.day}")
     if isinstance(value, Mapping):
-        return ("zzqextravalue", "987640001")  # the names of fields are nobody's
+        return ("zzqextravalue", "987640001")  # names of fields are not personal
     if value == REDIRECT:
         return ("zzqredirectpath", "zzqredirectquery", "zzqredirectfragment")
-    # The longest run of plain letters stands whole in any spelling of the rest.
+    # The longest run of letters and digits is the same in every form.
     return (max(re.findall(r"\+?[A-Za-z0-9]+", str(value)), key=len),)
 
 
@@ -146,7 +146,7 @@ PAYLOAD: dict[str, Any] = {"fiscalCode": CODE, "newField": ["zzqpayloadvalue", {
 
 
 def values_of(model: type, *, checked: bool = False) -> dict[str, Any]:
-    """The planted values of a model's fields; checked: those that the rules let pass."""
+    """Return the planted values of a model. With `checked`, they are valid."""
     values = {}
     for plant in PLANTS:
         owner, _, name = plant.field.partition(".")
@@ -157,7 +157,7 @@ def values_of(model: type, *, checked: bool = False) -> dict[str, Any]:
 
 
 def planted(model: type, *, checked: bool = True, **changes: Any) -> Any:
-    """One of the models that are sent, every field of it given."""
+    """Return a request model with a value in every field."""
     more: dict[str, Any] = {}
     if model is ApprovalRequest:
         more = {"amount": 45_000, "instalments": 12, "zero_interest_rate": True, "payment_day_of_month": 9}
@@ -168,36 +168,36 @@ def planted(model: type, *, checked: bool = True, **changes: Any) -> Any:
 
 
 def _echo(model: type, names: Mapping[str, str]) -> dict[str, Any]:
-    said = {names[name]: value for name, value in values_of(model).items() if name in names}
-    said = {name: str(value) if isinstance(value, date) else value for name, value in said.items()}
-    return {**said, "newField": "zzqextravalue"}
+    members = {names[name]: value for name, value in values_of(model).items() if name in names}
+    members = {name: str(value) if isinstance(value, date) else value for name, value in members.items()}
+    return {**members, "newField": "zzqextravalue"}
 
 
-# What the service says of the customer: all of it, fields that nobody knows included.
+# Responses of the service with all planted values, and with unknown members.
 ECHO = {**_echo(Approved, APPROVAL_NAMES), **_echo(ApprovalRequest, APPROVAL_NAMES), "amount": 45_000}
 ECHO |= {"redirectUrl": REDIRECT, "approvalMessageApiTitle": "zzqlastnamevalue"}
 SAVED = {**_echo(UserData, USER_DATA_NAMES), "usPerson": True}
 
 
-# How somebody may have written a value, in upper, lower or mixed case; base64 stands apart, below.
+# Forms of a value in a text, in upper, lower or mixed case. base64 is handled below.
 FORMS: dict[str, Callable[[str], str]] = {
-    "as it is": str,
-    "percent-quoted for a URL": lambda mark: quote(mark, safe=""),
-    "percent-quoted letter by letter": lambda mark: "".join(f"%{ord(each):02x}" for each in mark),
+    "plain": str,
+    "percent-encoded for a URL": lambda mark: quote(mark, safe=""),
+    "percent-encoded, every letter": lambda mark: "".join(f"%{ord(each):02x}" for each in mark),
     "escaped in JSON": lambda mark: mark.replace("/", "\\/"),
-    "escaped in JSON letter by letter": lambda mark: "".join(f"\\u{ord(each):04x}" for each in mark),
-    "in hex": lambda mark: mark.encode().hex(),
-    "in base64, at any place of what was encoded": str,
+    "escaped in JSON, every letter": lambda mark: "".join(f"\\u{ord(each):04x}" for each in mark),
+    "hexadecimal": lambda mark: mark.encode().hex(),
+    "base64, at any position": str,
 }
 
 
 def _in_base64(mark: str) -> Iterator[str]:
-    """The part of a mark's base64 that is the same wherever it stands; too short a mark has none."""
+    """Yield the parts of the base64 form of a mark that do not depend on its position."""
     for each in {mark, mark.lower(), mark.upper()}:
         for before in range(3):
             coded = b64encode(b"\0" * before + each.encode()).decode()
             part = coded[-(-before * 8 // 6) : (before + len(each)) * 8 // 6]
-            if len(part) >= 8:  # shorter ones may stand in a random name
+            if len(part) >= 8:  # shorter parts occur in random names
                 yield part
                 yield part.replace("+", "-").replace("/", "_")
 
@@ -213,7 +213,7 @@ _CODED = {form: plant.field for plant in PLANTS for mark in plant.marks for form
 
 
 def found_in(text: str) -> set[str]:
-    """The fields whose values a text shows, in any form."""
+    """Return the fields whose planted values are in a text, in any form."""
     lower = text.lower()
     plain = {field for form, field in _PLAIN.items() if form in lower}
     return plain | {field for form, field in _CODED.items() if form in text}

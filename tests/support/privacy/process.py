@@ -1,4 +1,4 @@
-"""A process of its own, to see what it writes to disk, and what its last words are."""
+"""A separate process whose file writes and output at exit are checked."""
 
 import asyncio
 import gc
@@ -22,20 +22,20 @@ _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.truncate", "os.link", "os.
 
 
 def watch_disk() -> list[str]:
-    """Note from now on whatever is written to, made or moved."""
-    noted: list[str] = []
+    """Record all files that are written, created or moved from now on."""
+    written: list[str] = []
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = arguments
             writes = bool(set(mode or "") & set("wax+")) or bool(flags & _WRITES)
-            if writes and not isinstance(path, int):  # a number is a file that is open already
-                noted.append(f"{path}")
+            if writes and not isinstance(path, int):  # a number is an open file
+                written.append(f"{path}")
         elif event in _CHANGES:
-            noted.append(f"{event} {arguments}")
+            written.append(f"{event} {arguments}")
 
     sys.addaudithook(note)
-    return noted
+    return written
 
 
 def request(tag: str) -> ApprovalRequest:
@@ -50,7 +50,7 @@ def request(tag: str) -> ApprovalRequest:
 
 
 async def calls(file: str) -> None:
-    """Good and bad calls against a sandbox; the journal is written where somebody asks for it."""
+    """Make successful and failing calls against a sandbox. Write the journal if a file is given."""
     async with Sandbox(auth_token=TOKEN) as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
         for tag in ("approved", "refused", "500x9", "conflict", "nouser", "reset", "truncated", "html502"):
             sandbox.reset()
@@ -60,8 +60,8 @@ async def calls(file: str) -> None:
                 lambda: client.upload_documents(CODE, PAYLOAD),
                 lambda: client.complete(CODE, planted(UserData)),
             ):
-                await quietly(call())
-        await quietly(client.with_options(shop_id="other", auth_token=TOKEN).create_request(PAYLOAD))
+                await call_and_log(call())
+        await call_and_log(client.with_options(shop_id="other", auth_token=TOKEN).create_request(PAYLOAD))
         for page in ("/_sandbox/", "/_sandbox/journal.jsonl"):
             reader, writer = await asyncio.open_connection(*sandbox.base_url[7:].split(":"))
             writer.write(f"GET {page} HTTP/1.0\r\nHost: {sandbox.base_url[7:]}\r\n\r\n".encode())
@@ -71,8 +71,8 @@ async def calls(file: str) -> None:
             sandbox.journal.write_jsonl(file)
 
 
-async def quietly(call: Coroutine[Any, Any, object]) -> None:
-    """Make a call, whatever comes of it."""
+async def call_and_log(call: Coroutine[Any, Any, object]) -> None:
+    """Make a call, and log its error."""
     try:
         await call
     except LoanError as error:
@@ -80,26 +80,26 @@ async def quietly(call: Coroutine[Any, Any, object]) -> None:
 
 
 def disk(file: str) -> None:
-    """Tell what was written."""
-    noted = watch_disk()
+    """Print the files that were written."""
+    written = watch_disk()
     asyncio.run(calls(file))
-    print(json.dumps(noted))  # noqa: T201  (for the test that reads it)
+    print(json.dumps(written))  # noqa: T201  (for the test that reads it)
 
 
-def forget(_: str) -> None:
-    """Forget clients in every way there is, with all that Python says of it."""
+def unclosed(_: str) -> None:
+    """Leave clients unclosed in several ways, with all warnings and log records."""
     logging.basicConfig(level=logging.DEBUG)
     asyncio.run(calls(""))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0)
-        by_hand(listening)
+        close_loop(listening)
     gc.collect()
     asyncio.run(left_open())
     gc.collect()
 
 
-def by_hand(listening: socket.socket) -> None:
-    """Close a loop with a call under way in it."""
+def close_loop(listening: socket.socket) -> None:
+    """Close an event loop with a call in progress."""
     loop = asyncio.new_event_loop()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     client = LoanClient(url, shop_id="s", auth_token=TOKEN, limits=LIMITS)
@@ -111,14 +111,14 @@ def by_hand(listening: socket.socket) -> None:
 
 
 async def left_open() -> None:
-    """Drop a client that holds a connection."""
+    """Drop a client with an open connection."""
     async with Sandbox(auth_token=TOKEN) as sandbox:
-        await quietly(sandbox.client().create_request(PAYLOAD))
+        await call_and_log(sandbox.client().create_request(PAYLOAD))
 
 
 def main() -> None:
-    """Play what is asked for: ``disk`` or ``forget``, and a file to write to."""
-    scenes: dict[str, Callable[[str], None]] = {"disk": disk, "forget": forget}
+    """Run ``disk`` or ``unclosed``, with an optional file for the journal."""
+    scenes: dict[str, Callable[[str], None]] = {"disk": disk, "unclosed": unclosed}
     scenes[sys.argv[1]](str(Path(sys.argv[2])) if len(sys.argv) > 2 else "")
 
 

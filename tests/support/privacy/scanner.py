@@ -1,4 +1,4 @@
-"""Everything that can be seen of what happened, and the search of it for what was planted."""
+"""Captures all output of a call, such as errors, logs and spans, and searches it for planted values."""
 
 import copy
 import logging
@@ -20,12 +20,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from support.privacy.plants import found_in
 
-__all__ = ["PLACES", "Place", "Seen", "leaks", "shown", "watching"]
+__all__ = ["PLACES", "Captured", "Place", "capturing", "leaks", "text_of"]
 
 
 @define
-class Seen:
-    """What somebody could look at after a call."""
+class Captured:
+    """The captured output of calls."""
 
     errors: list[BaseException] = Factory(list)
     values: list[object] = Factory(list)  # printed, or shown by a debugger
@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def providers(self) -> dict[str, Any]:
-        """The client's arguments that let its spans and metrics be seen."""
+        """Arguments of a client whose spans and metrics are captured."""
         if not self._providers:
             tracing = TracerProvider(shutdown_on_exit=False)
             tracing.add_span_processor(SimpleSpanProcessor(self.spans))
@@ -50,19 +50,19 @@ class Seen:
         return self._providers
 
     def add(self, result: object) -> None:
-        """An error or a value, whatever a call came to."""
+        """Add the result of a call: a value or an error."""
         if isinstance(result, BaseException):
             self.errors.append(result)
         else:
             self.values.append(result)
 
     def foreign_frames(self) -> list[str]:
-        """Where aiohttp stands in a traceback: its frames hold the whole request."""
+        """Return the files of aiohttp in tracebacks. Its frames contain the whole request."""
         frames = [frame for error in self.chained() for frame, _ in traceback.walk_tb(error.__traceback__)]
         return [frame.f_code.co_filename for frame in frames if "aiohttp" in frame.f_globals["__name__"]]
 
     def chained(self) -> Iterator[BaseException]:
-        """All errors, with what they were caused by, what they came during, and what they are groups of."""
+        """Yield all errors, their causes and contexts, and the members of exception groups."""
         todo, done = [*self.errors, *self.logged], set[int]()
         while todo:
             error = todo.pop()
@@ -74,81 +74,81 @@ class Seen:
             todo += [each for each in (error.__cause__, error.__context__, *group) if each is not None]
 
 
-def shown(value: object) -> str:
-    """What a debugger, an error report or a notebook shows of a value."""
+def text_of(value: object) -> str:
+    """Return the text of a value in a debugger, an error report and a notebook."""
     in_notebooks = getattr(type(value), "_repr_html_", None)
     try:
         return f"{value!r} {value!s} {in_notebooks(value) if in_notebooks else ''}"
-    except Exception as error:  # noqa: BLE001  (whatever it is: a value that cannot be shown shows its error)
+    except Exception as error:  # noqa: BLE001  (the exception is output, too)
         return f"{error!r}"
 
 
 def frames_of(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames of the package in a traceback, those that attrs wrote for it too."""
+    """Yield the frames of the package in a traceback, including methods that attrs generated."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = str(frame.f_globals.get("__name__"))
         if name.partition(".")[0] == "loanasync" or "loanasync" in frame.f_code.co_filename.partition(" ")[2]:
             yield frame, line
 
 
-def _texts(seen: Seen) -> Iterator[str]:
-    for error in seen.chained():
-        yield f"{shown(error)} {error.args!r}"
+def _texts(captured: Captured) -> Iterator[str]:
+    for error in captured.chained():
+        yield f"{text_of(error)} {error.args!r}"
         yield from traceback.format_exception_only(error)
 
 
-def _attributes(seen: Seen) -> Iterator[str]:
-    for error in seen.chained():
+def _attributes(captured: Captured) -> Iterator[str]:
+    for error in captured.chained():
         yield repr(vars(error))  # notes are among them
 
 
-def _pickles(seen: Seen) -> Iterator[str]:
-    for error in seen.errors:
+def _pickles(captured: Captured) -> Iterator[str]:
+    for error in captured.errors:
         for each in (copy.copy(error), copy.deepcopy(error)):
-            yield f"{shown(each)} {vars(each)!r}"
-        # A response that an error carries may be the only copy: it is pickled whole.
+            yield f"{text_of(each)} {vars(each)!r}"
+        # The response of an error may be the only copy, so its pickle contains it.
         bare = evolve(error, response=None) if hasattr(error, "response") else error  # type: ignore[misc]
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             yield pickle.dumps(bare, protocol).decode("latin-1")
         yield from (repr(argument) for _, argument, _ in pickletools.genops(pickle.dumps(bare)))
 
 
-def _tracebacks(seen: Seen) -> Iterator[str]:
-    for error in seen.errors:
+def _tracebacks(captured: Captured) -> Iterator[str]:
+    for error in captured.errors:
         yield "".join(traceback.format_exception(error))
-    for error in seen.chained():
+    for error in captured.chained():
         ours = traceback.StackSummary.extract(frames_of(error), capture_locals=True)
         yield "".join(ours.format())
 
 
-def _locals(seen: Seen) -> Iterator[str]:
-    for error in seen.chained():
+def _locals(captured: Captured) -> Iterator[str]:
+    for error in captured.chained():
         for frame, _ in frames_of(error):
             for name, value in frame.f_locals.items():
-                yield f"{name}={shown(value)}"
+                yield f"{name}={text_of(value)}"
 
 
-def _values(seen: Seen) -> Iterator[str]:
-    for value in seen.values:
-        yield f"{shown(value)} {[value]} {value}"
+def _values(captured: Captured) -> Iterator[str]:
+    for value in captured.values:
+        yield f"{text_of(value)} {[value]} {value}"
 
 
-def _spans(seen: Seen) -> Iterator[str]:
-    for span in seen.spans.get_finished_spans():
+def _spans(captured: Captured) -> Iterator[str]:
+    for span in captured.spans.get_finished_spans():
         yield span.to_json()
         yield f"{span.name} {dict(span.attributes or {})} {span.status.description} {span.context}"
         yield from (f"{event.name} {dict(event.attributes or {})}" for event in span.events)
         yield from (f"{dict(link.attributes or {})}" for link in span.links)
 
 
-def _metrics(seen: Seen) -> Iterator[str]:
-    data = seen.metrics.get_metrics_data() if seen.metrics._collect is not None else None
+def _metrics(captured: Captured) -> Iterator[str]:
+    data = captured.metrics.get_metrics_data() if captured.metrics._collect is not None else None
     if data is not None:
         yield f"{data.to_json()} {data!r}"
 
 
-def _warned(seen: Seen) -> Iterator[str]:
-    for warning in seen.warned:
+def _warned(captured: Captured) -> Iterator[str]:
+    for warning in captured.warned:
         yield f"{warning} {warning.message!r} {warning.source!r}"
         yield warnings.formatwarning(
             warning.message, warning.category, warning.filename, warning.lineno, warning.line
@@ -157,59 +157,59 @@ def _warned(seen: Seen) -> Iterator[str]:
 
 @frozen
 class Place:
-    """Somewhere a person's data could be seen."""
+    """One kind of output, and its text."""
 
     name: str
     instead: str
-    texts: Callable[[Seen], Iterator[str]]
+    texts: Callable[[Captured], Iterator[str]]
 
 
 PLACES = (
     Place(
-        "the text, `repr` and `args` of an error, of its causes and contexts",
-        "fields by name, the service's sentences with `***` for the person",
+        "text, `repr` and `args` of an error, its causes and contexts",
+        "field names; messages of the service with `***` for personal values",
         _texts,
     ),
-    Place("the attributes and notes of an error", "the same", _attributes),
-    Place("pickles and copies of an error", "the same; a pickle has the error's `response` whole", _pickles),
-    Place("a traceback, printed with the local variables of our frames", "`***`", _tracebacks),
-    Place("the local variables themselves", "`***`", _locals),
+    Place("attributes and notes of an error", "the same", _attributes),
+    Place("pickles and copies of an error", "the same; a pickle contains `response` unmasked", _pickles),
+    Place("printed traceback with the local variables of loanasync's frames", "`***`", _tracebacks),
+    Place("these local variables themselves", "`***`", _locals),
     Place(
-        "a printed model, decision or client, and what the testing tools recorded",
-        "`***`; the order's fields are plain",
+        "printed model, decision or client; records of the testing tools",
+        "`***`; fields of the order are shown",
         _values,
     ),
     Place(
-        "the records of all loggers at DEBUG, asyncio's and aiohttp's too",
-        "nothing of ours",
-        lambda seen: iter(seen.records),
+        "records of all loggers at DEBUG, also of asyncio and aiohttp",
+        "no personal values",
+        lambda captured: iter(captured.records),
     ),
     Place("spans: names, attributes, events, links, status", "`REDACTED` in `url.full`", _spans),
     Place("metrics and their attributes", "operation, outcome, status", _metrics),
-    Place("warnings, such as the one of a forgotten client", "file and line of your code", _warned),
+    Place("warnings, such as that of an unclosed client", "file and line of your code", _warned),
     Place(
-        "the sandbox's journal: entries, JSON lines, failed assertions",
-        "`***`, and a pseudonym for each run",
-        lambda seen: iter(seen.journal),
+        "journal of the sandbox: entries, JSON lines, failed assertions",
+        "`***`, and a pseudonym that changes with each run",
+        lambda captured: iter(captured.journal),
     ),
     Place(
-        "the sandbox's pages, before somebody asks to see the person",
-        "`***`; the customer's own page names the order by its token",
-        lambda seen: iter(seen.pages),
+        'pages of the sandbox, before "Show personal data" is clicked',
+        "`***`; the customer's page shows the order token",
+        lambda captured: iter(captured.pages),
     ),
     Place(
-        "what `loanasync demo` prints",
-        "`***`; the made-up `redirect_url` is plain",
-        lambda seen: iter(seen.output),
+        "output of `loanasync demo`",
+        "`***`; the made-up `redirect_url` is shown",
+        lambda captured: iter(captured.output),
     ),
 )
 
 
-def leaks(seen: Seen, places: tuple[Place, ...] = PLACES) -> list[str]:
-    """Which fields show where, and the end of the first text that shows one."""
+def leaks(captured: Captured, places: tuple[Place, ...] = PLACES) -> list[str]:
+    """Return the fields that are shown in each place, with the end of the first text that shows one."""
     found = []
     for place in places:
-        texts = list(place.texts(seen))
+        texts = list(place.texts(captured))
         if fields := found_in("\n".join(texts)):
             first = next((text for text in texts if found_in(text)), "")
             found.append(f"{place.name}: {sorted(fields)}: {first[-300:]}")
@@ -217,11 +217,11 @@ def leaks(seen: Seen, places: tuple[Place, ...] = PLACES) -> list[str]:
 
 
 class _Keeper(logging.Handler):
-    """Keeps texts and no records, whose arguments would keep alive what a test wants to see forgotten."""
+    """Keeps the texts of log records. The records would keep their arguments alive."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, captured: Captured) -> None:
         super().__init__(logging.DEBUG)
-        self._seen = seen
+        self._seen = captured
 
     def emit(self, record: logging.LogRecord) -> None:
         self._seen.records.append(f"{self.format(record)} {vars(record)!r}")
@@ -231,10 +231,10 @@ class _Keeper(logging.Handler):
 
 
 @contextmanager
-def watching() -> Iterator[Seen]:
-    """Listen to every logger and every warning."""
-    seen = Seen()
-    keeper, root = _Keeper(seen), logging.getLogger()
+def capturing() -> Iterator[Captured]:
+    """Capture all log records and warnings."""
+    captured = Captured()
+    keeper, root = _Keeper(captured), logging.getLogger()
     loggers = [root, *(logging.getLogger(name) for name in ("asyncio", "aiohttp", "loanasync"))]
     levels = [logger.level for logger in loggers]
     root.addHandler(keeper)
@@ -243,8 +243,8 @@ def watching() -> Iterator[Seen]:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            yield seen
-            seen.warned += caught
+            yield captured
+            captured.warned += caught
     finally:
         root.removeHandler(keeper)
         for logger, level in zip(loggers, levels, strict=True):
