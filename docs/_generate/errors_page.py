@@ -1,6 +1,6 @@
-"""The table of docs/reference/errors.md, made from instances of the error classes.
+"""Generates the table of docs/reference/errors.md from instances of the error classes.
 
-`python docs/_generate/errors_page.py --write` puts it into the page.
+Run `python docs/_generate/errors_page.py --write`.
 """
 
 import argparse
@@ -24,9 +24,9 @@ ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.Ledger
 
 @frozen
 class Row:
-    """One line of the table: when an error is raised, and an example of it.
+    """A line of the table: when an error is raised, and an instance of it.
 
-    `after_fault` is the same error of a call whose earlier attempt was answered with 500.
+    `after_fault` is the same error of a call with an earlier 500.
     """
 
     when: str
@@ -38,7 +38,7 @@ class Row:
         return (self.error,) if self.after_fault is None else (self.error, self.after_fault)
 
 
-def answered(kind: type[errors.ServiceError], when: str, status: int = 400) -> Row:
+def responded(kind: type[errors.ServiceError], when: str, status: int = 400) -> Row:
     first, second = (kind("approve", (), Meta(status, attempts, 0.1)) for attempts in (1, 2))
     return Row(when, first, second)
 
@@ -73,29 +73,29 @@ UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED))
 GROUPS: dict[str, list[Row]] = {
     "before anything is sent": [
         Row("the request breaks rules of the specification", errors.InvalidRequestError(())),
-        Row("a setting of the client cannot work", errors.ConfigurationError("shop_id", "must be given")),
+        Row("a setting of the client is invalid", errors.ConfigurationError("shop_id", "must be given")),
         Row("the client was closed before the call", errors.ClientClosedError()),
     ],
-    "the service answered": [
-        answered(errors.RejectedError, "400 with messages for fields of the request, and no `domain`"),
-        answered(errors.UserNotFoundError, '400 "User not found"'),
-        answered(errors.ShopNotAllowedError, '400 "This sales point cannot apply for a loan"'),
-        answered(errors.InvalidFiscalCodeError, '400 "Invalid fiscalCode."'),
-        answered(
+    "the service responded": [
+        responded(errors.RejectedError, "400 with messages for fields of the request, and no `domain`"),
+        responded(errors.UserNotFoundError, '400 "User not found"'),
+        responded(errors.ShopNotAllowedError, '400 "This sales point cannot apply for a loan"'),
+        responded(errors.InvalidFiscalCodeError, '400 "Invalid fiscalCode."'),
+        responded(
             errors.AlreadyEvaluatedError,
             '400 or another status, but not 500, with "User already evaluated for approval", '
             "or a variant of this text",
         ),
-        answered(errors.DomainError, "400 with any other message under `domain`"),
-        answered(errors.AccessDeniedError, "403", 403),
-        answered(errors.CannotCompleteError, "409", 409),
-        answered(errors.SystemFaultError, "500 to the last attempt", 500),
-        answered(
+        responded(errors.DomainError, "400 with any other message under `domain`"),
+        responded(errors.AccessDeniedError, "403", 403),
+        responded(errors.CannotCompleteError, "409", 409),
+        responded(errors.SystemFaultError, "500 to the last attempt", 500),
+        responded(
             errors.UnexpectedStatusError,
             f'a status that means "not processed" in HTTP: {UNPROCESSED}',
             min(NOT_PROCESSED),
         ),
-        answered(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
+        responded(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400",
             errors.UnexpectedResponseError("approve", (), "unknown", Meta(201, 1, 0.1)),
@@ -112,19 +112,19 @@ GROUPS: dict[str, list[Row]] = {
     ],
     "the ledger or the client's memory": [
         Row(
-            "the ledger cannot be used",
+            "the ledger is not available",
             errors.LedgerUnavailableError("approve", "c0ffee", "OSError"),
         ),
         Row(
-            "another call or worker is waiting for the response: wait, then call again",
+            "another call or worker waits for the response: wait, then call again",
             errors.InFlightError("approve", "c0ffee"),
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),
-        Row("requested before with other data, and not decided here", mismatch("inflight")),
+        Row("requested before with other data, without a known decision", mismatch("inflight")),
         Row("requested before with other data, and approved", mismatch("approved")),
         Row("requested before with other data, and refused", mismatch("refused")),
-        Row("approved, and the ledger cannot be written; carries the decision", not_recorded("approved")),
-        Row("refused, and the ledger cannot be written; carries the decision", not_recorded("refused")),
+        Row("approved, but the ledger could not be written; has the decision", not_recorded("approved")),
+        Row("refused, but the ledger could not be written; has the decision", not_recorded("refused")),
     ],
 }
 
@@ -149,7 +149,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return a page with the table that the classes give."""
+    """Return a page with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"

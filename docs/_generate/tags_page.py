@@ -1,6 +1,6 @@
-"""The tables of docs/reference/sandbox-tags.md: what each tag comes to, by asking the sandbox for it.
+"""Generates the tables of docs/reference/sandbox-tags.md by sending an approval with each tag to a sandbox.
 
-`python docs/_generate/tags_page.py --write` puts them into the page.
+Run `python docs/_generate/tags_page.py --write`.
 """
 
 import argparse
@@ -23,56 +23,56 @@ from loanasync.testing import approval_request, fiscal_code
 __all__ = ["PAGE", "example", "tables", "with_tables"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sandbox-tags.md"
-BEGIN, END = "<!-- what each tag comes to begins -->", "<!-- what each tag comes to ends -->"
+BEGIN, END = "<!-- the table of tags begins -->", "<!-- the table of tags ends -->"
 
 
 def example(word: str) -> str:
-    """A word with numbers and a field in it, as a shop sends it."""
+    """Return a tag with example values for its parameters."""
     return word.replace("xN", "x2").replace("<ms>", "300").replace("<field>", "city")
 
 
-def told(outcome: Decision | LoanError) -> str:
-    said = f"`{type(outcome).__name__}`"
+def outcome_text(outcome: Decision | LoanError) -> str:
+    name = f"`{type(outcome).__name__}`"
     if isinstance(outcome, Approved) and outcome.redirect_url is None:
-        return f"{said}, `redirect_url` None"
+        return f"{name}, `redirect_url` None"
     if isinstance(outcome, AlreadyEvaluatedError) and outcome.after_retry:
-        return f"{said}, `outcome` {outcome.outcome}, `after_retry`"
+        return f"{name}, `outcome` {outcome.outcome}, `after_retry`"
     if isinstance(outcome, LoanError):
-        return f"{said}, `outcome` {outcome.outcome}"
-    return said
+        return f"{name}, `outcome` {outcome.outcome}"
+    return name
 
 
-async def comes_to(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
-    """The two cells of a tag: what a call makes of it, and what the sandbox did."""
+async def cells_of(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
+    """Return the last two cells of a tag: the result of the call, and if the sandbox decided."""
     code = fiscal_code()
     await client.create_request({"fiscalCode": code})
     outcome: Decision | LoanError
-    patience = Timeout(attempt=2, connect=1.9) if tag.startswith("hang") else None
+    timeout = Timeout(attempt=2, connect=1.9) if tag.startswith("hang") else None
     try:
-        outcome = await client.approve(code, approval_request(tag=tag), timeout=patience)
+        outcome = await client.approve(code, approval_request(tag=tag), timeout=timeout)
     except LoanError as error:
         outcome = error
     calls = sandbox.journal.calls(operation="approve", fiscal_code=code)
-    asked = f", asked {len(calls)} times" if len(calls) > 1 else ""
-    return f"{told(outcome)}{asked} | {'yes' if any(call.evaluated for call in calls) else 'no'}"
+    requests = f", {len(calls)} requests" if len(calls) > 1 else ""
+    return f"{outcome_text(outcome)}{requests} | {'yes' if any(call.evaluated for call in calls) else 'no'}"
 
 
 async def tables() -> str:
-    """All of them, each tag asked for at the same time as the others."""
+    """Return all tables. The approvals of all tags are requested concurrently."""
     async with Sandbox() as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
-        asked = [example(word) for word in KNOWN]
-        cells = await asyncio.gather(*(comes_to(client, sandbox, tag) for tag in asked))
+        examples = [example(word) for word in KNOWN]
+        cells = await asyncio.gather(*(cells_of(client, sandbox, tag) for tag in examples))
     by_word = dict(zip(KNOWN, cells, strict=True))
     lines = []
     for title, tags in TAGS.items():
-        lines += [f"## {title}", "", "| tag | what is answered | `approve` | decided |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", "| tag | response | `approve` | decided |", "|---|---|---|---|"]
         lines += [f"| `+{example(word)}` | {tag.text} | {by_word[word]} |" for word, tag in tags.items()]
         lines.append("")
     return "\n".join(lines)
 
 
 def with_tables(page: str, written: str) -> str:
-    """A page with its tables as they were made."""
+    """Return a page with the given tables."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
