@@ -1,4 +1,4 @@
-"""Async Python SDK for a loan request approval service: ask once, never lose the answer."""
+"""Async Python SDK for a loan request approval service."""
 
 from typing import TYPE_CHECKING
 
@@ -106,8 +106,8 @@ name_by_package(globals())
 
 
 def __getattr__(name: str) -> str:
-    if name == "__version__":  # read when asked for: reading metadata takes its time
-        from importlib.metadata import version  # noqa: PLC0415  (as above)
+    if name == "__version__":  # read on first access, because reading the metadata is slow
+        from importlib.metadata import version  # noqa: PLC0415  (slow to import)
 
         return version("loanasync")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``python -m loanasync`` is the command ``loanasync``."""
+"""Entry point of ``python -m loanasync``, which runs the command ``loanasync``."""
 
 from loanasync.cli import main
 

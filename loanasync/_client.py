@@ -1,4 +1,4 @@
-"""`LoanClient`: the four calls of the service, `approve_many`, and the client's lifetime."""
+"""`LoanClient`, the client of the service."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync._config import Options, configure, from_environment, require, slots_of
+from loanasync._config import Options, configure, from_environment, require, slot_count
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._lifecycle import Closing, unclosed_warning
 from loanasync._models.dialect import Dialect
@@ -49,39 +49,43 @@ if TYPE_CHECKING:
 
 
 class LoanClient(Closing):
-    """A shop's access to the service (spec §4), for as many calls at once as it likes.
+    """Async client of the service for one shop (spec §4).
 
-    It can be made anywhere, also before a loop runs; sessions are opened on first use, one for each event
-    loop. Close it with `aclose`, or use it as ``async with LoanClient(...) as client``.
+    A client can be created before an event loop runs. It can be used in several event loops and opens one
+    session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
 
     Args:
-        base_url: Address of the environment, sandbox or production; https, or http on this machine.
+        base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
         shop_id: Identifier of the shop (spec §5).
-        auth_token: Value of ``X-Auth-Token`` (spec §5).
-        dialect: Spellings and requirements of the approval call, where its two descriptions differ.
-        limits: The limits that requests are checked against.
-        retry: When a call answered with 500 is repeated.
-        timeout: How long a call may take, seconds.
-        session: Your aiohttp session, such as one with a proxy: used in its event loop, never
-            closed or changed, without its middlewares. Its connector must check certificates.
-        transport: Called in each event loop for the `Transport` that sends the requests there, in place of
-            aiohttp. Not with `session` or `ssl`.
-        direct_connections: With False, each request goes through aiohttp's ``ClientSession.request``.
-        max_concurrency: Calls at once per event loop. None: 100, or the limit of your session's connector.
-        remember: Share one request between overlapping approvals, return a known decision again, and send
-            nothing after an unknown outcome: 10,000 approvals of this process, for one hour.
-        ledger: Stores decisions beyond this process, such as ``loanasync.ledger.SqliteLedger``; never closed.
-        ledger_policy: A ``LedgerPolicy``: what becomes of unknown outcomes, keys, encryption.
-        strict: Also verify the check letter of fiscal codes (needs the extra ``strict``).
-        tracer_provider: OpenTelemetry's, if not the global one.
-        meter_provider: OpenTelemetry's, if not the global one.
-        propagate: What is sent of the trace: ``traceparent``, the ``global`` propagators', or ``off``.
-        ssl: Path of a CA file (PEM) to trust in place of this machine's, or an ``ssl.SSLContext`` that checks
-            certificates and host names. Not with `session`.
-        clock: Time of deadlines, and of waits between attempts; for tests, as `loanasync.testing.Clock`.
+        auth_token: Value of the header ``X-Auth-Token`` (spec §5).
+        dialect: Field names and required fields of `approve`, where its two descriptions differ.
+        limits: Limits that requests are checked against.
+        retry: Retries after HTTP status 500.
+        timeout: Time limits of each call, seconds.
+        session: Your aiohttp session, for example one with a proxy. The client uses it in its event loop,
+            without its middlewares, and neither closes nor changes it. Its connector must check certificates.
+        transport: Function that returns a `Transport`, called once per event loop. The transport sends the
+            requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
+        direct_connections: Write requests directly to pooled connections. If False, send each request with
+            aiohttp's ``ClientSession.request``.
+        max_concurrency: Maximum number of concurrent calls per event loop. By default 100, or the limit of
+            your session's connector.
+        remember: Keep up to 10,000 approvals in memory for one hour. Concurrent approvals with the same data
+            then share one request, a known decision is returned again, and nothing is sent after an unknown
+            outcome.
+        ledger: Store for decisions that outlives the process, such as ``loanasync.ledger.SqliteLedger``. The
+            client does not close it.
+        ledger_policy: A ``LedgerPolicy``: treatment of unknown outcomes, keys and encryption.
+        strict: Also verify the check letter of fiscal codes. Requires the extra ``strict``.
+        tracer_provider: OpenTelemetry tracer provider, by default the global one.
+        meter_provider: OpenTelemetry meter provider, by default the global one.
+        propagate: Trace headers to send: ``traceparent``, those of the ``global`` propagator, or ``off``.
+        ssl: Path of a CA file (PEM) to trust instead of the system's certificates, or an ``ssl.SSLContext``
+            that checks certificates and host names. Cannot be combined with `session`.
+        clock: Clock of deadlines and of waits between attempts. Tests pass a `loanasync.testing.Clock`.
 
     Raises:
-        ConfigurationError: A setting cannot work; it is named.
+        ConfigurationError: A setting is invalid; the error names it.
 
     Example:
         >>> LoanClient("https://loans.example.com", shop_id="my-shop", auth_token="secret")
@@ -115,7 +119,7 @@ class LoanClient(Closing):
         try:
             shop = configure(base_url, shop_id, auth_token)
         finally:
-            del base_url, auth_token  # secret, if only by mistake: must not stand in a traceback
+            del base_url, auth_token  # secrets (a wrong URL may contain one): must not be in a traceback
         self._options = Options(
             shop=shop,
             dialect=dialect,
@@ -130,33 +134,33 @@ class LoanClient(Closing):
             else opener_of(transport, session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
-            slots_of(session, max_concurrency),
+            slot_count(session, max_concurrency),
             on_unclosed=unclosed_warning() if session is None and transport is None else None,
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,
         )
         require(bool, "remember", remember)
         self._recorder = _recorder(ledger, ledger_policy)
-        # A ledger's calls share requests in any case: its entry belongs to one of them.
+        # With a ledger, concurrent approvals always share one request, because they share one entry.
         has_memory = remember or self._recorder is not None
         self._memory = Memory(self._pipeline, self._recorder) if has_memory else None
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
-        """Make a client from LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
+        """Create a client from LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
 
-        None of them has a default, so that nothing points at production by accident.
+        The variables have no defaults, so a client never uses production by accident.
 
         Args:
             options: The other arguments of `LoanClient`.
 
         Raises:
-            ConfigurationError: A variable is not set, or its value cannot work.
+            ConfigurationError: A variable is not set, or its value is invalid.
         """
         try:
             return cls(**{**from_environment(os.environ), **options})  # type: ignore[arg-type]
         finally:
-            del options  # a token may be among them: must not stand in a traceback
+            del options  # may contain a token: must not be in a traceback
 
     def with_options(
         self,
@@ -169,28 +173,30 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         strict: bool | None = None,
     ) -> Self:
-        """A light copy that shares sessions, retry quota and slots; closing either closes both.
+        """Return a copy with other options that shares sessions, retry quota and slots with this client.
+
+        Closing one of the clients closes both.
 
         Args:
-            shop_id: Another shop at the same address; give its token, too.
-            auth_token: That shop's token.
-            dialect: As for `LoanClient`, and so the others.
-            limits: The limits that requests are checked against.
-            retry: When a call answered with 500 is repeated; the quota stays the one of the client.
-            timeout: How long a call may take, seconds.
+            shop_id: Identifier of another shop. Requires `auth_token`.
+            auth_token: Token of that shop.
+            dialect: Field names and required fields of `approve`.
+            limits: Limits that requests are checked against.
+            retry: Retries after HTTP status 500. The quota of the original client still applies.
+            timeout: Time limits of each call, seconds.
             strict: Also verify the check letter of fiscal codes.
 
         Raises:
-            ConfigurationError: A setting cannot work; it is named.
+            ConfigurationError: A setting is invalid; the error names it.
 
         Example:
             >>> patient = client.with_options(timeout=Timeout(total=120, attempt=90))
             >>> run(patient.approve(fiscal_code, request)).approved, patient.timeout.total
             (True, 120)
         """
-        twin = copy(self)
+        other = copy(self)
         try:
-            vars(twin)["_options"] = self._options.changed(
+            vars(other)["_options"] = self._options.with_changes(
                 shop_id=shop_id,
                 auth_token=auth_token,
                 dialect=dialect,
@@ -200,17 +206,17 @@ class LoanClient(Closing):
                 strict=strict,
             )
         finally:
-            del auth_token  # secret: must not stand in a traceback
-        return twin
+            del auth_token  # secret: must not be in a traceback
+        return other
 
     @property
     def timeout(self) -> Timeout:
-        """Limits of time for each call."""
+        """Time limits of each call."""
         return self._options.timeout
 
     @property
     def ledger(self) -> "DecisionLedger | None":
-        """The ledger, or None."""
+        """The ledger of the client, or None."""
         return None if self._recorder is None else self._recorder.ledger
 
     @property
@@ -226,18 +232,18 @@ class LoanClient(Closing):
         return None if self._recorder is None else self._recorder.policy
 
     def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
-        """Return the key of an approval's entry in the client's ledger.
+        """Return the key of the ledger entry of an approval.
 
-        Entries that were written with one of the policy's `old_keys` have another key.
+        Entries that were written with one of the `old_keys` of the policy have a different key.
 
         Args:
-            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
-            scope: As given to `approve`.
-            order_token: That of the request; needed with ``LedgerPolicy(scope="order_token")``.
+            fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
+            scope: The `scope` that was passed to `approve`.
+            order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
 
         Raises:
             ConfigurationError: The client has no ledger.
-            InvalidRequestError: The fiscal code breaks a rule, or the order token is missing.
+            InvalidRequestError: The fiscal code is invalid, or the order token is missing.
 
         Example:
             >>> from loanasync.ledger import MemoryLedger
@@ -251,14 +257,14 @@ class LoanClient(Closing):
             <State.APPROVED: 'approved'>
         """
         if self._recorder is None:
-            raise ConfigurationError("ledger", "is missing: give LoanClient a ledger")
+            raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
         problems = tuple(rules.check_fiscal_code(fiscal_code, strict=self._options.strict))
         if problems:
-            del fiscal_code, order_token  # personal: must not stand in a traceback
+            del fiscal_code, order_token  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
         code = rules.normalize_fiscal_code(fiscal_code)
         key = self._recorder.entry_key(self._options.shop, code, scope, order_token)
-        del fiscal_code, code, order_token  # as above
+        del fiscal_code, code, order_token  # personal: must not be in a traceback
         if isinstance(key, InvalidRequestError):
             raise InvalidRequestError(key.problems)
         return key
@@ -270,15 +276,17 @@ class LoanClient(Closing):
         *,
         additional_data_needed: bool = False,
     ) -> tuple[Problem, ...]:
-        """Name every rule that a request breaks (spec §2, §8), without any I/O: for checkout forms.
+        """Return all rules that a request breaks (spec §2, §8), without any I/O.
+
+        Use it to validate a checkout form.
 
         Args:
-            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
-            request: What would be sent, to `approve` or to `complete`.
-            additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
+            fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
+            request: An `ApprovalRequest` for `approve`, or `UserData` for `complete`.
+            additional_data_needed: True if the service asked for the additional data (spec §2.1).
 
         Returns:
-            The problems, empty when the request may be sent.
+            The problems, empty if the request is valid.
 
         Example:
             >>> import attrs
@@ -299,22 +307,25 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> AnyJSON:
-        """Create a request, before its approval is asked for (spec §1.1, §4.3).
+        """Create a request (spec §1.1, §4.3). Call this before `approve`.
 
-        The specification leaves both shapes open. The payload is a JSON object (spec §4); the response may
-        be any JSON value: an object comes as a read-only mapping, an array as a read-only sequence, and an
-        empty body as an empty mapping.
+        The specification does not define the members of payload and response. The payload must be a JSON
+        object (spec §4).
 
         Args:
-            payload: The body, sent as it is.
-            timeout: Instead of the client's.
-            retry: Instead of the client's.
+            payload: The body, sent unchanged.
+            timeout: Time limits of this call instead of the client's.
+            retry: Retries of this call instead of the client's.
+
+        Returns:
+            The JSON value of the response: an object as a read-only mapping, an array as a read-only
+            sequence, an empty body as an empty mapping.
 
         Raises:
-            InvalidRequestError: The payload is no JSON object; nothing was sent.
-            ServiceError: The service answered with an error.
+            InvalidRequestError: The payload is not a JSON object; no request was sent.
+            ServiceError: The service responded with an error.
             UnexpectedResponseError: The response is not JSON.
-            TransportError: No answer came.
+            TransportError: No response arrived; see its `outcome`.
 
         Example:
             >>> created = run(client.create_request({"fiscalCode": "TSTXYZ00A00A000B"}))
@@ -322,7 +333,7 @@ class LoanClient(Closing):
             'TSTXYZ00A00A000B'
         """
         call = CREATE_REQUEST.prepare(self._options, "", payload)
-        del payload  # personal: must not stand in a traceback
+        del payload  # personal: must not be in a traceback
         return cast("AnyJSON", await self._run(call, timeout, retry))
 
     async def approve(
@@ -336,30 +347,33 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> Decision:
-        """Request the approval of a created request (spec §4.1); it touches the person's credit history.
+        """Request the approval of a created request (spec §4.1).
 
-        It may be requested once; a refusal is a result, and final. Calling again with the same data is safe.
-        If the call is cancelled after the request was sent, the response is still read and remembered.
+        An approval affects the customer's credit history and can be requested only once. A refusal is a
+        result and is final. Calling again with the same data is safe: the known decision is returned. If the
+        call is cancelled after the request was sent, the response is still read and remembered.
 
         Args:
-            fiscal_code: The customer's fiscal code, 16 letters and digits; trimmed, in either case.
-            request: What is to be financed, and for whom; `amount` in euro cents.
-            additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-            scope: Distinguishes applications of one customer, such as an order's number; nothing personal.
-            repeat_unknown: Send the request although an earlier one, with unknown outcome, may be evaluated.
-            timeout: Instead of the client's.
-            retry: Instead of the client's.
+            fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
+            request: Data of the order and the customer. `amount` is in euro cents.
+            additional_data_needed: True if the service asked for the additional data (spec §2.1).
+            scope: Distinguishes several applications of one customer, for example by an order number. It must
+                not contain personal data.
+            repeat_unknown: Send the request even if an earlier one has an unknown outcome. The service may
+                then evaluate the customer twice.
+            timeout: Time limits of this call instead of the client's.
+            retry: Retries of this call instead of the client's.
 
         Returns:
             `Approved` (201) or `Refused` (422).
 
         Raises:
-            InvalidRequestError: Rules are broken; nothing was sent.
-            ServiceError: The service answered with an error; its subclasses tell which.
-            UnexpectedResponseError: The response is outside the specification.
+            InvalidRequestError: The request breaks rules; no request was sent.
+            ServiceError: The service responded with an error; its subclasses name the error.
+            UnexpectedResponseError: The response does not follow the specification.
             TransportError: No response arrived; see its `outcome`.
-            OutcomeUnknownError: An earlier request has an unknown outcome; nothing was sent.
-            PayloadMismatchError: Other data of this customer are in progress, or in the ledger.
+            OutcomeUnknownError: An earlier request has an unknown outcome; no request was sent.
+            PayloadMismatchError: This customer's approval was requested with other data.
             LedgerError: The ledger prevents the call, or could not be written.
 
         Example:
@@ -370,7 +384,7 @@ class LoanClient(Closing):
         call = APPROVE.prepare(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
-        del fiscal_code, request  # personal: must not stand in a traceback
+        del fiscal_code, request  # personal: must not be in a traceback
         return cast("Decision", await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown))
 
     def approve_many(
@@ -384,35 +398,35 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> "Approvals":
-        """Ask for the approval of many customers; a result for each row, whatever becomes of it.
+        """Request the approvals of many customers and return one result per row.
 
-        Memory stays flat, however many rows there are: a row is taken when its call begins, and at most
-        twice `concurrency` are taken and not read, so that a slow reader stops the sending. What rows or
-        `progress` raise ends the sending; it is raised when all that was under way has been read. A
-        CancelledError, GeneratorExit, StopIteration or StopAsyncIteration is raised as a RuntimeError.
+        Memory use does not depend on the number of rows. A row is read when its call starts, and at most
+        ``2 * concurrency`` rows are in progress or wait to be read by you. An exception raised by `rows` or
+        `progress` stops further calls; it is raised after the results of all calls in progress have been
+        read. CancelledError, GeneratorExit, StopIteration and StopAsyncIteration are raised as RuntimeError.
 
         Args:
-            rows: Pairs ``(fiscal_code, ApprovalRequest)``, or a `loanasync.bulk.Row` with more; any iterable,
-                or an asynchronous one. Rows that break rules are not sent.
-            concurrency: Calls at once; more than ``max_concurrency`` of the client wait for each other.
-            rate: Calls that begin in a second, evenly spread; retries after a 500 are not counted.
-            ordered: Results in the order of the rows. One that takes long holds back those after it.
-            progress: True shows a bar (extra ``notebook``); or a function that is called with each
-                `loanasync.bulk.RowResult` as soon as its answer has come.
-            timeout: Of each call, instead of the client's.
-            retry: Of each call, instead of the client's.
+            rows: Iterable or async iterable of pairs ``(fiscal_code, ApprovalRequest)`` or of
+                `loanasync.bulk.Row`. Rows that break rules are not sent.
+            concurrency: Maximum number of concurrent calls, also limited by the client's ``max_concurrency``.
+            rate: Maximum number of calls started per second, evenly spaced. Retries are not counted.
+            ordered: Return the results in the order of the rows. A slow call then delays later results.
+            progress: True to show a progress bar (extra ``notebook``), or a function that is called with each
+                `loanasync.bulk.RowResult` as soon as its response has arrived.
+            timeout: Time limits of each call instead of the client's.
+            retry: Retries of each call instead of the client's.
 
         Returns:
-            `loanasync.bulk.Approvals`: iterate it with ``async for``, best within ``async with``.
+            A `loanasync.bulk.Approvals`. Iterate over it with ``async for``, preferably in ``async with``.
 
         Raises:
-            ConfigurationError: An argument cannot work; it is named.
+            ConfigurationError: An argument is invalid; the error names it.
 
         Example:
-            >>> async def ask_all(rows):
+            >>> async def approve_all(rows):
             ...     async with client.approve_many(rows, concurrency=8) as results:
             ...         return [(result.index, result.status) async for result in results]
-            >>> run(ask_all([(fiscal_code, request), ("RSSMRA", request)]))
+            >>> run(approve_all([(fiscal_code, request), ("RSSMRA", request)]))
             [(1, 'rejected'), (0, 'approved')]
         """
         from loanasync.bulk import Approvals  # noqa: PLC0415  (loaded only by clients that use it)
@@ -436,29 +450,32 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> AnyJSON:
-        """Hand in the customer's documents, before `complete` (spec §1.4, §4.3).
+        """Upload the customer's documents (spec §1.4, §4.3). Call this before `complete`.
 
-        The specification leaves both shapes open. Payload and response are those of `create_request`: a
-        JSON object is sent, and any JSON value is returned.
+        The specification does not define the members of payload and response. The payload must be a JSON
+        object (spec §4).
 
         Args:
-            fiscal_code: The customer's fiscal code.
-            payload: The body, sent as it is.
-            timeout: Instead of the client's.
-            retry: Instead of the client's.
+            fiscal_code: Fiscal code of the customer.
+            payload: The body, sent unchanged.
+            timeout: Time limits of this call instead of the client's.
+            retry: Retries of this call instead of the client's.
+
+        Returns:
+            The JSON value of the response, as for `create_request`.
 
         Raises:
-            InvalidRequestError: The fiscal code or the payload cannot be; nothing was sent.
-            ServiceError: The service answered with an error.
+            InvalidRequestError: The fiscal code or the payload is invalid; no request was sent.
+            ServiceError: The service responded with an error.
             UnexpectedResponseError: The response is not JSON.
-            TransportError: No answer came.
+            TransportError: No response arrived; see its `outcome`.
 
         Example:
             >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
             <Body of 2 members>
         """
         call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
-        del fiscal_code, payload  # personal: must not stand in a traceback
+        del fiscal_code, payload  # personal: must not be in a traceback
         return cast("AnyJSON", await self._run(call, timeout, retry))
 
     async def complete(
@@ -469,22 +486,23 @@ class LoanClient(Closing):
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> UserData:
-        """Complete an approved customer's data by interface (spec §4.2), after `upload_documents`.
+        """Send the additional data of an approved customer (spec §4.2). Call `upload_documents` first.
 
         Args:
-            fiscal_code: The customer's fiscal code.
+            fiscal_code: Fiscal code of the customer.
             data: The additional user data (spec §2.2).
-            timeout: Instead of the client's.
-            retry: Instead of the client's.
+            timeout: Time limits of this call instead of the client's.
+            retry: Retries of this call instead of the client's.
 
         Returns:
-            The data as the service saved it. A member that cannot be read is None and named in
-            ``unread``: a 200 means that the data are saved, whatever the body says (spec §4.2).
+            The data as saved by the service. A member that cannot be read is None and listed in ``unread``.
+            Status 200 means that the data were saved, even if the body cannot be read (spec §4.2).
 
         Raises:
-            InvalidRequestError: Rules are broken; nothing was sent.
-            ServiceError: The service answered with an error; its subclasses tell which.
-            UnexpectedResponseError: The body is not a JSON object. ``outcome`` ``done``: it was saved.
+            InvalidRequestError: The data break rules; no request was sent.
+            ServiceError: The service responded with an error; its subclasses name the error.
+            UnexpectedResponseError: The body is not a JSON object. The data were saved (`outcome` is
+                ``done``).
             TransportError: No response arrived; see its `outcome`.
 
         Example:
@@ -494,7 +512,7 @@ class LoanClient(Closing):
             'baker'
         """
         call = COMPLETE.prepare(self._options, fiscal_code, data)
-        del fiscal_code, data  # personal: must not stand in a traceback
+        del fiscal_code, data  # personal: must not be in a traceback
         return cast("UserData", await self._run(call, timeout, retry))
 
     async def _run(
@@ -507,11 +525,11 @@ class LoanClient(Closing):
         repeat_unknown: bool = False,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
-            # Another one, since the frames above have this one: they and it would hold each other.
+            # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
             raise InvalidRequestError(call.problems)
         options = self._options
         if timeout is not None or retry is not None:
-            options = options.changed(timeout=timeout, retry=retry)
+            options = options.with_changes(timeout=timeout, retry=retry)
         if self._memory is None or scope is None:
             return await self._pipeline.run(call, options.timeout, options.retry)
         return await self._memory.approve(
@@ -519,13 +537,14 @@ class LoanClient(Closing):
         )
 
     async def aclose(self) -> None:
-        """Take no more calls, wait for those under way, and close what was opened; again does nothing.
+        """Wait for calls in progress, then close sessions and connections. New calls raise an error.
 
-        Calls still in progress after ``timeout.total`` seconds end with the error of their state.
+        Calls still in progress after ``timeout.total`` seconds are cancelled and raise an error. Calling
+        `aclose` again does nothing.
         """
         try:
             await self._pipeline.aclose(self._options.timeout.total)
-        finally:  # also if a transport of the user's cannot be closed
+        finally:  # even if closing a user's transport fails
             if self._memory is not None:
                 await self._memory.aclose()
             if self._recorder is not None:
@@ -533,13 +552,13 @@ class LoanClient(Closing):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Close the client when a web application ends, once the calls under way are through.
+        """Close the client when a web application shuts down.
 
-        It goes to the application as it is: ``FastAPI(lifespan=client.lifespan)``, and so to Starlette;
-        ``Litestar(..., lifespan=[client.lifespan])``.
+        Pass this method to the application: ``FastAPI(lifespan=client.lifespan)``,
+        ``Starlette(lifespan=client.lifespan)`` or ``Litestar(..., lifespan=[client.lifespan])``.
 
         Args:
-            app: The application, which hands itself over; nothing is asked of it.
+            app: The application, passed by the framework and not used.
 
         Example:
             >>> async def application() -> None:
@@ -555,16 +574,16 @@ class LoanClient(Closing):
     cleanup_ctx = lifespan  # aiohttp's name: app.cleanup_ctx.append(client.cleanup_ctx)
 
     def close(self, within: float | None = None) -> None:
-        """Close the client from outside of any event loop, such as in a fixture of a test suite.
+        """Close the client without an event loop, for example in a pytest fixture.
 
-        Connections of event loops that do not run are closed there. `aclose` also releases the claims of a
-        ledger whose request was never sent, and is to be preferred.
+        Connections of event loops that are not running are closed, too. Prefer `aclose` if you can: it also
+        releases ledger claims of requests that were never sent.
 
         Args:
-            within: Seconds for calls in progress; None: ``timeout.total`` of the client.
+            within: Seconds to wait for calls in progress. None waits for the client's ``timeout.total``.
 
         Raises:
-            RuntimeError: An event loop is running: use ``await client.aclose()``.
+            RuntimeError: An event loop is running. Use ``await client.aclose()``.
 
         Example:
             >>> from loanasync.testing import scripted_client
@@ -575,10 +594,10 @@ class LoanClient(Closing):
         except RuntimeError:
             self._pipeline.close_from_outside(self._options.timeout.total if within is None else within)
         else:
-            raise RuntimeError("close() cannot wait within an event loop: use `await client.aclose()`")
+            raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_options"):  # its settings were refused, and a traceback prints it all the same
+        if not hasattr(self, "_options"):  # `__init__` raised, and the client is printed in its traceback
             return "LoanClient(...)"
         shop = self._options.shop
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
@@ -587,6 +606,6 @@ class LoanClient(Closing):
 def _recorder(ledger: object, policy: object) -> "LedgerRecorder | None":
     if ledger is None and policy is None:
         return None
-    from loanasync.ledger.recorder import LedgerRecorder  # noqa: PLC0415  (it brings SQLite)
+    from loanasync.ledger.recorder import LedgerRecorder  # noqa: PLC0415  (imports SQLite)
 
     return LedgerRecorder(ledger, policy)

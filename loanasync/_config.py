@@ -1,4 +1,4 @@
-"""Configuration of a client: its shop, its options, and the environment."""
+"""Configuration of a client: shop, options, and environment variables."""
 
 import platform
 import re
@@ -26,7 +26,7 @@ _PATH_CHARACTERS = re.compile(r"[/\\?#%]")
 
 @frozen(kw_only=True)
 class Shop:
-    """A shop at an environment of the service; what of it goes into a URL is already quoted."""
+    """A shop in one environment of the service. `shop_id` is percent-encoded."""
 
     base_url: str
     shop_id: str
@@ -36,39 +36,45 @@ class Shop:
 
 
 def require(kind: type, setting: str, value: object) -> None:
-    """Refuse a setting of a wrong type where it is given, not where it is used first.
+    """Check the type of a setting when the client is created, not when the setting is first used.
 
     Raises:
-        ConfigurationError: The value is of another type.
+        ConfigurationError: The value has another type.
     """
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.type_name(value)}")
 
 
-def require_provider(of: str, setting: str, value: object) -> None:
-    """Refuse what is no provider of OpenTelemetry's: another object of it is easily given in its place.
+def require_provider(product: str, setting: str, value: object) -> None:
+    """Check that a setting is None or an OpenTelemetry provider.
+
+    Args:
+        product: ``Tracer`` or ``Meter``.
+        setting: Name of the setting.
+        value: Its value.
 
     Raises:
-        ConfigurationError: The value does not give out tracers, or meters.
+        ConfigurationError: The value is not a provider of this product.
     """
-    if value is not None and not callable(getattr(value, f"get_{of.lower()}", None)):
+    if value is not None and not callable(getattr(value, f"get_{product.lower()}", None)):
         raise ConfigurationError(
-            setting, f"must be OpenTelemetry's {of}Provider, not {values.type_name(value)}"
+            setting, f"must be an OpenTelemetry {product}Provider, not {values.type_name(value)}"
         )
 
 
 def configure(base_url: object, shop_id: object, auth_token: object) -> Shop:
-    """Check what identifies a shop (spec §5).
+    """Check the URL and the credentials of a shop (spec §5).
 
     Raises:
-        ConfigurationError: The first setting that cannot work, by name.
+        ConfigurationError: The first invalid setting.
     """
     try:
         return _shop(base_url, shop_id, auth_token)
     except ConfigurationError as error:
-        wrong = error.args
-    del base_url, shop_id, auth_token  # secret: must not stand in the traceback, nor must the frames below
-    raise ConfigurationError(*wrong)
+        arguments = error.args
+    # The traceback of the new error contains neither these secrets nor the frames of `_shop`.
+    del base_url, shop_id, auth_token
+    raise ConfigurationError(*arguments)
 
 
 def _shop(base_url: object, shop_id: object, auth_token: object) -> Shop:
@@ -78,7 +84,7 @@ def _shop(base_url: object, shop_id: object, auth_token: object) -> Shop:
         shop_id=quote(_shop_id(shop_id), safe=""),
         headers={
             "Accept": "application/json",
-            # A decision is about a kilobyte: nothing to gain, and a session may be set to inflate nothing.
+            # A response is about a kilobyte, and a user's session may have decompression turned off.
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": _user_agent(),
@@ -90,7 +96,7 @@ def _shop(base_url: object, shop_id: object, auth_token: object) -> Shop:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the settings of a shop from environment variables; none has a default.
+    """Return the settings of a shop from environment variables, which have no defaults.
 
     Raises:
         ConfigurationError: The first variable that is not set.
@@ -99,48 +105,49 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     missing = [_VARIABLES[setting] for setting, value in settings.items() if not value.strip()]
     if not missing:
         return settings
-    del environment, settings  # secret: must not stand in the traceback
+    del environment, settings  # secret: must not be in the traceback
     raise ConfigurationError(missing[0], "must be set in the environment")
 
 
 @cache
-def release(package: str) -> str:
-    """The version of a package that is installed; its metadata is a file, and read once."""
-    from importlib.metadata import version  # noqa: PLC0415  (it takes a tenth of our import, and is for clients)
+def installed_version(package: str) -> str:
+    """Return the version of an installed package. Its metadata file is read once."""
+    from importlib.metadata import version  # noqa: PLC0415  (slow to import)
 
     return version(package)
 
 
 def _user_agent() -> str:
-    return f"loanasync/{release('loanasync')} aiohttp/{release('aiohttp')} Python/{platform.python_version()}"
+    packages = f"loanasync/{installed_version('loanasync')} aiohttp/{installed_version('aiohttp')}"
+    return f"{packages} Python/{platform.python_version()}"
 
 
 def _address(base_url: object) -> tuple[str, str, int]:
-    if (wrong := values.text(base_url)) is not None:
-        raise ConfigurationError("base_url", wrong)
-    wrong = "must be an address such as https://loans.example.com, without user, query and fragment"
+    if (message := values.text(base_url)) is not None:
+        raise ConfigurationError("base_url", message)
+    message = "must be a URL such as https://loans.example.com, without user name, query and fragment"
     try:
         parts = urlsplit(str(base_url))
         host, port = parts.hostname, parts.port
-        (host or "").encode("idna")  # what the resolver will do; labels may be too long
-    except ValueError:  # and UnicodeError, which is one
+        (host or "").encode("idna")  # as the resolver does; fails for labels that are too long
+    except ValueError:  # or its subclass UnicodeError
         host, port, parts = None, None, urlsplit("")
     extras = "@" in parts.netloc or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or not host or extras or not str(base_url).isascii():
-        raise ConfigurationError("base_url", wrong)
+        raise ConfigurationError("base_url", message)
     if " " in str(base_url) or "%" in str(base_url) or ".." in parts.path.split("/"):
-        raise ConfigurationError("base_url", wrong)
+        raise ConfigurationError("base_url", message)
     if parts.scheme == "http" and not _is_loopback(host):
         raise ConfigurationError(
             "base_url",
-            "must be https: over http the token and the customer's data are open to read",
+            "must start with https://; over http the token and personal data are sent unencrypted",
         )
-    default = 443 if parts.scheme == "https" else 80
-    # In one spelling, whichever is given: a ledger's keys are made from it.
-    where = f"[{host}]" if ":" in host else host
-    if port not in (None, default):
-        where = f"{where}:{port}"
-    return f"{parts.scheme}://{where}{parts.path.rstrip('/')}", host, port or default
+    default_port = 443 if parts.scheme == "https" else 80
+    # The URL is normalized, because the keys of a ledger are derived from it.
+    authority = f"[{host}]" if ":" in host else host
+    if port not in (None, default_port):
+        authority = f"{authority}:{port}"
+    return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}", host, port or default_port
 
 
 def _is_loopback(host: str) -> bool:
@@ -151,10 +158,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _shop_id(shop_id: object) -> str:
-    if (wrong := values.text(shop_id)) is not None:
-        raise ConfigurationError("shop_id", wrong)
+    if (message := values.text(shop_id)) is not None:
+        raise ConfigurationError("shop_id", message)
     segment = str(shop_id)
-    # ".." is normalised away by URL libraries: the request would go to another resource.
+    # URL libraries resolve "..", so the request would be sent to another resource.
     if segment in (".", "..") or not _SEGMENT.fullmatch(segment) or _PATH_CHARACTERS.search(segment):
         raise ConfigurationError(
             "shop_id", "must be printable ASCII without spaces and without any of / \\ ? # %"
@@ -163,14 +170,14 @@ def _shop_id(shop_id: object) -> str:
 
 
 def _auth_token(auth_token: object) -> str:
-    if (wrong := values.text(auth_token)) is not None:
-        raise ConfigurationError("auth_token", wrong)
+    if (message := values.text(auth_token)) is not None:
+        raise ConfigurationError("auth_token", message)
     if not _TOKEN.fullmatch(str(auth_token)):
         raise ConfigurationError("auth_token", "must be printable ASCII without spaces")
     return str(auth_token)
 
 
-_CALLS_AT_ONCE = 100  # with a session of our own, unless max_concurrency says otherwise
+_DEFAULT_MAX_CONCURRENCY = 100  # with the client's own session
 
 
 @attrs.frozen(kw_only=True)
@@ -191,35 +198,35 @@ class Options:
         require(Timeout, "timeout", self.timeout)
         require(bool, "strict", self.strict)
         if self.strict and find_spec("stdnum") is None:
-            raise ConfigurationError("strict", "needs python-stdnum: pip install 'loanasync[strict]'")
+            raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
 
-    def changed(
+    def with_changes(
         self, *, shop_id: str | None = None, auth_token: str | None = None, **changes: object
     ) -> Self:
-        """These options with those changes that are not None.
+        """Return a copy with the changes that are not None.
 
         Raises:
-            ConfigurationError: A change cannot work; it is named.
+            ConfigurationError: A setting is invalid; the error names it.
         """
         new: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         try:
             if (shop_id is None) != (auth_token is None):
-                raise ConfigurationError("shop_id", "and auth_token belong together: give both or none")
+                raise ConfigurationError("shop_id", "must be given together with auth_token")
             if shop_id is not None:
                 new["shop"] = configure(self.shop.base_url, shop_id, auth_token)
         finally:
-            del auth_token  # secret: must not stand in a traceback
+            del auth_token  # secret: must not be in a traceback
         return attrs.evolve(self, **new)
 
 
-def slots_of(session: object, max_concurrency: int | None) -> int | None:
-    """Return the number of slots of one event loop; None if the user's session limits connections.
+def slot_count(session: object, max_concurrency: int | None) -> int | None:
+    """Return the number of slots per event loop, None if the user's session limits the connections.
 
     Raises:
-        ConfigurationError: The limit is no count.
+        ConfigurationError: `max_concurrency` is not a positive int.
     """
     if max_concurrency is None:
-        return _CALLS_AT_ONCE if session is None else None
+        return _DEFAULT_MAX_CONCURRENCY if session is None else None
     require(int, "max_concurrency", max_concurrency)
     if max_concurrency < 1:
         raise ConfigurationError("max_concurrency", "must be at least 1, or None")

@@ -1,4 +1,4 @@
-"""The enumerations of the specification (§2): values of members with a fixed set of spellings."""
+"""Enumerations of the specification (spec §2)."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class Citizenship(StrEnum):
 
 
 class Residence(StrEnum):
-    """The customer's housing situation (spec §2.1, ``residence``).
+    """Housing situation of the customer (spec §2.1, ``residence``).
 
     Example:
         >>> Residence("rent")
@@ -32,7 +32,7 @@ class Residence(StrEnum):
 
 
 class EducationalQualification(StrEnum):
-    """The customer's degree (spec §2.1, ``educationalQualification``).
+    """Highest educational qualification of the customer (spec §2.1, ``educationalQualification``).
 
     Example:
         >>> EducationalQualification("diploma")
@@ -47,7 +47,7 @@ class EducationalQualification(StrEnum):
 
 
 class SalaryType(StrEnum):
-    """Period and kind of the amount in ``salary`` (spec §2.1, ``salaryType``).
+    """Meaning of ``salary``: net per month or gross per year (spec §2.1, ``salaryType``).
 
     Example:
         >>> SalaryType("net-monthly")
@@ -59,7 +59,7 @@ class SalaryType(StrEnum):
 
 
 class DocumentType(StrEnum):
-    """Kind of identity document (spec §2.2, ``documentOfType``).
+    """Type of identity document (spec §2.2, ``documentOfType``).
 
     Example:
         >>> DocumentType("passport")

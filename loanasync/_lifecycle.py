@@ -1,4 +1,4 @@
-"""Closing: the base class of objects with `aclose()`, waits, locks after a fork, and unclosed clients."""
+"""Object lifecycle: the `aclose()` base class, cancellable waits, locks after a fork, unclosed clients."""
 
 import asyncio
 import inspect
@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 
 
 class Waits:
-    """The waits in progress of an object that can be closed; closing ends each of them at once.
+    """The waits in progress of an object, which end at once when the object is closed.
 
-    A wait is an `asyncio.Timeout` that was entered. It ends with TimeoutError, and `is_closed` says why.
+    A wait is an entered `asyncio.Timeout`. It ends with TimeoutError; `is_closed` distinguishes closing from
+    an expired time limit.
     """
 
     def __init__(self) -> None:
@@ -22,36 +23,36 @@ class Waits:
         self._limits: set[asyncio.Timeout] = set()
 
     def add(self, limit: asyncio.Timeout) -> None:
-        """Begin a wait within a time limit that was entered."""
+        """Register a wait by its time limit, which must be entered."""
         self._limits.add(limit)
         if self.is_closed:
-            end(limit)
+            expire(limit)
 
     def discard(self, limit: asyncio.Timeout) -> None:
-        """End a wait."""
+        """Remove a wait that has ended."""
         self._limits.discard(limit)
 
     def close(self) -> None:
-        """End all waits, and those that begin later."""
+        """End all waits. Waits that are added later end at once."""
         self.is_closed = True
         for limit in self._limits:
-            end(limit)
+            expire(limit)
 
 
-def end(limit: asyncio.Timeout) -> None:
-    """End a wait now, unless it has ended."""
+def expire(limit: asyncio.Timeout) -> None:
+    """Let a time limit expire now, unless it has expired."""
     if not limit.expired():
         limit.reschedule(0.0)
 
 
 class Closing(ABC):
-    """Stands in an ``async with``, and is closed when the block is left."""
+    """Base class for objects with `aclose()` that can be used in an ``async with`` block."""
 
     __slots__ = ()
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Close the object and everything that it opened."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,9 +67,9 @@ class Closing(ABC):
 
 
 def caller_line() -> tuple[str, int]:
-    """File and number of the line outside this package that is running now.
+    """Return file name and line number of the innermost frame outside this package.
 
-    These are kept, and no frame, which would keep all of its variables.
+    The frame itself is not returned, because it would keep all of its variables alive.
     """
     frame = inspect.currentframe()
     assert frame is not None  # noqa: S101  (CPython has frames)
@@ -80,12 +81,12 @@ def caller_line() -> tuple[str, int]:
 
 
 def unclosed_warning() -> Callable[[], None]:
-    """Return a function that warns of an unclosed client, at the line outside this package that runs now."""
+    """Return a function that warns of an unclosed client and names the line that created it."""
     file, line = caller_line()
 
     def warn() -> None:
         warnings.warn_explicit(
-            "a LoanClient made here was left open: close it with aclose(), or use it as a context manager",
+            "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block",
             ResourceWarning,
             file,
             line,
@@ -100,10 +101,10 @@ _owners: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 def free_after_fork(owner: Owner, renew_lock: Callable[[Owner], None]) -> None:
-    """Have an object replace its lock by a free one in each forked child, as long as the object exists.
+    """Call `renew_lock(owner)` in each forked child, as long as the owner exists.
 
-    A thread that holds the lock does not exist in the child, so it would never be released there. The data
-    that the lock guards must be consistent after each step of the thread that holds it.
+    A thread of the parent that holds the lock does not exist in the child, so the lock would never be
+    released there. The data guarded by the lock must be consistent after each step of such a thread.
     """
     _owners[owner] = renew_lock
 

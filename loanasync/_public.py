@@ -1,14 +1,13 @@
-"""Naming of public classes and functions by the package where users import them."""
+"""Public classes and functions are named after the package that users import them from."""
 
 from types import FunctionType
 from typing import Any
 
 
 def name_by_package(namespace: dict[str, Any]) -> None:
-    """Set `__module__` of everything in a package's `__all__` to the package.
+    """Set `__module__` of all classes and functions in a package's `__all__` to the package.
 
-    Tracebacks, pickles and the documentation then name each by the place where users find it, and the files
-    within the package may move.
+    Tracebacks, pickles and the documentation then show the public import path, so private modules can move.
 
     Args:
         namespace: The package's `globals()`.

@@ -1,22 +1,22 @@
-"""The values that calls return: decisions, and the metadata of responses and errors."""
+"""Results of calls: decisions, problems, and metadata of responses."""
 
 from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display.masking import JSON, NO_MEMBERS, mask
+from loanasync._display.masking import EMPTY_BODY, JSON, mask
 from loanasync._enums import Citizenship
 
 
 @frozen
 class Problem:
-    """One broken rule, in one shape whether this package or the service found it.
+    """One broken rule of a request, found by this package or by the service.
 
     Args:
-        field: Our name of the field, such as ``postal_code``; a wire name we do not know as it came.
-        wire_name: The name under which the service knows it, such as ``postalCode``.
-        message: A sentence that helps to correct it. It never repeats the value.
+        field: Name of the field in this package, such as ``postal_code``. Unknown wire names stay unchanged.
+        wire_name: Name of the member in the JSON body, such as ``postalCode``.
+        message: Description of the problem. It never contains the value.
 
     Example:
         >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 (euro cents)"))
@@ -24,32 +24,32 @@ class Problem:
     """
 
     field: str
-    """Our name of the field; a wire name that we do not know as it came (spec §7)."""
+    """Name of the field in this package; unknown wire names stay unchanged (spec §7)."""
     wire_name: str
-    """The name under which the service knows it (spec §7)."""
+    """Name of the member in the JSON body (spec §7)."""
     message: str
-    """A sentence that helps to correct it; never the value (spec §7)."""
+    """Description of the problem, without the value (spec §7)."""
 
     def __str__(self) -> str:
-        # spec §7: the one message of a 403 and of a 409 belongs to no field
+        # spec §7: the message of a 403 or 409 has no field
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
-@frozen(slots=False)  # made with each call, and so in half the time
+@frozen(slots=False)  # created in each call, in half the time without slots
 class Meta:
-    """Metadata of a response or an error, without personal data: safe to log.
+    """Metadata of a response or an error. It contains no personal data and can be logged.
 
     Args:
-        status: HTTP status of the last answer. If a person settled the decision, the status of the response
-            that the ledger keeps; without one, 201 if it is approved and 422 if it is refused.
-        attempts: How many requests were sent for this call; more than 1 only after a 500.
-        elapsed: Seconds from the call's first step to its answer, waiting and sleeping included.
-        trace_id: The trace's 32 hex digits when a trace was recorded or passed on, else None.
-        unread: Wire names of members that came with a type outside spec §2 and therefore are None as
-            attributes; ``raw`` still holds them. ``body`` if the body as a whole could not be read.
-        request_id: The service's id of the request, from a response header such as ``X-Request-Id``.
-        date: The response header ``Date``.
-        retry_after: The response header ``Retry-After``.
+        status: HTTP status of the last response. For a decision resolved by a person: the status of the
+            stored response, if any, else 201 for an approval and 422 for a refusal.
+        attempts: Number of requests sent for this call; more than 1 only after a 500.
+        elapsed: Seconds from the start of the call to its response, including all waits.
+        trace_id: The trace id (32 hex digits) if a trace was recorded or propagated, else None.
+        unread: Wire names of members whose type is outside spec §2. Their attributes are None, and ``raw``
+            contains their values. ``body`` if the whole body could not be read.
+        request_id: Request id of the service, from a response header such as ``X-Request-Id``.
+        date: Response header ``Date``.
+        retry_after: Response header ``Retry-After``.
         entry: Key of the call's entry in the ledger, None without a ledger.
         after_unknown: True if an earlier call for this approval has an unknown outcome.
 
@@ -60,21 +60,21 @@ class Meta:
     """
 
     status: int
-    """HTTP status of the last answer (spec §4); by the state of the entry if a person settled it."""
+    """HTTP status of the last response (spec §4), or of the decision that a person resolved."""
     attempts: int
-    """Requests sent for this call; more than 1 only after a 500 (spec §7)."""
+    """Number of requests sent for this call; more than 1 only after a 500 (spec §7)."""
     elapsed: float
-    """Seconds from the call's first step to its answer, waiting and sleeping included."""
+    """Seconds from the start of the call to its response, including all waits."""
     trace_id: str | None = None
-    """The trace's 32 hex digits, when a trace was recorded or passed on."""
+    """The trace id (32 hex digits) if a trace was recorded or propagated."""
     unread: tuple[str, ...] = ()
-    """Wire names of members that came with a type outside the specification (spec §2)."""
+    """Wire names of members whose type is outside the specification (spec §2)."""
     request_id: str | None = None
-    """The service's id of the request, from a response header."""
+    """Request id of the service, from a response header."""
     date: str | None = None
-    """The response header ``Date``."""
+    """Response header ``Date``."""
     retry_after: str | None = None
-    """The response header ``Retry-After``."""
+    """Response header ``Retry-After``."""
     entry: str | None = None
     """Key of the call's entry in the ledger."""
     after_unknown: bool = False
@@ -83,11 +83,11 @@ class Meta:
 
 @frozen
 class RawResponse:
-    """A response as it was received, kept so that nothing is lost. It is personal, and masked when printed.
+    """Status and body of a response as received. The body is personal data and masked in `repr()`.
 
     Args:
         status: HTTP status.
-        body: The bytes that arrived, at most 1 MiB; incomplete if the connection broke.
+        body: The received bytes, at most 1 MiB. Incomplete if the connection broke.
 
     Example:
         >>> from loanasync import RawResponse
@@ -98,13 +98,13 @@ class RawResponse:
     status: int
     """HTTP status (spec §4)."""
     body: bytes = field(repr=mask)
-    """The bytes that arrived (spec §2.1)."""
+    """The received bytes (spec §2.1)."""
 
 
-# No slots here: twenty frozen fields are set in a dict three times as fast, and each call makes one of these.
+# Without slots, because setting twenty frozen fields is three times faster that way.
 @frozen(kw_only=True, slots=False)
 class _Echo:
-    """The members that both decisions share (spec §2.1, response); None is what did not come."""
+    """Fields of both decisions (spec §2.1, response). A member that is missing in the body is None."""
 
     email: str | None = field(default=None, repr=mask)
     """As it was sent (spec §2.1)."""
@@ -127,73 +127,73 @@ class _Echo:
     street_number: str | None = field(default=None, repr=mask)
     """As it was sent (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
     citizenship: Citizenship | str | None = field(default=None, repr=mask)
-    """As it was sent; a value that this version does not know stays a str (spec §2.1)."""
+    """As it was sent; an unknown value is a str (spec §2.1)."""
     iban: str | None = field(default=None, repr=mask)
     """As it was sent (spec §2.1)."""
     amount: int | None = None
-    """Amount requested, euro cents (spec §2.1)."""
+    """Requested amount, euro cents (spec §2.1)."""
     net_amount: int | None = None
-    """What the shop receives on successful payment, euro cents (spec §2.1)."""
+    """Amount that the shop receives on successful payment, euro cents (spec §2.1)."""
     instalments: int | None = None
     """Number of instalments (spec §2.1)."""
     zero_interest_rate: bool | None = None
-    """Whether the zero rate is enabled (spec §2.1)."""
+    """True if the zero interest rate is enabled (spec §2.1)."""
     order_token: str | None = field(default=None, repr=mask)
     """Token of the order (spec §2.1)."""
     payment_day_of_month: int | None = None
     """Day of the month on which instalments are paid (spec §2.1)."""
-    raw: Mapping[str, JSON] = field(default=NO_MEMBERS, hash=False)
-    """The body as it came, read-only, unknown members included (spec §2.1)."""
+    raw: Mapping[str, JSON] = field(default=EMPTY_BODY, hash=False)
+    """The received body, read-only, including unknown members (spec §2.1)."""
     meta: Meta
-    """How the answer came about: status, attempts, seconds, trace id (spec §4.1)."""
+    """Status, attempts, elapsed seconds and trace id (spec §4.1)."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
-            "a decision is neither true nor false: read decision.approved, "
-            "or use match with case Approved() and case Refused()"
+            "a decision has no truth value; use decision.approved, "
+            "or match with case Approved() and case Refused()"
         )
 
 
 @frozen(kw_only=True, slots=False)
 class Approved(_Echo):
-    """The order may be financed (spec §3, 201): send the customer to `redirect_url`.
+    """The service approved the loan (spec §3, 201). Redirect the customer to `redirect_url`.
 
-    The answer comes once. Keep it before anything else is done with it. The echo of what was sent has the
-    names of `ApprovalRequest`; a member that did not come, or came with a type outside the specification
-    (then named in ``meta.unread``), is None.
+    The service sends a decision only once, so store it before you do anything else. The fields of the request
+    are returned under their names in `ApprovalRequest`. A field is None if its member is missing or has a
+    type outside the specification; the latter are listed in ``meta.unread``.
 
     Args:
-        redirect_url: Where the customer must be sent (spec §1.3, mandatory where it is returned); opaque,
-            holds a token, never log it. None where the service does not return one.
-        amount: Amount requested, euro cents.
-        net_amount: What the shop receives on successful payment, euro cents.
+        redirect_url: URL that the customer must be redirected to (spec §1.3). It contains a token: do not
+            log it. None if the service did not return one.
+        amount: Requested amount, euro cents.
+        net_amount: Amount that the shop receives on successful payment, euro cents.
         instalments: Number of instalments.
-        zero_interest_rate: Whether the zero rate is enabled.
+        zero_interest_rate: True if the zero interest rate is enabled.
         payment_day_of_month: Day of the month on which instalments are paid.
-        raw: The body as it came, read-only, unknown members included.
-        meta: Status, attempts, elapsed seconds, trace id.
+        raw: The received body, read-only, including unknown members.
+        meta: Status, attempts, elapsed seconds and trace id.
 
     Example:
         >>> decision = run(client.approve(fiscal_code, request))
         >>> match decision:
         ...     case Approved(redirect_url=url):
-        ...         print("send the customer on:", url is not None)
+        ...         print("redirect the customer:", url is not None)
         ...     case Refused():
-        ...         print("offer another way to pay")
-        send the customer on: True
+        ...         print("offer another payment method")
+        redirect the customer: True
     """
 
     approved: Literal[True] = field(default=True, init=False)
-    """True: the service approved (spec §3)."""
+    """Always True (spec §3)."""
     redirect_url: str | None = field(default=None, repr=mask)
-    """Where the customer must be sent (spec §1.3); it holds a token: opaque, never log it."""
+    """URL that the customer must be redirected to (spec §1.3). It contains a token: do not log it."""
 
 
 @frozen(kw_only=True, slots=False)
 class Refused(_Echo):
-    """The service refused the customer (spec §3, 422): final, and the call must not be repeated.
+    """The service refused the loan (spec §3, 422). A refusal is final: do not repeat the call.
 
-    Its members are those of `Approved`, without a redirect.
+    It has the fields of `Approved` except `redirect_url`.
 
     Example:
         >>> Refused(amount=45_000, meta=Meta(status=422, attempts=1, elapsed=0.2)).approved
@@ -201,8 +201,8 @@ class Refused(_Echo):
     """
 
     approved: Literal[False] = field(default=False, init=False)
-    """False: the service refused, which is final (spec §3)."""
+    """Always False; a refusal is final (spec §3)."""
 
 
 Decision: TypeAlias = Approved | Refused
-"""What an approval comes to: match it over `Approved` and `Refused`; nothing else can come (spec §3)."""
+"""Result of an approval, either `Approved` or `Refused` (spec §3)."""

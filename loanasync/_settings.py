@@ -1,4 +1,4 @@
-"""Settings of a client: time limits, retries, and the limits of requests."""
+"""Settings of a client: `RetryPolicy`, `Timeout` and `Limits`."""
 
 import math
 import re
@@ -11,34 +11,34 @@ from loanasync.errors import ConfigurationError
 def _require_seconds(owner: str, **settings: object) -> None:
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds above 0")
+            raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds greater than 0")
 
 
-def _require_count(owner: str, least: int, **settings: object) -> None:
+def _require_count(owner: str, minimum: int, **settings: object) -> None:
     for name, value in settings.items():
-        if type(value) is not int or value < least:
-            raise ConfigurationError(f"{owner}.{name}", f"must be an int of at least {least}")
+        if type(value) is not int or value < minimum:
+            raise ConfigurationError(f"{owner}.{name}", f"must be an int of at least {minimum}")
 
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """When a call that was answered with HTTP 500 is repeated; no other response or failure is retried.
+    """Retries after HTTP status 500 (spec §7). No other response or error is retried.
 
-    The wait before attempt n is random between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`. A longer
-    ``Retry-After`` of the response is honoured for at most 5 more seconds. While a call waits, its slot is
-    free for others. Repeating ends at `attempts`, when the wait would pass the call's deadline, when the
-    client's quota is used up, or when the call gets no slot again.
+    The wait before attempt n is a random time between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`.
+    If the response has a ``Retry-After`` that is longer, the call waits up to 5 seconds longer. Other calls
+    can use the slot of a call that waits. A call is not retried if it has used all `attempts`, if the wait
+    would pass its deadline, if the client's quota is used up, or if it gets no slot after the wait.
 
     Args:
-        attempts: Requests sent at the most, the first included; 1 never repeats.
-        base: Seconds of the first wait at the most.
-        cap: Seconds of any wait at the most.
-        quota: Retries that a client may have in hand for all its calls. A retry takes one; ten calls
-            answered with anything but a 500 give one back. It keeps a failing service from being hit
-            harder. The quota of the client is the one that counts, also for calls with their own policy.
+        attempts: Maximum number of requests, including the first. 1 disables retries.
+        base: Maximum of the first wait, seconds.
+        cap: Maximum of any wait, seconds.
+        quota: Maximum number of retries that all calls of a client have in reserve. Each retry uses one, and
+            ten calls without a 500 restore one, so retries do not overload a failing service. A policy that
+            is passed to a single call does not change the quota of the client.
 
     Raises:
-        ConfigurationError: A value that cannot be.
+        ConfigurationError: A value is invalid.
 
     Example:
         >>> RetryPolicy(attempts=1).attempts
@@ -46,13 +46,13 @@ class RetryPolicy:
     """
 
     attempts: int = 3
-    """Requests sent at the most, the first included; again only after a 500 (spec §7)."""
+    """Maximum number of requests, including the first; only a 500 is retried (spec §7)."""
     base: float = 0.2
-    """Seconds of the first wait at the most."""
+    """Maximum of the first wait, seconds."""
     cap: float = 5.0
-    """Seconds of any wait at the most."""
+    """Maximum of any wait, seconds."""
     quota: int = 50
-    """Retries that a client may have in hand for all its calls."""
+    """Maximum number of retries that all calls of a client have in reserve."""
 
     def __attrs_post_init__(self) -> None:
         _require_count("retry", 1, attempts=self.attempts)
@@ -62,17 +62,17 @@ class RetryPolicy:
 
 @frozen(kw_only=True)
 class Timeout:
-    """Time limits of a call, in seconds; the specification names no time-outs (§8).
+    """Time limits of a call, in seconds. The specification does not state any (spec §8).
 
     Args:
         total: Seconds for the whole call: the wait for a slot, the ledger, all attempts, and the waits
-            between them. The deadline also holds for a request whose caller was cancelled.
+            between them. The limit also applies to a request whose caller was cancelled.
         attempt: Seconds for one attempt, from connecting to the last byte of the response.
-        connect: Seconds to establish a connection; less than `attempt`. If no connection was established, the
-            attempt was not sent, whichever limit ended it.
+        connect: Seconds to establish a connection, less than `attempt`. Without a connection, the attempt
+            counts as not sent.
 
     Raises:
-        ConfigurationError: A value that cannot be.
+        ConfigurationError: A value is invalid.
 
     Example:
         >>> Timeout(total=10, attempt=8, connect=2).total
@@ -92,26 +92,27 @@ class Timeout:
             raise ConfigurationError("timeout.connect", "must be less than timeout.attempt")
 
 
-@frozen(kw_only=True, cache_hash=True)  # each call looks its rules up
+@frozen(kw_only=True, cache_hash=True)  # each call uses it as a cache key
 class Limits:
-    """The limits that requests are checked against before anything is sent (spec §2.1, §8).
+    """Limits that requests are checked against before they are sent (spec §2.1, §8).
+
+    A pattern is a regular expression that the whole text must match. The last five limits are not in the
+    specification and are off by default.
 
     Args:
-        amount_min: Least loan amount, euro cents.
-        amount_max: Greatest loan amount, euro cents.
-        instalments_min: Fewest instalments.
-        instalments_max: Most instalments.
-        province: Pattern that the whole province matches.
-        postal_code: Pattern that the whole postal code matches.
-        street_number: Pattern that the whole street number matches. One description says five digits;
-            numbers such as ``12/A`` or ``SNC`` are real, so by default it is only not blank.
-        mobile_phone: Pattern that the whole mobile number matches, such as ``[0-9]+``. By default the
-            number is only not blank and has no international prefix.
-        country_calling_code: Pattern that the whole calling code matches, such as ``[+][0-9]{1,4}``.
-        salary_max: Greatest salary, whole euros; with it, a salary below 0 is refused, too.
+        amount_min: Minimum loan amount, euro cents.
+        amount_max: Maximum loan amount, euro cents.
+        instalments_min: Minimum number of instalments.
+        instalments_max: Maximum number of instalments.
+        province: Pattern of the province.
+        postal_code: Pattern of the postal code.
+        street_number: Pattern of the street number. One description says five digits, but numbers such as
+            ``12/A`` or ``SNC`` exist, so by default only blank ones are refused.
+        mobile_phone: Pattern of the mobile number, such as ``[0-9]+``. By default only blank numbers and
+            numbers with an international prefix are refused.
+        country_calling_code: Pattern of the calling code, such as ``[+][0-9]{1,4}``.
+        salary_max: Maximum salary, whole euros. If set, a salary below 0 is refused, too.
         single_line: Refuse texts with line breaks or other control characters.
-
-    The last five are not in the specification: each is off by default.
 
     Raises:
         ConfigurationError: A range is empty, a pattern does not compile, or a value has a wrong type.
@@ -122,34 +123,34 @@ class Limits:
     """
 
     amount_min: int = 5_000
-    """Least loan amount, euro cents (spec §8)."""
+    """Minimum loan amount, euro cents (spec §8)."""
     amount_max: int = 1_500_000
-    """Greatest loan amount, euro cents (spec §8)."""
+    """Maximum loan amount, euro cents (spec §8)."""
     instalments_min: int = 3
-    """Fewest instalments (spec §8)."""
+    """Minimum number of instalments (spec §8)."""
     instalments_max: int = 60
-    """Most instalments (spec §8)."""
+    """Maximum number of instalments (spec §8)."""
     province: str = "[A-Z]{2}"
-    """Pattern that the whole province matches (spec §8)."""
+    """Pattern of the province (spec §8)."""
     postal_code: str = "[0-9]{5}"
-    """Pattern that the whole postal code matches (spec §8)."""
+    """Pattern of the postal code (spec §8)."""
     street_number: str | None = None
-    """Pattern that the whole street number matches; by default only blank ones are refused (spec §2.1)."""
+    """Pattern of the street number; None refuses only blank ones (spec §2.1)."""
     mobile_phone: str | None = None
-    """Pattern that the whole mobile number matches; None accepts every number (spec §2.1)."""
+    """Pattern of the mobile number; None refuses only blank ones and international prefixes (spec §2.1)."""
     country_calling_code: str | None = None
-    """Pattern that the whole calling code matches; None accepts every code (spec §2.1)."""
+    """Pattern of the calling code; None accepts every code (spec §2.1)."""
     salary_max: int | None = None
-    """Greatest salary, whole euros; None accepts every salary (spec §2.1)."""
+    """Maximum salary, whole euros; None accepts every salary (spec §2.1)."""
     single_line: bool = False
     """Refuse texts with line breaks or other control characters (spec §2)."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("amount", "instalments"):
-            least, most = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
-            if type(least) is not int or type(most) is not int or least > most:
+            minimum, maximum = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
+            if type(minimum) is not int or type(maximum) is not int or minimum > maximum:
                 raise ConfigurationError(
-                    f"limits.{name}_min", f"must be an int and no more than {name}_max, an int too"
+                    f"limits.{name}_min", f"must be an int, not greater than {name}_max (also an int)"
                 )
         for name in ("province", "postal_code", "street_number", "mobile_phone", "country_calling_code"):
             try:
@@ -157,6 +158,8 @@ class Limits:
             except (re.error, TypeError):
                 raise ConfigurationError(f"limits.{name}", "must be a regular expression as a str") from None
         if self.salary_max is not None and (type(self.salary_max) is not int or self.salary_max < 0):
-            raise ConfigurationError("limits.salary_max", "must be a positive int of whole euros, or None")
+            raise ConfigurationError(
+                "limits.salary_max", "must be an int of at least 0 (whole euros), or None"
+            )
         if type(self.single_line) is not bool:
             raise ConfigurationError("limits.single_line", "must be True or False")

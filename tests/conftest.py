@@ -58,7 +58,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
     with blockbuster_ctx(loanasync, excluded_modules=["loanasync.sandbox"]) as guard:
         for function in guard.functions.values():
             # the packages' versions are read from their files once, with the first client
-            function.can_block_in("loanasync/_config.py", "release")
+            function.can_block_in("loanasync/_config.py", "installed_version")
             # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
             function.can_block_in("loanasync/testing/telemetry.py", "__init__")
             function.can_block_in("loanasync/cli/demo.py", "__init__")

@@ -7,7 +7,7 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 
 
 def mask(value: object) -> str:
-    """Stand in for a personal value in a ``repr``; None is no secret.
+    """Return ``***`` for a personal value, and ``None`` for None. Used as the ``repr`` of attrs fields.
 
     Example:
         >>> mask("anna@example.com"), mask(None)
@@ -17,12 +17,12 @@ def mask(value: object) -> str:
 
 
 def masked_unless(kind: type) -> Callable[[object], str]:
-    """Stand in for whatever is not of a kind that masks itself."""
+    """Return a ``repr`` for attrs fields that masks all values except those of a type that masks itself."""
     return lambda value: repr(value) if isinstance(value, kind) else mask(value)
 
 
 class Body(Mapping[str, JSON]):
-    """A JSON object as it came or as it is to be sent: read-only, comparable, picklable, masked.
+    """A read-only JSON object whose `repr` shows no content. It can be compared and pickled.
 
     Example:
         >>> body = Body({"email": "anna@example.com"})
@@ -49,7 +49,7 @@ class Body(Mapping[str, JSON]):
 
 
 class Items(Sequence[JSON]):
-    """A JSON array that was received: read-only, comparable, picklable, masked.
+    """A read-only JSON array whose `repr` shows no content. It can be compared and pickled.
 
     Example:
         >>> items = Items(["anna@example.com", 5])
@@ -79,7 +79,7 @@ class Items(Sequence[JSON]):
             return self._values == other._values
         return self._values == list(other) if isinstance(other, list | tuple) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # its values may be lists, as those of a Body
+    __hash__ = None  # type: ignore[assignment]  # its values may be lists
 
     def __repr__(self) -> str:
         return f"<Items of {len(self)} value{'' if len(self) == 1 else 's'}>"
@@ -88,18 +88,18 @@ class Items(Sequence[JSON]):
 AnyJSON: TypeAlias = Mapping[str, JSON] | Sequence[JSON] | bool | int | float | str | None
 
 
-def shown_as(value: JSON) -> AnyJSON:
-    """Return an object as a `Body` and an array as `Items`, whose `repr` shows no content."""
+def masked(value: JSON) -> AnyJSON:
+    """Return a JSON object as a `Body` and an array as `Items`, whose `repr` shows no content."""
     if isinstance(value, dict):
         return Body(value)
     return Items(value) if isinstance(value, list) else value
 
 
 def read_only(value: object) -> object:
-    """Copy a mapping into a `Body`; anything else stays as it is, for the rules to name."""
+    """Copy a mapping into a `Body`. Return other values unchanged; the validation rules report them."""
     if isinstance(value, Body):
         return value
     return Body(value) if isinstance(value, Mapping) else value
 
 
-NO_MEMBERS = Body()
+EMPTY_BODY = Body()

@@ -1,22 +1,22 @@
-"""HTML tables for notebooks; every text in them is escaped."""
+"""HTML tables for notebooks, with all texts escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 _CELL = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
-# Notebooks turn text between dollar signs into formulas, except in elements of these classes.
+# Notebooks render text between dollar signs as formulas, except in elements with these classes.
 _NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
 
 
 def table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()
 ) -> str:
-    """Return a table under a title, in the colours of the notebook.
+    """Return an HTML table with a title and notes.
 
     Args:
-        title: A text above the table.
-        head: Names of the columns.
-        rows: The cells of each row.
+        title: Text above the table.
+        head: Column names.
+        rows: Cells of each row.
         notes: Texts below the table.
 
     Example:
@@ -32,7 +32,7 @@ def table(
 
 
 def euro(cents: object) -> str:
-    """Return an amount of euro cents in euro, an empty text for None, and any other value as text.
+    """Format euro cents as euro. Return an empty string for None, and other values as `str`.
 
     Example:
         >>> euro(123_450)
@@ -48,5 +48,5 @@ def _cells(element: str, values: Sequence[object]) -> str:
 
 
 def _text(value: object) -> str:
-    # A character that is not printable could reverse the direction of the line.
+    # Non-printable characters, such as direction marks, could disguise the text.
     return escape("".join(each if each.isprintable() else " " for each in str(value)))

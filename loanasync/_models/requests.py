@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 from attrs import field, frozen
 
-from loanasync._display.masking import JSON, NO_MEMBERS, Body, mask, masked_unless, read_only
+from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
@@ -186,7 +186,7 @@ class ApprovalRequest:
     )
     """The conditional block, when the service wants it (spec §2.1)."""
     extra: Mapping[str, JSON] = field(
-        default=NO_MEMBERS, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
+        default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
     )
     """Members to send as they are, for fields that this version does not know (spec §2.1)."""
 
@@ -246,7 +246,7 @@ class UserData:
     profession: str | None = field(default=None, metadata={"wire": "profession"})
     """A profession (spec §2.2)."""
     extra: Mapping[str, JSON] = field(
-        default=NO_MEMBERS, converter=read_only, hash=False, metadata={"wire": None}
+        default=EMPTY_BODY, converter=read_only, hash=False, metadata={"wire": None}
     )
     """Members to send as they are; in an answer, those that this version does not know (spec §2.2)."""
     unread: tuple[str, ...] = field(default=(), eq=False, metadata={"wire": None})

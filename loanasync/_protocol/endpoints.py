@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from loanasync._config import Options, Shop
-from loanasync._display.masking import JSON, AnyJSON, Body, mask, shown_as
+from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol import codec
@@ -347,7 +347,7 @@ def _open_shape(call: Call, reply: Response, meta: Meta) -> AnyJSON | LoanError:
     if reply.fault is not None:
         return _unexpected(call, reply, (f"body: {reply.fault}",), meta)
     try:
-        return shown_as(decode_any(reply.body))
+        return masked(decode_any(reply.body))
     except Malformed as malformed:
         return _unexpected(call, reply, malformed.args, meta)
 

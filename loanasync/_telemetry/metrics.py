@@ -13,7 +13,7 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from loanasync._config import release
+from loanasync._config import installed_version
 from loanasync._lifecycle import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
 
@@ -42,7 +42,7 @@ class Metrics:
     """The metrics of all clients of a provider."""
 
     def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter("loanasync", release("loanasync"), SCHEMA)
+        meter = provider.get_meter("loanasync", installed_version("loanasync"), SCHEMA)
         self.duration: Histogram = meter.create_histogram(
             "http.client.request.duration",
             unit="s",

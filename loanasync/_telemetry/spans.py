@@ -16,7 +16,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._config import release, require_provider
+from loanasync._config import installed_version, require_provider
 from loanasync._log import LOGGER, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_of
@@ -57,7 +57,7 @@ class Telemetry:
         self.sends_more_than_traces: bool = propagate == "global"  # baggage, which needs no trace
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
         self.tracer: trace.Tracer = trace.get_tracer(
-            "loanasync", release("loanasync"), tracer_provider, SCHEMA
+            "loanasync", installed_version("loanasync"), tracer_provider, SCHEMA
         )
         self._waits = isinstance(self.tracer, trace.ProxyTracer)  # for a provider that may come
         self.metrics: Metrics = metrics_of(meter_provider)

@@ -9,7 +9,7 @@ import aiohttp
 from opentelemetry import context as otel_context
 from yarl import URL
 
-from loanasync._lifecycle import Waits, end
+from loanasync._lifecycle import Waits, expire
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import RequestBody, rest_of
@@ -104,7 +104,7 @@ class SessionTransport:
         instrumented = otel_context.attach(otel_context.set_value(_HAS_ITS_SPAN, value=True))
         limit = asyncio.timeout(None)
         # One turn later, after a response that came in time was read: the event loop may have been blocked.
-        late = asyncio.get_running_loop().call_later(within, end, limit)
+        late = asyncio.get_running_loop().call_later(within, expire, limit)
         try:
             async with limit:
                 self._waits.add(limit)

@@ -35,9 +35,9 @@ def test_exported_journal_is_the_only_file_written(tmp_path: Path) -> None:
 def test_warnings_of_unclosed_clients_have_no_personal_data(*, development: bool) -> None:
     result = run("unclosed", python=("-X", "dev") if development else ("-W", "always"))
     for expected in (
-        "LoanClient made here was left open",
+        "unclosed LoanClient, created here",
         "Task was destroyed",
-        "failed: approve was answered",
+        "failed: approve failed with status",
     ):
         assert expected in result.stderr
     assert leaks(Captured(output=[result.stdout, result.stderr])) == []

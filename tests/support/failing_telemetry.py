@@ -113,7 +113,7 @@ async def calls(**options: object) -> list[object]:
     return await approve_all(scripted_client(*script, **options))
 
 
-BROKEN = "telemetry failed with RuntimeError; calls go on all the same"
+BROKEN = "telemetry failed with RuntimeError; calls are not affected"
 PLACE = re.compile(r" \([a-z_]+\.py:[0-9]+\)")  # of what failed
 
 

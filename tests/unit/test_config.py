@@ -158,7 +158,9 @@ def test_a_retry_policy_that_cannot_be_is_named(setting: str, value: Any) -> Non
 @pytest.mark.parametrize("setting", ["total", "attempt", "connect"])
 @pytest.mark.parametrize("value", [0, -1, None, "5", float("nan"), True])
 def test_a_timeout_that_cannot_be_is_named(setting: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"timeout.{setting}: must be a number of seconds above 0"):
+    with pytest.raises(
+        ConfigurationError, match=f"timeout.{setting}: must be a number of seconds greater than 0"
+    ):
         Timeout(**{setting: value})
 
 

@@ -170,7 +170,7 @@ async def test_with_options_shares_sessions_and_changes_what_it_is_told(
     other = client.with_options(shop_id="other", auth_token="t")
     with pytest.raises(loanasync.AccessDeniedError):
         await other.create_request({})
-    with pytest.raises(ConfigurationError, match="belong together"):
+    with pytest.raises(ConfigurationError, match="must be given together with auth_token"):
         client.with_options(shop_id="other")
     await small.aclose()
     with pytest.raises(ClientClosedError):

@@ -74,7 +74,7 @@ def test_a_client_that_is_forgotten_in_a_running_loop_is_told_of_with_the_line_t
             HERE,
             line,
         )
-        assert "was left open: close it with aclose()" in str(warning.message)
+        assert "unclosed LoanClient, created here; close it with aclose()" in str(warning.message)
         while not transport._session.closed:  # noqa: ASYNC110  (the loop closes it all the same)
             await asyncio.sleep(0)
 
@@ -253,8 +253,8 @@ asyncio.run(client.create_request({"fiscalCode": "TSTXYZ00A00A002Z"}))
 
 def test_a_loop_that_is_closed_by_hand_is_told_of_when_the_next_one_comes(served: Sandbox) -> None:
     done = run_script(CLOSED_BY_HAND, served.base_url, warning="default")
-    assert "<string>:4: ResourceWarning: a LoanClient made here was left open" in done.stderr
-    assert done.stderr.count("a LoanClient made here") == 1
+    assert "<string>:4: ResourceWarning: unclosed LoanClient, created here" in done.stderr
+    assert done.stderr.count("unclosed LoanClient, created here") == 1
     assert done.returncode == 0
 
 

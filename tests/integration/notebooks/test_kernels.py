@@ -92,8 +92,7 @@ def test_unclosed_client_emits_resource_warning(jupyter: Kernel) -> None:
     warned = jupyter.run(f"{enable}\nawait ask()\n{MAKE}").stream("stderr")
     jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
     assert (
-        "a LoanClient made here was left open: close it with aclose(), or use it as a context manager"
-        in warned
+        "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block" in warned
     )
 
 

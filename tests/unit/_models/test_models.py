@@ -126,8 +126,8 @@ def test_extra_members_are_a_read_only_copy() -> None:
 @pytest.mark.parametrize("decision", DECISIONS, ids=["approved", "refused"])
 def test_a_decision_is_neither_true_nor_false(decision: Approved | Refused) -> None:
     advice = (
-        "a decision is neither true nor false: read decision.approved, "
-        "or use match with case Approved() and case Refused()"
+        "a decision has no truth value; use decision.approved, "
+        "or match with case Approved() and case Refused()"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(advice)}$"):
         bool(decision)
