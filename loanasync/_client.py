@@ -31,8 +31,8 @@ from loanasync._runtime.retry import Quota
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
-from loanasync._transport.base import opener_of
-from loanasync._transport.sessions import opener
+from loanasync._transport.base import user_transport_factory
+from loanasync._transport.sessions import transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError
 
@@ -129,9 +129,9 @@ class LoanClient(Closing):
             strict=strict,
         )
         self._pipeline = Pipeline(
-            opener(session, ssl, direct_connections=direct_connections)
+            transport_factory(session, ssl, direct_connections=direct_connections)
             if transport is None
-            else opener_of(transport, session, ssl),
+            else user_transport_factory(transport, session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),
             Quota(retry.quota),
             slot_count(session, max_concurrency),

@@ -1,25 +1,32 @@
-"""Transports: one HTTP request over aiohttp, on two paths with one behaviour.
+"""Transports: each sends one HTTP request with aiohttp and returns the response, or why none arrived.
 
-`fast` writes requests directly to the connections of a session that the client opened. `aiohttp_session`
-sends them through `ClientSession.request`: with a user's session, with `direct_connections=False`, and with
-a version of aiohttp that was not tested. Both follow these rules; each row of the fault matrix tests both:
+There are two, with the same behaviour. `DirectTransport` (in `fast`) writes requests directly to the
+connections of a session that the client opened. `SessionTransport` (in `aiohttp_session`) sends them through
+`ClientSession.request`. It is used with a user's session, with `direct_connections=False`, and with an
+untested version of aiohttp. `sessions` chooses between them.
 
-1. **Request.** Method, URL, headers and body are sent once, as given, with `Host` and `Content-Length`. No
-   redirect is followed and no middleware runs. A user's session may add headers, cookies and a proxy.
-2. **Sent.** `Request.is_sent` is set in the step that gives the first byte to the connection. From then on
-   a missing response means that the request may have arrived: `NoResponse.is_sent` is True.
-3. **Reuse.** A connection is used again only after a whole response that did not ask to close it and that
-   nothing followed. The socket is checked for unread data first, since the event loop may have been blocked.
-   If a kept connection proves unusable before anything was written, the request is sent on another one.
-4. **Early response.** A response that came before its request was written belongs to no request. The
-   connection is aborted and nothing is sent on it. Interim responses (1xx) are skipped.
-5. **Body.** An incomplete body keeps its status and the part that arrived; `Response.fault` names the reason.
-   gzip and deflate are decoded, up to 1 MiB. A repeated `Content-Length` is no HTTP (RFC 9112 §6.3).
-6. **Head.** Up to 1,000 headers of 64 KiB are read. A head that cannot be parsed is no response.
-7. **Deadline.** `connect` limits the wait for a connection, `within` the request as a whole. A response that
-   arrived in time is read, even if the event loop was blocked until the deadline had passed.
-8. **Cancellation.** Before the first byte, nothing is sent. After it, the connection is not used again; or,
-   if `Request.outlives_caller` is set, the response is read in the background: `Request.late` is its future.
-9. **Closing.** `aclose` ends all requests in progress with the cause `SessionClosed`.
-10. **Errors.** I/O errors become a `NoResponse`, without text and frames: both may hold personal data.
+Both follow these rules. The tests of the fault matrix check each fault on both:
+
+1. **Request.** Method, URL, headers and body are sent once and unchanged, with `Host` and `Content-Length`
+   added. Redirects are not followed, and middlewares of the session do not run. A user's session may add
+   headers, cookies and a proxy.
+2. **Sent.** `Request.is_sent` is set just before the first byte is written to the connection. If no response
+   arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
+3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
+   sent no further data. The socket is checked for unread data before each reuse. If a reused connection
+   proves unusable before anything was written, the request is sent on another one.
+4. **Early response.** A response that arrives before the request was written does not belong to it. The
+   connection is aborted, and nothing is sent on it. Interim responses (1xx) are skipped.
+5. **Body.** A response with an incomplete body keeps its status and the received part of the body;
+   `Response.fault` names the reason. Bodies are decoded (gzip and deflate) up to 1 MiB. A response with a
+   repeated `Content-Length` counts as malformed (RFC 9112 §6.3).
+6. **Head.** A head may have 1,000 headers of 64 KiB each. A head that cannot be parsed counts as no response.
+7. **Deadline.** `connect` limits the wait for a connection, `within` the whole request. If the event loop was
+   blocked beyond the deadline, a response that arrived in time is still read.
+8. **Cancellation.** If the caller is cancelled before the first byte, nothing is sent. After the first byte,
+   the connection is aborted. If `Request.outlives_caller` is set, the response is read in the background
+   instead, and `Request.late` is set to its future.
+9. **Closing.** `aclose` ends the requests in progress with the cause `SessionClosed`.
+10. **Errors.** I/O errors are returned as `NoResponse`, without their text and traceback, which may contain
+    personal data.
 """

@@ -1,6 +1,7 @@
-"""Undocumented parts of aiohttp that requests through a session need; each use states its reason.
+"""Undocumented parts of aiohttp, each with the reason for its use.
 
-The direct path has its own (`fast`). No other module uses such parts.
+`SessionTransport` uses this module, and the direct path uses it in addition to its own undocumented parts
+(`fast`). No other module of the package depends on undocumented parts of aiohttp.
 """
 
 import asyncio
@@ -23,21 +24,22 @@ if TYPE_CHECKING:
     from loanasync._protocol.messages import Request
 
 
-# The minor versions that the tests of this release ran with: the lowest that is allowed, and the newest.
-# On any other version requests go through `ClientSession.request`, and the protocols of its connections are
-# left alone.
+# The minor versions of aiohttp that this release was tested with. With any other version, requests are sent
+# through `ClientSession.request`, and the protocols of its connections are not replaced.
 TESTED_AIOHTTP = frozenset({"3.14"})
-# Bytes, as much as asyncio holds back for nobody: of more, some may still wait here when the answer has come.
-AT_ONCE = 1 << 16
-# Statuses of responses that another one follows (RFC 9110 §15.2). 101 is the last response in HTTP.
+# Bytes: the limit of asyncio's write buffer. When the response to a larger request arrives, parts of the
+# request may still be unsent, so the connection is not used again.
+MAX_BODY_FOR_REUSE = 1 << 16
+# Statuses that a final response follows (RFC 9110 §15.2). 101 is not one: after it the protocol is not HTTP.
 INTERIM = frozenset(range(100, 200)) - {101}
 _HEAD_ENDS = b"\r\n\r\n"
 _CHUNKS_END = b"0\r\n\r\n"
 _STATUS_ENDS = len("HTTP/1.1 200")
-_TURNS = 10  # of the loop, at the most
-# A pool's wait for a free slot. aiohttp has one error for this wait and for the one for a connection, so the
-# stack of the error has to tell. If aiohttp renames the method, both count as waits for a connection.
-_POOL = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
+_MAX_TURNS = 10  # iterations of the event loop
+# The function in which a request waits for a free slot of the session's pool. aiohttp raises the same error
+# for this wait and for a slow connection, so only the traceback tells them apart. If aiohttp renames the
+# method, both are reported as slow connections.
+_POOL_WAIT = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
 
 
 @cache
@@ -46,57 +48,61 @@ def is_tested(version: str) -> bool:
     if ".".join(version.split(".")[:2]) in TESTED_AIOHTTP:
         return True
     LOGGER.info(
-        "aiohttp %s was not tested with this loanasync: requests go through ClientSession.request", version
+        "aiohttp %s was not tested with this version of loanasync: sending through ClientSession.request",
+        version,
     )
     return False
 
 
-def trust_of(connector: aiohttp.BaseConnector | None) -> object:
-    """Return what a connector trusts: True for one that does no TLS itself, False where that is not known."""
-    # Connectors do not publish their context. If aiohttp renames the attribute, such a session is refused.
+def tls_setting(connector: aiohttp.BaseConnector | None) -> object:
+    """Return the connector's `ssl` setting; True for a connector without TLS, False if it is unknown."""
+    # Connectors do not publish this setting. If aiohttp renames the attribute, the user's session is refused.
     return getattr(connector, "_ssl", not isinstance(connector, aiohttp.TCPConnector))
 
 
-def is_of_other_loop(session: aiohttp.ClientSession) -> bool:
-    """Return True for a session that was made in another event loop than the running one."""
-    # The public property is deprecated. If aiohttp renames the attribute, each request fails by itself.
+def belongs_to_other_loop(session: aiohttp.ClientSession) -> bool:
+    """Return True if a session was created in another event loop than the running one."""
+    # The public property is deprecated. If aiohttp renames the attribute, each request with it fails instead.
     loop = asyncio.get_running_loop()
     return getattr(session, "_loop", loop) is not loop
 
 
 def waited_for_pool(error: BaseException | None) -> bool:
-    """Return True for a time-out that ended the wait for a free slot of a pool."""
+    """Return True if a timeout error ended the wait for a free slot of the session's pool."""
     while error is not None:
-        if any(frame.f_code is _POOL for frame, _ in walk_tb(error.__traceback__)):
+        if any(frame.f_code is _POOL_WAIT for frame, _ in walk_tb(error.__traceback__)):
             return True
         error = error.__cause__
     return False
 
 
-def rest_of(content: aiohttp.StreamReader | None) -> bytes:
-    """Return what a reader holds of a body, also if the connection has failed since it arrived."""
-    # Public methods raise the failure instead. If aiohttp renames this one, only these last bytes are lost.
+def buffered_body(content: aiohttp.StreamReader | None) -> bytes:
+    """Return the part of a body that was received and not read, even if the connection has failed since."""
+    # The public methods raise the failure instead. If aiohttp renames this one, only these last bytes are
+    # lost.
     take = getattr(content, "_read_nowait", None)
     return take(-1) if callable(take) else b""
 
 
 class HeadSplitter(asyncio.Protocol):
-    """Base of protocols that pass each head of a response to aiohttp separately from what follows.
+    """Base class of protocols that pass the head of a response to aiohttp's parser separately from the body.
 
-    aiohttp reports nothing of a packet in which anything is wrong. If the head comes with the beginning of a
-    bad body, or with bytes that do not belong to the response, it loses the status, and with it a decision.
+    aiohttp's parser raises an error without a result if any part of its input is malformed. If it received
+    the head together with a malformed body, or with bytes that do not belong to the response, the status
+    would be lost, and with it possibly a decision. Call `expect_response` before each response, and `split`
+    for all received data.
     """
 
     def expect_response(self) -> None:
-        """Begin with the first head of a response."""
+        """Reset the state: the next received byte begins a head."""
         self._in_head = True
-        self._status_line = b""  # the first bytes of a head
-        self._head_tail = b""  # the last bytes of a head that is not complete
-        self._behind_head = 0  # bytes
-        self._ends_chunks = False
+        self._status_line = b""  # its first bytes
+        self._head_tail = b""  # the last bytes of an incomplete head
+        self._received_after_head = 0  # bytes
+        self._ends_with_last_chunk = False
 
-    def pieces(self, data: bytes) -> list[bytes]:
-        """Split received data behind each head."""
+    def split(self, data: bytes) -> list[bytes]:
+        """Split received data after each head; interim responses (1xx) consist of a head only."""
         pieces: list[bytes] = []
         while self._in_head and data:
             known = len(self._head_tail)
@@ -112,66 +118,78 @@ class HeadSplitter(asyncio.Protocol):
             pieces.append(data[:end])
             data = data[end:]
         if data:
-            self._behind_head += len(data)
-            self._ends_chunks = data.endswith(_CHUNKS_END)
+            self._received_after_head += len(data)
+            self._ends_with_last_chunk = data.endswith(_CHUNKS_END)
             pieces.append(data)
         return pieces
 
     def has_more_than(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
-        """Return True if something came behind the response, perhaps half of another head."""
-        return self._behind_head != content.total_bytes and not (is_chunked and self._ends_chunks)
+        """Return True if data after the response was received, such as a part of another head."""
+        return self._received_after_head != content.total_bytes and not (
+            is_chunked and self._ends_with_last_chunk
+        )
 
 
-class Splitter(HeadSplitter):
-    """Stands between a transport and aiohttp's protocol for one exchange, which begins when it is created."""
+class SplittingProtocol(HeadSplitter):
+    """A protocol that wraps aiohttp's protocol of a connection for one exchange, to split off the head.
+
+    `RequestBody.write` creates it, which installs it on the connection, just before the request is written.
+    It passes all events to aiohttp's protocol. It removes itself when the body of the response ends, or when
+    `RequestBody.end` calls `remove`, and aborts a connection that cannot be used again.
+    """
 
     def __init__(self, transport: asyncio.Transport, *, keep: bool) -> None:
         self._transport = transport
         self._keep = keep
         self._handler = cast("ResponseHandler", transport.get_protocol())
-        self._failure = getattr(self._handler, "exception", lambda: None)
+        self._handler_error = getattr(self._handler, "exception", lambda: None)
         self._has_failed = False
-        self._has_left = False
+        self._is_removed = False
         self._content: aiohttp.StreamReader | None = None
         self._is_chunked = False
         self.expect_response()
         transport.set_protocol(self)
 
     @classmethod
-    async def left(cls, transport: asyncio.Transport) -> None:
-        """Wait for the end of an earlier exchange, which aiohttp notices a little before us."""
-        for _ in range(_TURNS):
+    async def wait_until_removed(cls, transport: asyncio.Transport) -> None:
+        """Wait until the wrapper of the previous exchange is removed; aiohttp may reuse a connection before.
+
+        Raises:
+            ClientConnectionResetError: It is not removed in time.
+        """
+        for _ in range(_MAX_TURNS):
             if not isinstance(transport.get_protocol(), cls):
                 return
             await asyncio.sleep(0)
-        raise aiohttp.ClientConnectionResetError("not a clean connection")
+        raise aiohttp.ClientConnectionResetError("connection still in use")
 
-    def read(self, response: aiohttp.ClientResponse) -> None:
-        """Leave when the body of the response ends: in the same step aiohttp puts the connection in its pool.
+    def watch(self, response: aiohttp.ClientResponse) -> None:
+        """Remove the wrapper when the body of the response ends, as aiohttp then pools the connection.
 
-        The reader of the body fails at an error, at which aiohttp only closes the connection.
+        If aiohttp's protocol fails, make the reader of the body fail too: aiohttp itself only closes the
+        connection.
         """
         self._content = response.content
         self._is_chunked = "Transfer-Encoding" in response.headers
         self._fail_reader()
-        response.content.on_eof(self.leave)
+        response.content.on_eof(self.remove)
 
     def _fail_reader(self) -> None:
         content = self._content
         if content is not None and self._has_failed and not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError())
 
-    def leave(self) -> None:
-        """Give the transport its protocol back; abort it if it is not to be used again.
+    def remove(self) -> None:
+        """Restore aiohttp's protocol. Abort the connection if it cannot be used again.
 
-        Closing would go on sending what was given up. Nor is a connection used again on which something
-        came behind the response.
+        It cannot be used again if the request may be partly unsent, or if data followed the response.
+        Closing instead of aborting would first write the rest of the request.
         """
-        if self._has_left:
+        if self._is_removed:
             return
-        self._has_left = True
+        self._is_removed = True
         content = self._content
-        with suppress(Exception):  # asyncio's TLS has no protocol any more once the connection has ended
+        with suppress(Exception):  # asyncio's TLS transport has no protocol after the connection has ended
             if not self._keep or (
                 content is not None and self.has_more_than(content, is_chunked=self._is_chunked)
             ):
@@ -179,110 +197,120 @@ class Splitter(HeadSplitter):
             self._transport.set_protocol(self._handler)
 
     def data_received(self, data: bytes) -> None:
-        """Pass data on, up to the end of a head first (asyncio)."""
-        for piece in self.pieces(data):
+        """Pass received data on, split after each head (called by asyncio)."""
+        for piece in self.split(data):
             if not self._has_failed:
                 self._handler.data_received(piece)
-                self._has_failed = self._failure() is not None
+                self._has_failed = self._handler_error() is not None
         self._fail_reader()
 
     def eof_received(self) -> None:
-        """Pass it on (asyncio)."""
+        """Pass the event on (called by asyncio)."""
         self._handler.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on (asyncio)."""
+        """Pass the event on (called by asyncio)."""
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass it on (asyncio)."""
+        """Pass the event on (called by asyncio)."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass it on (asyncio)."""
+        """Pass the event on (called by asyncio)."""
         self._handler.resume_writing()
 
 
 class RequestBody(bytes, aiohttp.Payload):
-    """A request's body, which knows whether it left; aiohttp writes the head together with it.
+    """The body of one request, whose `write` is called by aiohttp just before the request is written.
 
-    Only the writer of a payload shows the connection that aiohttp chose before anything is written; its
-    attributes `transport` and `protocol` are undocumented. The body is bytes, too, for those who look at
-    what a shop's tests catch in place of aiohttp.
+    `SessionTransport` creates one for each attempt to send a request, and calls `end` after it. `write` is
+    the only place where the connection that aiohttp chose is known before anything is written. So it checks
+    the connection, sets `Request.is_sent` and installs the `SplittingProtocol`. aiohttp writes the head
+    together with the body. The attributes `transport` and `protocol` of aiohttp's writer are undocumented.
+
+    It is also a `bytes` object, because tests of users compare the body that a mocked session received.
     """
 
-    _autoclose = True  # nothing to close: else aiohttp warns of a body that is not closed
+    _autoclose = True  # there is nothing to close; aiohttp would warn about a body that is not closed
 
     def __init__(self, value: bytes) -> None:
         aiohttp.Payload.__init__(self, value)
-        self.request: Request | None = None  # its `is_sent` is set here
-        self.protocol: object | None = None  # of the connection that aiohttp chose
-        self.has_left = False  # given to a connection
-        self.is_withheld = False  # not to leave any more
+        self.request: Request | None = None
+        self.protocol: object | None = None  # aiohttp's protocol of the connection that it chose
+        self.is_written = False
+        self.is_cancelled = False  # it must not be written any more
         self._is_built = False
-        self._splitter: Splitter | None = None
+        self._splitter: SplittingProtocol | None = None
 
     def __repr__(self) -> str:
         return mask(self)
 
     @property
     def size(self) -> int:
-        """Return its length in bytes; aiohttp reads it when it builds the request."""
+        """Return the length in bytes; aiohttp reads it when it builds the request."""
         self._is_built = True
         return len(self._value)
 
     @property
-    def never_left(self) -> bool:
-        """Return True if a request was built, and nothing of it was given to a connection."""
-        return self._is_built and not self.has_left
+    def is_unsent(self) -> bool:
+        """Return True if aiohttp has built the request, and nothing of it was written."""
+        return self._is_built and not self.is_written
 
-    def withhold(self, response: aiohttp.ClientResponse) -> None:
-        """Do not leave any more: a response came before the request was written."""
-        self.is_withheld = True
+    def cancel_write(self, response: aiohttp.ClientResponse) -> None:
+        """Prevent writing, because a response arrived before the request was written."""
+        self.is_cancelled = True
         if response.connection is not None:
             self.protocol = response.connection.protocol
 
-    def read(self, response: aiohttp.ClientResponse) -> None:
-        """Begin to read the response's body."""
+    def watch(self, response: aiohttp.ClientResponse) -> None:
+        """Remove the `SplittingProtocol` when the body of the response ends."""
         if self._splitter is not None:
-            self._splitter.read(response)
+            self._splitter.watch(response)
 
     def end(self, response: aiohttp.ClientResponse | None) -> None:
-        """Release the connection, or abort it if it cannot be used again."""
-        with suppress(Exception):  # no error here may hide the response
+        """Release the connection; abort it if it cannot be used again."""
+        with suppress(Exception):  # an error here must not replace the response
             if self._splitter is not None:
-                self._splitter.leave()
+                self._splitter.remove()
         with suppress(Exception):
             if response is not None:
                 response.close()
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write it to a connection on which nothing else is under way."""
+        """Write head and body (called by aiohttp).
+
+        Nothing is written if the connection cannot be used, or if writing was cancelled.
+
+        Raises:
+            ClientConnectionResetError: Nothing was written.
+        """
         out = cast("StreamWriter", writer)
         transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
         self.protocol = out.protocol
         has_unread_data = unread_data_check(transport)
         if has_unread_data():
             await read_pending(has_unread_data)
-        splits = is_tested(aiohttp.__version__)
-        if transport is not None and splits:
-            await Splitter.left(transport)
-        # What the server said before it was asked would be taken for the answer.
-        is_held = self.is_withheld or (self.request is not None and self.request.is_withdrawn)
-        if is_held or getattr(out.protocol, "should_close", False):
+        may_wrap = is_tested(aiohttp.__version__)
+        if transport is not None and may_wrap:
+            await SplittingProtocol.wait_until_removed(transport)
+        is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
+        # Data received before the request was sent would be taken for its response: then `should_close` is
+        # True.
+        if is_cancelled or getattr(out.protocol, "should_close", False):
             if transport is not None:
                 transport.abort()
-            raise aiohttp.ClientConnectionResetError("not a clean connection")
-        if transport is not None and splits and isinstance(transport.get_protocol(), asyncio.Protocol):
-            self._splitter = Splitter(transport, keep=len(self._value) < AT_ONCE)
-        # Without `drain`, it raises when the connection is closing, or hands all over.
+            raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
+        if transport is not None and may_wrap and isinstance(transport.get_protocol(), asyncio.Protocol):
+            self._splitter = SplittingProtocol(transport, keep=len(self._value) < MAX_BODY_FOR_REUSE)
+        # With `drain=False`, this either raises because the connection is closing, or accepts all bytes.
         await out.write(self._value, drain=False)
-        self.has_left = True
+        self.is_written = True
         if self.request is not None:
             self.request.is_sent = True
         await out.drain()
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Write it; the length is its own."""
+        """Write head and body; the length of the body is known (called by aiohttp)."""
         del content_length
         await self.write(writer)

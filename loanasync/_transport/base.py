@@ -1,4 +1,4 @@
-"""The transport protocol: the object that sends one HTTP request, and the clock of a client."""
+"""The protocols of a transport, which sends HTTP requests, and of the clock of a client."""
 
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -8,11 +8,11 @@ from loanasync.errors import ConfigurationError
 
 
 class Transport(Protocol):
-    """Sends HTTP requests in one event loop, each request once.
+    """Protocol of an object that sends HTTP requests, each exactly once, in one event loop.
 
-    A client calls the function given as ``LoanClient(transport=...)`` on first use in each event loop, and
-    closes the transport that it returns before that loop ends. Calls at once are limited by the client, with
-    ``max_concurrency``; retries, validation, telemetry and the ledger are also the client's.
+    A client calls the function given as ``LoanClient(transport=...)`` on its first call in each event loop,
+    and closes the returned transport before that loop ends. The client does everything else: it validates,
+    limits concurrent calls (``max_concurrency``), retries, records telemetry and writes the ledger.
 
     Example:
         >>> from loanasync import Request, Response, Transport
@@ -39,23 +39,23 @@ class Transport(Protocol):
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Send a request once, and return its response.
 
-        - Return `NoResponse` if no response arrived, and do not raise an error. Its ``is_sent`` may be False
-          only if no byte of the request was written: the call then counts as not sent, and may be repeated.
-          An error that is raised all the same, except an AssertionError of a test, counts as
-          `ConnectionLostError`, or as `ConnectError` if ``request.is_sent`` is False.
-        - Never send a request twice, and follow no redirect: an approval may be requested once.
-        - A transport that knows when it writes the first byte sets ``request.is_sent`` to False first, and to
-          True just before that byte. For a transport that leaves it alone, each request counts as sent.
-        - While ``request.is_withdrawn`` is True, write no byte of the request.
+        - Return `NoResponse` if no response arrived; do not raise an error. Set its ``is_sent`` to False only
+          if no byte of the request was written: the client then reports the call as not sent and repeatable.
+          An error that is raised counts as `ConnectionLostError`, or as `ConnectError` if ``request.is_sent``
+          is False. Only an AssertionError, which a test may raise, reaches the caller.
+        - Never send a request twice, and never follow a redirect: an approval may be requested only once.
+        - If the transport knows when it writes the first byte, set ``request.is_sent`` to False at the
+          beginning, and to True just before that byte. If it is not set, the request counts as sent.
+        - Do not write the request while ``request.is_withdrawn`` is True.
         - If the caller is cancelled before the first byte, write nothing. If it is cancelled later and
-          ``request.outlives_caller`` is True, go on reading the response, set ``request.late`` to a future of
-          the value that this method would return, and raise the cancellation. A transport that sets no
-          future gives the response up, and the outcome of the call is unknown.
+          ``request.outlives_caller`` is True, read the response in the background: set ``request.late`` to a
+          future of the value that this method would return, and raise the cancellation. If ``request.late``
+          is not set, the response is lost and the outcome of the call is unknown.
 
         Args:
-            request: The request, with secret and personal values: show none of them.
-            connect: Seconds for a connection to be opened.
-            within: Seconds for the whole, connection and response included.
+            request: The request. It contains secret and personal values: do not print or log it.
+            connect: Limit for opening a connection, in seconds.
+            within: Limit for the whole request, including connection and response, in seconds.
 
         Example:
             >>> from loanasync import Request
@@ -67,31 +67,31 @@ class Transport(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Close what the transport has opened. The client calls this once, when its calls have ended."""
+        """Close all connections. The client calls this once, after its last call has ended."""
 
 
 class Clock(Protocol):
-    """The time of a client; `loanasync.testing.Clock` is a clock for tests."""
+    """Protocol of the clock of a client; `loanasync.testing.Clock` is a clock for tests."""
 
     def now(self) -> float:
-        """Return the time in seconds; it never goes back."""
+        """Return the time in seconds; it never decreases."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait before the next attempt of a call."""
+        """Wait `seconds` before the next attempt of a call."""
 
 
-def opener_of(transport: object, session: object, trust: object) -> Callable[[], Transport]:
-    """Return the function that opens a transport of the user's own in the running event loop.
+def user_transport_factory(transport: object, session: object, trust: object) -> Callable[[], Transport]:
+    """Return the function passed as `transport=`, which opens a transport in the running event loop.
 
     Raises:
-        ConfigurationError: It is no function, or there is a setting for the transport that it replaces.
+        ConfigurationError: It is not callable, or `session` or `ssl` is given too.
     """
     for setting, value in (("session", session), ("ssl", trust)):
         if value is not None:
-            raise ConfigurationError(setting, "cannot be used with transport=: leave one of them out")
+            raise ConfigurationError(setting, "cannot be used with transport=: omit one of them")
     if not callable(transport):
         raise ConfigurationError(
             "transport",
-            "must be a function that returns the transport of the running event loop, such as a class",
+            "must be a function or class that returns the transport of the running event loop",
         )
     return cast("Callable[[], Transport]", transport)

@@ -1,4 +1,4 @@
-"""Conversion of aiohttp's responses and exceptions to `Response` and `NoResponse`."""
+"""Conversion of aiohttp responses and exceptions to `Response` and `NoResponse`."""
 
 import asyncio
 import zlib
@@ -23,125 +23,138 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
-LARGEST_BODY = 1 << 20  # bytes, decoded: a decision has about a thousand
-# More than aiohttp's 128 headers of 8 KiB: a status is lost when the parser refuses its head.
-MOST_HEADERS = 1000
-LARGEST_FIELD = 1 << 16  # bytes
-IO_ERRORS = (aiohttp.ClientError, OSError)  # a TimeoutError is an OSError
+MAX_BODY_SIZE = 1 << 20  # bytes after decoding; a decision has about a thousand
+# More than aiohttp's default of 128 headers of 8 KiB: if the parser rejects a head, the status is lost.
+MAX_HEADERS = 1000
+MAX_FIELD_SIZE = 1 << 16  # bytes
+IO_ERRORS = (aiohttp.ClientError, OSError)  # TimeoutError is a subclass of OSError
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
-# What these name comes before the request, also where a shop's tests raise them in place of aiohttp.
+# aiohttp raises these errors before it sends the request. They mean the same when a user's test raises them
+# in a mocked session.
 _NO_CONNECTION = (
-    aiohttp.ClientConnectorError,  # name, refusal, TLS, certificate, proxy
-    aiohttp.ConnectionTimeoutError,  # also the wait for a connection of the session's pool
+    aiohttp.ClientConnectorError,  # DNS, connection refused, TLS, certificate, proxy
+    aiohttp.ConnectionTimeoutError,  # also while waiting for a free slot of the session's pool
     aiohttp.ServerFingerprintMismatch,
     aiohttp.ClientHttpProxyError,
 )
 
 
 class MalformedResponseError(Exception):
-    """The received bytes are no HTTP response."""
+    """The received bytes are not a valid HTTP response."""
 
 
 async def read(
     status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
 ) -> Response:
-    """Read a response's body into `body`; one that is too large is cut."""
+    """Read the body of a response, and return the response; a body that is too large is cut.
+
+    The bytes are also appended to `body`, so that the caller has the received part if reading fails.
+    """
     while not content.at_eof():
         body += await content.readany()
-        if len(body) > LARGEST_BODY:
+        if len(body) > MAX_BODY_SIZE:
             return decoded_response(status, headers, bytes(body), "too large")
     return decoded_response(status, headers, bytes(body))
 
 
 def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
-    """Return True for a repeated Content-Length, which aiohttp's parser in Python accepts (RFC 9112 §6.3)."""
+    """Return True for a repeated Content-Length (RFC 9112 §6.3), which aiohttp's Python parser accepts."""
     return len(headers.getall("Content-Length", ())) > 1
 
 
 def decoded_response(
     status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None
 ) -> Response:
-    """Return a response whose body is decoded and cut to `LARGEST_BODY`.
+    """Return a response; decode its body and cut it to `MAX_BODY_SIZE`.
 
-    A body that cannot be decoded stays as it is.
+    If the body cannot be decoded, it is returned as received, and `Response.fault` is ``undecodable``.
     """
     encoding = headers.get("Content-Encoding", "").strip().lower()
     if body and encoding not in {"", "identity"}:
-        decoded, flaw = _decoded(encoding, body)
+        decoded, decoding_fault = _decode(encoding, body)
         body = body if decoded is None else decoded
-        fault = flaw if flaw == UNDECODABLE else fault or flaw
-    if len(body) > LARGEST_BODY:
-        body, fault = body[:LARGEST_BODY], "too large"
+        fault = decoding_fault if decoding_fault == UNDECODABLE else fault or decoding_fault
+    if len(body) > MAX_BODY_SIZE:
+        body, fault = body[:MAX_BODY_SIZE], "too large"
     return Response(status=status, headers=headers, body=body, fault=fault)
 
 
-def _decoded(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
-    """Return a decoded body, or as much of it as there is, and what is wrong with it."""
+def _decode(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
+    """Return the decoded body (the decodable part, or None) and the fault (or None)."""
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         return None, UNDECODABLE
-    # Some servers send "deflate" without zlib's header, whose low half-byte is 8.
+    # Some servers send "deflate" without the zlib header. The lower four bits of that header are 8.
     is_raw = encoding == "deflate" and body[0] & 0x0F != zlib.DEFLATED
-    inflating = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
+    decoder = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
     try:
-        decoded = inflating.decompress(body, LARGEST_BODY + 1)
+        decoded = decoder.decompress(body, MAX_BODY_SIZE + 1)
     except zlib.error:
         return None, UNDECODABLE
-    is_whole = inflating.eof or len(decoded) > LARGEST_BODY
-    if is_raw and not is_whole:  # almost any bytes can begin a raw body
+    is_complete = decoder.eof or len(decoded) > MAX_BODY_SIZE
+    if is_raw and not is_complete:  # almost any bytes decode as the beginning of a raw body
         return None, UNDECODABLE
-    return decoded, None if is_whole else "truncated"
+    return decoded, None if is_complete else "truncated"
 
 
 def partial_response(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Response:
-    """Return a response whose body is incomplete: its status and the received part may have the decision."""
+    """Return a response with an incomplete body: status and received part may show the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
     return decoded_response(status, headers, body, fault)
 
 
 def was_cancelled() -> bool:
-    """Whether somebody cancelled this very task: aiohttp cancels what waits in a pool that is closed."""
+    """Return True if the current task was cancelled.
+
+    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a pool that is
+    closed.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 def cause_of(error: BaseException, waits: Waits) -> BaseException:
-    """Return the cause of an I/O error; raise `error` itself if it is the cancellation of the current task.
+    """Return the cause of an I/O error; raise `error` if it is the cancellation of the current task.
 
-    A transport that is closed ends its `waits` with TimeoutError: the cause is the closing.
+    When a transport is closed, its `waits` end with TimeoutError. Then the cause is a CancelledError, which
+    `no_response` reports as `SessionClosed`.
     """
     if isinstance(error, asyncio.CancelledError) and was_cancelled():
-        drop_frames(error)  # an error report with local variables would show token and answer
+        drop_frames(error)  # an error report with local variables would show the token and the response
         raise error
     return asyncio.CancelledError() if waits.is_closed else error
 
 
-def no_response(error: BaseException, *, never_left: bool) -> NoResponse:
-    """Return the reason for a missing response, and whether the request may have arrived."""
+def no_response(error: BaseException, *, is_unsent: bool) -> NoResponse:
+    """Return the `NoResponse` for an error; `is_unsent` says that nothing of the request was written."""
     no_connection = isinstance(error, _NO_CONNECTION)
-    never_left = never_left or no_connection
-    kind: type[TransportError] = ConnectError if never_left else ConnectionLostError
+    is_unsent = is_unsent or no_connection
+    kind: type[TransportError] = ConnectError if is_unsent else ConnectionLostError
     if isinstance(error, aiohttp.ConnectionTimeoutError) and waited_for_pool(error):
         kind = PoolTimeoutError
     elif isinstance(error, TimeoutError) and not no_connection:
         kind = ReadTimeoutError
-    return NoResponse(error=kind, cause_type=_cause_type(error), is_sent=not never_left)
+    return NoResponse(error=kind, cause_type=_cause_type(error), is_sent=not is_unsent)
 
 
 def _cause_type(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
         return "SessionClosed"
     if isinstance(error, MalformedResponseError):
-        return aiohttp.ClientResponseError.__name__  # as a session calls it
+        return aiohttp.ClientResponseError.__name__  # the error of `ClientSession.request`
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"{name}: {tls.flaw(error.certificate_error)}"
+        return f"{name}: {tls.certificate_problem(error.certificate_error)}"
     number = getattr(error, "errno", None)
     return f"{name} errno {number}" if isinstance(number, int) else name
 
 
 def drop_frames(error: BaseException | None) -> None:
-    """Forget where an error came from: aiohttp keeps some in what those very frames hold, the request too."""
+    """Remove the tracebacks of an error and its causes.
+
+    Their frames hold the request. aiohttp also keeps some errors in objects of these frames: a reference
+    cycle.
+    """
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

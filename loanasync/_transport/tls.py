@@ -1,4 +1,4 @@
-"""TLS: the trusted certificates, and the reason why a certificate was rejected."""
+"""TLS settings: the trusted certificates, and the reason why a certificate was rejected."""
 
 import ssl
 from os import PathLike
@@ -11,52 +11,54 @@ from loanasync.errors import ConfigurationError
 
 Trust: TypeAlias = ssl.SSLContext | str | PathLike[str]
 
-# OpenSSL's X509_V_ERR_..., which are part of its interface.
-_FLAWS = {
+# OpenSSL's error codes (X509_V_ERR_...), which are stable.
+_PROBLEMS = {
     9: "not yet valid",
     10: "expired",
     18: "self-signed",
-    19: "unknown authority",  # its root came along, and is not known here
+    19: "unknown authority",  # the server sent the root certificate, which is not trusted
     20: "unknown authority",
     21: "unknown authority",
     62: "wrong host",
-    64: "wrong host",  # of an address in numbers
+    64: "wrong host",  # wrong IP address
 }
 
 
-def trusted(given: object) -> ssl.SSLContext | None:
-    """The context that a setting stands for; None for the authorities of this machine.
+def ssl_context(setting: object) -> ssl.SSLContext | None:
+    """Return the context for the setting `ssl=`; None for the default certificates of this machine.
 
     Raises:
-        ConfigurationError: The setting cannot be read, or would let any certificate pass.
+        ConfigurationError: The CA file cannot be read, or the context does not verify certificates.
     """
-    if given is None:
+    if setting is None:
         return None
-    if isinstance(given, ssl.SSLContext):
-        if not is_checking(given):
+    if isinstance(setting, ssl.SSLContext):
+        if not verifies_certificates(setting):
             raise ConfigurationError(
                 "ssl",
-                "must check certificates and host names: token and customer depend on it",
+                "must verify certificates and host names, to protect the token and the customers' data",
             )
-        return given
-    if not isinstance(given, str | PathLike) or not str(given):
+        return setting
+    if not isinstance(setting, str | PathLike) or not str(setting):
         raise ConfigurationError(
-            "ssl", "must be an ssl.SSLContext or the path of a CA file; checking cannot be turned off"
+            "ssl", "must be an ssl.SSLContext or the path of a CA file; verification cannot be turned off"
         )
     try:
-        return ssl.create_default_context(cafile=Path(given))
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        why = type(error).__name__
-    raise ConfigurationError("ssl", f"must be a readable file with certificates in PEM form ({why})")
+        return ssl.create_default_context(cafile=Path(setting))
+    except (OSError, ValueError) as error:  # SSLError is a subclass of OSError
+        reason = type(error).__name__
+    raise ConfigurationError("ssl", f"must be a readable file with certificates in PEM format ({reason})")
 
 
-def is_checking(trust: object) -> bool:
-    """Whether what an aiohttp connector may hold lets no unknown certificate pass; a fingerprint does not."""
+def verifies_certificates(trust: object) -> bool:
+    """Return True if an `ssl` setting of aiohttp's connector verifies certificates or a fingerprint."""
     if isinstance(trust, ssl.SSLContext):
         return trust.verify_mode is not ssl.CERT_NONE and trust.check_hostname
-    return trust is True or isinstance(trust, aiohttp.Fingerprint)  # aiohttp checks nothing for all else
+    return trust is True or isinstance(
+        trust, aiohttp.Fingerprint
+    )  # with other values, aiohttp does not verify
 
 
-def flaw(error: object) -> str:
-    """What is wrong with a certificate, in words of ours: those of OpenSSL quote the host."""
-    return _FLAWS.get(getattr(error, "verify_code", 0), "not accepted")
+def certificate_problem(error: object) -> str:
+    """Return why a certificate was rejected, in our own words: OpenSSL's message contains the host."""
+    return _PROBLEMS.get(getattr(error, "verify_code", 0), "not accepted")

@@ -163,12 +163,12 @@ async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:
 
 @pytest.mark.parametrize("option", ["session", "ssl"])
 def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option}: cannot be used with transport=: leave one"):
+    with pytest.raises(ConfigurationError, match=f"{option}: cannot be used with transport=: omit one"):
         client_of(transport=Recorded, **{option: "anything"})
 
 
 def test_transport_that_is_no_function_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="transport: must be a function that returns"):
+    with pytest.raises(ConfigurationError, match="transport: must be a function or class that returns"):
         client_of(transport=ScriptedTransport())
 
 

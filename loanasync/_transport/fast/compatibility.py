@@ -1,7 +1,8 @@
-"""The check that the direct path can use the connections and the parser of the installed aiohttp.
+"""The check that the direct path works with the installed version of aiohttp.
 
-The direct path uses names that are public in aiohttp and not documented. So it needs a tested version,
-the known parameters, and a parser that behaves as `connection` expects.
+The direct path uses undocumented names of aiohttp. It is used only if the version is one that was tested, if
+these names have the expected parameters, and if the parser behaves as `connection` expects. Otherwise
+requests are sent through `ClientSession.request`.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import is_tested, rest_of
+from loanasync._transport.aiohttp_internals import buffered_body, is_tested
 from loanasync._transport.fast.connection import new_parser
 
 if TYPE_CHECKING:
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
 
 
 def request_methods() -> tuple[object, object]:
-    """Return the methods that aioresponses and others replace, to see requests or to answer them."""
+    """Return the methods of `ClientSession` that libraries such as aioresponses replace."""
     return aiohttp.ClientSession.request, getattr(aiohttp.ClientSession, "_request", None)
 
 
-REQUEST_METHODS = request_methods()
+REQUEST_METHODS = request_methods()  # at import; `_has_expected_api` checks that they are aiohttp's
 
 
 @cache
 def is_possible() -> bool:
-    """Return True if this aiohttp was tested, and has what is used here in the form in which it is used."""
-    return is_tested(aiohttp.__version__) and _has_what_is_used()
+    """Return True if the direct path can be used with the installed aiohttp."""
+    return is_tested(aiohttp.__version__) and _has_expected_api()
 
 
-def _has_what_is_used() -> bool:
+def _has_expected_api() -> bool:
     try:
-        from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415  (a later aiohttp may not have it)
+        from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415  (a later aiohttp may lack it)
         from aiohttp.connector import Connection  # noqa: PLC0415  (the same)
 
         return (
@@ -47,14 +48,15 @@ def _has_what_is_used() -> bool:
             and isinstance(Connection.protocol, property)
             and isinstance(ResponseHandler.should_close, property)
             and is_parser_usable()
-            and all(map(_is_aiohttps, REQUEST_METHODS))
+            and all(map(_is_of_client_session, REQUEST_METHODS))
         )
-    except Exception:  # noqa: BLE001  (whatever another aiohttp raises)
+    except Exception:  # noqa: BLE001  (another version may raise any error)
         return False
 
 
-def _is_aiohttps(method: object) -> bool:
-    # A test's hand may have been there before us: an import within it would take its doing for aiohttp's.
+def _is_of_client_session(method: object) -> bool:
+    # The method may already be monkeypatched (by aioresponses, say) when this module is imported. Then
+    # REQUEST_METHODS holds the patch, and a later patch could not be noticed.
     code = getattr(method, "__code__", None)
     return str(getattr(code, "co_qualname", "")).startswith("ClientSession.")
 
@@ -66,17 +68,17 @@ def _takes(function: "Callable[..., object]", *names: str) -> bool:
 
 
 def is_parser_usable() -> bool:
-    """Return True if the parser behaves as `connection` expects, for each way in which a body can end.
+    """Return True if the parser behaves as `connection` expects. May raise any exception, which means False.
 
-    Any exception means the same as False.
+    A body may end by its Content-Length, by its last chunk, or with the connection.
     """
     return _parses_length() and _parses_chunks() and _parses_to_eof() and _pauses()
 
 
-class _Reading:
-    """A response that a new parser reads, and what is known of it after each part."""
+class _ParserProbe:
+    """A new parser that has parsed the given head of a response."""
 
-    def __init__(self, head: bytes, limit: int = failures.LARGEST_BODY) -> None:
+    def __init__(self, head: bytes, limit: int = failures.MAX_BODY_SIZE) -> None:
         self.pauses = 0
         protocol = SimpleNamespace(pause_reading=self._pause, resume_reading=lambda **_: None)
         self.parser = new_parser(protocol, None, limit)
@@ -87,43 +89,44 @@ class _Reading:
         self.pauses += 1
         self.parser.pause_reading()
 
-    def state(self) -> tuple[bool, BaseException | None, bytes]:
-        """Return whether the body is whole, its error, and what arrived since the last time."""
-        return self.content.is_eof(), self.content.exception(), rest_of(self.content)
+    def body_state(self) -> tuple[bool, BaseException | None, bytes]:
+        """Return whether the body is complete, its error, and the bytes received since the last call."""
+        return self.content.is_eof(), self.content.exception(), buffered_body(self.content)
 
 
 def _parses_length() -> bool:
-    reading = _Reading(b"Content-Length: 2\r\n")
-    head = reading.head
-    known = head.code, head.should_close, head.chunked, reading.is_upgraded
-    before = reading.state()
-    reading.parser.feed_data(b"{}")
-    states = before, reading.state(), reading.content.total_bytes
-    return known == (200, False, False, False) and states == ((False, None, b""), (True, None, b"{}"), 2)
+    probe = _ParserProbe(b"Content-Length: 2\r\n")
+    head = probe.head
+    head_state = head.code, head.should_close, head.chunked, probe.is_upgraded
+    before = probe.body_state()
+    probe.parser.feed_data(b"{}")
+    states = before, probe.body_state(), probe.content.total_bytes
+    return head_state == (200, False, False, False) and states == ((False, None, b""), (True, None, b"{}"), 2)
 
 
 def _parses_chunks() -> bool:
-    reading = _Reading(b"Transfer-Encoding: chunked\r\n")
-    reading.parser.feed_data(b"1\r\n{\r\n")
-    before = reading.state()
-    reading.parser.feed_data(b"1\r\n}\r\n0\r\n\r\n")
-    return reading.head.chunked and (before, reading.state()) == ((False, None, b"{"), (True, None, b"}"))
+    probe = _ParserProbe(b"Transfer-Encoding: chunked\r\n")
+    probe.parser.feed_data(b"1\r\n{\r\n")
+    before = probe.body_state()
+    probe.parser.feed_data(b"1\r\n}\r\n0\r\n\r\n")
+    return probe.head.chunked and (before, probe.body_state()) == ((False, None, b"{"), (True, None, b"}"))
 
 
 def _parses_to_eof() -> bool:
-    reading = _Reading(b"")
-    reading.parser.feed_data(b"{}")
-    before = reading.state()
-    reading.parser.feed_eof()
-    return reading.head.should_close and (before, reading.state()) == (
+    probe = _ParserProbe(b"")
+    probe.parser.feed_data(b"{}")
+    before = probe.body_state()
+    probe.parser.feed_eof()
+    return probe.head.should_close and (before, probe.body_state()) == (
         (False, None, b"{}"),
         (True, None, b""),
     )
 
 
 def _pauses() -> bool:
-    stopped, whole = (_Reading(b"Content-Length: 99\r\n", limit) for limit in (10, failures.LARGEST_BODY))
-    for reading in (stopped, whole):
-        reading.parser.feed_data(b" " * 50)
-    arrived = stopped.content.total_bytes, len(rest_of(stopped.content))
+    head = b"Content-Length: 99\r\n"
+    stopped, whole = (_ParserProbe(head, limit) for limit in (10, failures.MAX_BODY_SIZE))
+    for probe in (stopped, whole):
+        probe.parser.feed_data(b" " * 50)
+    arrived = stopped.content.total_bytes, len(buffered_body(stopped.content))
     return stopped.pauses > 0 and arrived == (50, 50) and whole.pauses == 0

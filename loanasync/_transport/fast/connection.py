@@ -1,4 +1,4 @@
-"""A connection of the direct path: it writes one request, and sets one future to the response."""
+"""One HTTP connection of the direct path, and the state that the connections of an event loop share."""
 
 import asyncio
 from collections import deque
@@ -11,117 +11,128 @@ from attrs import define, field
 
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import INTERIM, HeadSplitter, rest_of
+from loanasync._transport.aiohttp_internals import INTERIM, HeadSplitter, buffered_body
 from loanasync._transport.liveness import read_pending, unread_data_check
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
 
-_KEPT = 15.0  # seconds that a connection waits for its next call, as aiohttp's own do
-_RESTED = 0.01  # seconds; after more, the event loop may have been blocked while servers closed connections
-_IN_A_STEP = 1 << 16  # bytes sent in one step of the loop, which take a millisecond or two
-# aiohttp's parser in C refuses a repeated Content-Length by itself.
+# Seconds after which an idle connection is closed; the default of aiohttp.
+_KEEP_ALIVE = 15.0
+# Seconds that a request may stay in the queue. After a longer wait, the event loop may have been blocked, and
+# the server may have closed the connection meanwhile.
+_BLOCKED_AFTER = 0.01
+# Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
+_BYTES_PER_TURN = 1 << 16
+# aiohttp's parser in C rejects a repeated Content-Length; the one in Python does not.
 _MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
 
 
-def new_parser(protocol: object, loop: object, limit: int = failures.LARGEST_BODY) -> http.HttpResponseParser:
-    """Return a parser that stops `protocol` when more than about `limit` bytes wait to be read.
+def new_parser(
+    protocol: object, loop: object, limit: int = failures.MAX_BODY_SIZE
+) -> http.HttpResponseParser:
+    """Return a response parser that pauses `protocol` when more than about `limit` bytes are unread.
 
-    It is not documented. aiohttp has no other parser, and one of our own would read some responses in another
-    way than the session does. It does not decode bodies: a head whose Content-Encoding it cannot decode would
-    be lost.
+    The parser is undocumented. It is used so that both transports parse responses in the same way. It does
+    not decode bodies, because aiohttp drops a response whose Content-Encoding it cannot decode.
     """
     return http.HttpResponseParser(
-        protocol,  # type: ignore[arg-type]  # the parser calls two of its methods
-        loop,  # type: ignore[arg-type]  # only passed on, to the reader of a body
+        protocol,  # type: ignore[arg-type]  # the parser calls pause_reading and resume_reading only
+        loop,  # type: ignore[arg-type]  # the parser only passes it to the StreamReader of the body
         limit,
         payload_exception=aiohttp.ClientPayloadError,
         read_until_eof=True,
         auto_decompress=False,
-        max_headers=failures.MOST_HEADERS,
-        max_line_size=failures.LARGEST_FIELD,
-        max_field_size=failures.LARGEST_FIELD,
+        max_headers=failures.MAX_HEADERS,
+        max_line_size=failures.MAX_FIELD_SIZE,
+        max_field_size=failures.MAX_FIELD_SIZE,
     )
 
 
 class Scheduler:
-    """State shared by all connections of one event loop: a queue that batches writes and a single timer.
+    """The write queue and the timer that all direct connections of one event loop share.
 
-    What becomes ready in one turn of the loop is sent together in the next, so that the service is woken once
-    and its responses come together, too. One timer is enough, since hardly any call is ever late.
+    `DirectTransport` owns it. Requests that are queued in one iteration of the event loop are written in the
+    next one. The service then receives them together and responds to them together, which saves CPU time on
+    both sides. One timer serves all connections, because timeouts are rare. `in_progress` is the number of
+    exchanges that have begun and were not released.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.connections: set[DirectConnection] = set()
-        self.in_progress = 0  # calls
-        self._ready: deque[DirectConnection] = deque()
-        self._wakes_at = inf
+        self.in_progress = 0
+        self._queue: deque[DirectConnection] = deque()
+        self._timer_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, connection: "DirectConnection") -> None:
-        """Send its request at once if no other call is in progress, or together with the others."""
+        """Write the connection's request: now if no other exchange is in progress, else through the queue."""
         if self.in_progress == 1:
             connection.send()
             return
-        if not self._ready:
-            self.loop.call_soon(self._send_some, self.loop.time() + _RESTED)
-        self._ready.append(connection)
+        if not self._queue:
+            self.loop.call_soon(self._send_queued, self.loop.time() + _BLOCKED_AFTER)
+        self._queue.append(connection)
 
-    def _send_some(self, by: float) -> None:
+    def _send_queued(self, blocked_from: float) -> None:
+        """Write queued requests; check their connections first if it is `blocked_from` or later."""
         now = self.loop.time()
-        left = _IN_A_STEP
+        bytes_left = _BYTES_PER_TURN
         try:
-            while self._ready and left > 0:
-                connection = self._ready.popleft()
-                if now >= by:
+            while self._queue and bytes_left > 0:
+                connection = self._queue.popleft()
+                if now >= blocked_from:
                     connection.check_after_block(now)
-                left -= connection.send()
-        finally:  # also for those behind one in which the program is ended
-            if self._ready:
-                self.loop.call_soon(self._send_some, by)  # they have waited since then
+                bytes_left -= connection.send()
+        finally:  # a KeyboardInterrupt in `send` must not leave the other requests in the queue
+            if self._queue:
+                self.loop.call_soon(self._send_queued, blocked_from)
 
-    def wake(self, at: float) -> None:
-        """Look for connections whose time is up at that time of the loop's clock, if not before."""
-        if at < self._wakes_at:
-            self.stop()
-            self._wakes_at = at
-            self._timer = self.loop.call_at(at, self._expire)
+    def set_timer(self, at: float) -> None:
+        """Run the timer at the time `at` of the event loop's clock, unless it runs earlier anyway."""
+        if at < self._timer_at:
+            self.cancel_timer()
+            self._timer_at = at
+            self._timer = self.loop.call_at(at, self._on_timer)
 
-    def stop(self) -> None:
+    def cancel_timer(self) -> None:
         """Cancel the timer."""
-        self._wakes_at = inf
+        self._timer_at = inf
         if self._timer is not None:
             self._timer.cancel()
 
-    def _expire(self) -> None:
-        now = max(self.loop.time(), self._wakes_at)  # loops may be early by their clock's resolution
-        self.stop()
+    def _on_timer(self) -> None:
+        """End all exchanges and idle connections whose time is over, and set the timer for the next one."""
+        now = max(self.loop.time(), self._timer_at)  # loops may call too early, by their clock's resolution
+        self.cancel_timer()
         try:
             for connection in tuple(self.connections):
-                if connection.until <= now:
+                if connection.expires_at <= now:
                     connection.interrupt(TimeoutError())
-        finally:  # also for the calls behind one that broke
-            self.wake(min((each.until for each in self.connections), default=inf))
+        finally:  # an error of one connection must not keep the others from expiring
+            self.set_timer(min((each.expires_at for each in self.connections), default=inf))
 
 
 @define(eq=False)
 class Origin:
     """A scheme, host and port, and the idle connections to it.
 
-    `target` is the request by which aiohttp's connector knows where a connection leads.
+    aiohttp's connector takes the host, port, TLS settings and proxy of a new connection from a request
+    object: `connect_request` is that object, and is never sent.
     """
 
     address: str
     host: str
-    target: aiohttp.ClientRequest
+    connect_request: aiohttp.ClientRequest
     idle: "dict[DirectConnection, None]" = field(factory=dict)
 
-    def take(self) -> "DirectConnection | None":
-        """Return an idle connection that can be used, and close those that cannot."""
+    def take_idle(self) -> "DirectConnection | None":
+        """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
         while self.idle:
-            connection, _ = self.idle.popitem()  # the last: the others are closed when they are not needed
+            # The one that was used last. So surplus connections stay unused, expire and are closed.
+            connection, _ = self.idle.popitem()
             if connection.is_reusable:
                 return connection
             connection.close()
@@ -129,49 +140,62 @@ class Origin:
 
 
 class DirectConnection(HeadSplitter):
-    """One connection, for one request at a time. aiohttp made it, counts it and parses what it receives.
+    """A connection that sends one request at a time, as the asyncio protocol of its transport.
 
-    `until` is the time of the loop's clock at which it has waited long enough, for a response or for a call.
+    aiohttp's connector opens the connection; this object then replaces aiohttp's protocol on it.
+    `DirectTransport` calls `check_new` once, and then `exchange` and `release` for each request. Between two
+    exchanges the connection is idle, in `Origin.idle`.
+
+    `exchange` returns a future. It is always set to a `Response` or a `NoResponse`, never to an exception:
+    by `data_received` and `connection_lost` when the response is complete or the connection fails, or by
+    `interrupt` when the time is over or the transport is closed. While `_parser` is None, nothing of the
+    current request was written, so a failure means that the request was not sent.
+
+    `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
+    failed, or it received data that belongs to no request. `release` then aborts it. `expires_at` is the time
+    of the event loop's clock at which the exchange times out, or the idle connection is closed.
     """
 
     def __init__(self, connection: "Connection", scheduler: Scheduler, origin: Origin) -> None:
-        # aiohttp documents neither: only what it opened is written to, and its protocol hears of the end.
+        # Both attributes are undocumented. The handler is aiohttp's protocol: `connection_lost` calls it.
         transport, handler = connection.transport, connection.protocol
         if transport is None or handler is None or transport.is_closing():
             connection.close()
-            raise aiohttp.ClientConnectionResetError("a connection that ends")
-        self.until = inf
+            raise aiohttp.ClientConnectionResetError("the new connection is closing")
+        self.expires_at = inf
         self._connection = connection
         self._transport = transport
         self._handler = handler
         self._scheduler = scheduler
         self._origin = origin
-        self._is_good = not handler.should_close  # undocumented, and True if a new connection has unread data
+        # `should_close` is undocumented. On a new connection it is True if unrequested data was received.
+        self._is_clean = not handler.should_close
         self._result: asyncio.Future[Response | NoResponse] | None = None
-        self._unsent: bytes | None = None
+        self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
-        self._received = bytearray()  # of a body that comes in several parts
+        self._received = bytearray()  # the part of the body that was taken out of the parser
         self._parser: http.HttpResponseParser | None = None
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
-        self._is_used = False
+        self._was_used = False  # by an earlier exchange
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
 
-    async def check_new(self, until: float) -> None:
-        """Raise an error of aiohttp unless this new connection can be used."""
-        # What the server said before it was asked would be taken for the response.
+    async def check_new(self, deadline: float) -> None:
+        """Raise an aiohttp error if this new connection cannot be used, or if `deadline` has passed."""
+        # Data received before the request was sent would be taken for its response.
         if self._has_unread_data():
             await read_pending(self._has_unread_data)
-        if self._scheduler.loop.time() >= until:  # the event loop was blocked meanwhile
-            raise aiohttp.ConnectionTimeoutError("no connection in time")
-        if not (self._is_good and self.is_open):  # what is still unread may be another session ticket of TLS
-            raise aiohttp.ClientConnectionResetError("not a clean connection")
+        if self._scheduler.loop.time() >= deadline:  # the event loop was blocked
+            raise aiohttp.ConnectionTimeoutError("connection timeout")
+        # Data that is still unread does not matter: it may be a TLS session ticket.
+        if not (self._is_clean and self.is_open):
+            raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
 
-    def exchange(self, request: Request, until: float) -> "asyncio.Future[Response | NoResponse]":
-        """Have a request sent; the result of the future is its response, or why none came: no exception."""
+    def exchange(self, request: Request, deadline: float) -> "asyncio.Future[Response | NoResponse]":
+        """Begin to send a request, and return the future of its result, which is never an exception."""
         scheduler = self._scheduler
         scheduler.in_progress += 1
         self._result = scheduler.loop.create_future()
@@ -179,199 +203,235 @@ class DirectConnection(HeadSplitter):
         self._received.clear()
         self.expect_response()
         self._request = request
-        self._unsent = _written(request, self._origin)
-        self.until = until
-        scheduler.wake(until)
+        self._unsent_bytes = _serialize(request, self._origin)
+        self.expires_at = deadline
+        scheduler.set_timer(deadline)
         scheduler.send(self)
         return self._result
 
     def check_after_block(self, now: float) -> None:
-        """Check for a closed connection when the event loop was blocked after this request was queued."""
-        if self._unsent is None:
+        """Check deadline and connection again when the event loop was blocked after the request was queued.
+
+        A new connection may have unread data: TLS session tickets. On a used one, unread data means that the
+        server closed the connection or sent something unrequested.
+        """
+        if self._unsent_bytes is None:
             return
-        if self.until <= now:
+        if self.expires_at <= now:
             self.interrupt(TimeoutError())
-        elif (
-            self._is_used and self._has_unread_data()
-        ):  # new ones have some: TLS sends what may be read later
-            self._is_good = False
+        elif self._was_used and self._has_unread_data():
+            self._is_clean = False
 
     def send(self) -> int:
-        """Send the request unless it was given up or sent, and return the number of bytes."""
-        if self._result is None or self._result.done() or self._unsent is None or self._parser is not None:
+        """Write the queued request and return its size; 0 if it was cancelled, failed or written before."""
+        if (
+            self._result is None
+            or self._result.done()
+            or self._unsent_bytes is None
+            or self._parser is not None
+        ):
             return 0
-        # What the server said before it was asked would be taken for the response.
-        if not self._is_good or self._transport.is_closing():
-            self._fail(aiohttp.ClientConnectionResetError("not a clean connection"))
+        # Data received before the request was sent would be taken for its response.
+        if not self._is_clean or self._transport.is_closing():
+            self._fail(
+                aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
+            )
             return 0
-        size = len(self._unsent)
+        size = len(self._unsent_bytes)
         try:
             self._parser = new_parser(self, self._scheduler.loop)
             if self._request is not None:
                 self._request.is_sent = True
-            self._transport.write(self._unsent)  # no local variable: error reports show those
-        except Exception as error:  # noqa: BLE001  (whatever it is, the caller has to hear of it)
+            # Not through a local variable: error reports may show local variables, and the bytes are
+            # personal.
+            self._transport.write(self._unsent_bytes)
+        except Exception as error:  # noqa: BLE001  (any error must complete the future)
             self._fail(error)
-        self._unsent = None
+        self._unsent_bytes = None
         return size
 
-    def end(self, *, keep: bool) -> None:
-        """Keep the connection for the next call, or abort it if data of this call may still arrive."""
-        has_ended = self._parser is None
+    def release(self, *, keep: bool) -> None:
+        """End the exchange. The connection becomes idle; or it is aborted, if it cannot be used again.
+
+        Args:
+            keep: False if the request was so large that parts of it may still be unsent.
+        """
+        is_complete = self._parser is None
         self._scheduler.in_progress -= 1
-        self._result = self._unsent = self._request = None
-        if keep and has_ended and self._is_good:
-            self._is_used = True
-            self.until = self._scheduler.loop.time() + _KEPT
-            self._scheduler.wake(self.until)
+        self._result = self._unsent_bytes = self._request = None
+        if keep and is_complete and self._is_clean:
+            self._was_used = True
+            self.expires_at = self._scheduler.loop.time() + _KEEP_ALIVE
+            self._scheduler.set_timer(self.expires_at)
             self._origin.idle[self] = None
         else:
             self.abort()
 
-    def read_late(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
-        """Return a future of the response in place of the one that was cancelled with its caller."""
-        given_up = self._result
+    def keep_reading(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
+        """Go on reading the response after the caller was cancelled, and return the future of the result.
+
+        It replaces the future of `exchange`, which was cancelled with its caller. The connection is released
+        when the result is set.
+        """
+        cancelled = self._result
         late = self._result = self._scheduler.loop.create_future()
-        if given_up is not None and given_up.done() and not given_up.cancelled():
-            late.set_result(given_up.result())  # it came at the same time
-        late.add_done_callback(lambda _: self.end(keep=keep))
+        if cancelled is not None and cancelled.done() and not cancelled.cancelled():
+            # The response and the cancellation came in the same iteration of the event loop.
+            late.set_result(cancelled.result())
+        late.add_done_callback(lambda _: self.release(keep=keep))
         return late
 
     @property
     def is_open(self) -> bool:
-        """Return True if the connection is open, as far as its loop has noticed."""
+        """Return True unless the connection is closing, as far as the event loop knows."""
         return not self._transport.is_closing()
 
     @property
     def is_reusable(self) -> bool:
-        """Return True if only responses to requests were read, and nothing is unread, such as the end."""
-        # Asked of the system each time: a server's farewell may stand right behind the response before.
-        return self._is_good and not self._transport.is_closing() and not self._has_unread_data()
+        """Return True if the connection is clean and open, and has no unread data (such as its end).
+
+        The socket is checked each time, because the server may close the connection right after a response.
+        """
+        return self._is_clean and not self._transport.is_closing() and not self._has_unread_data()
 
     def abort(self) -> None:
-        """Drop the connection: closing it would go on sending what was given up."""
-        self._drop()
+        """Close the connection at once; `close` would first write the rest of a cancelled request."""
+        self._unregister()
         self._transport.abort()
 
     def close(self) -> None:
-        """Say goodbye to the server."""
-        self._drop()
-        if self.is_open:  # closed twice, asyncio's TLS forgets itself, and aiohttp's connector breaks on that
+        """Close the connection, with TLS's closing message if it uses TLS."""
+        self._unregister()
+        # A second `close` would make asyncio's TLS transport drop its protocol, on which aiohttp's connector
+        # fails.
+        if self.is_open:
             self._transport.close()
 
     def interrupt(self, error: BaseException) -> None:
-        """End the call in progress and its connection, or close an idle connection."""
+        """Fail the exchange in progress with `error` and abort the connection; close an idle connection."""
         if self._result is None:
             self.close()
         else:
-            self.until = inf
+            self.expires_at = inf
             self._fail(error)
-            self._transport.abort()  # closing alone would wait for a server that does not read
+            self._transport.abort()  # `close` would wait for a server that does not read
 
-    def _drop(self) -> None:
+    def _unregister(self) -> None:
         self._origin.idle.pop(self, None)
         self._scheduler.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come (asyncio)."""
+        """Parse received data (called by asyncio)."""
         if self._parser is None:
-            self._is_good = False  # said without being asked
+            self._is_clean = False  # the server sent data without a request
             return
         try:
-            for piece in self.pieces(data):
+            for piece in self.split(data):
                 self._parse(piece)
-        except Exception:  # noqa: BLE001  (whatever the parser raises, this is no HTTP)
-            self._look_at_content()  # which may be whole
+        except Exception:  # noqa: BLE001  (any error of the parser means malformed HTTP)
+            self._check_body()  # the body may be complete: only data after it is malformed
             self._fail(failures.MalformedResponseError())
         else:
-            self._look_at_content()
+            self._check_body()
 
     def _parse(self, data: bytes) -> None:
-        assert self._parser is not None  # noqa: S101  (looked at above)
+        assert self._parser is not None  # noqa: S101  (the caller has checked it)
         messages, is_upgraded, _ = self._parser.feed_data(data)
         for head, content in messages:
             if self._head is not None:
-                self._is_good = False  # something after the response
+                self._is_clean = False  # a second response
                 break
             if head.code in INTERIM:
                 continue
             if _MUST_CHECK_LENGTHS and failures.has_two_lengths(head.headers):
                 raise failures.MalformedResponseError
             self._head, self._content = head, content
-            self._is_good = not (head.should_close or is_upgraded)
+            self._is_clean = not (head.should_close or is_upgraded)
 
-    def _look_at_content(self) -> None:
+    def _check_body(self) -> None:
+        """Finish the exchange if the body is complete, too large, or failed."""
         head, content = self._head, self._content
         if head is None or content is None:
             return
         if (error := content.exception()) is not None:
             self._fail(error)
-        elif self._is_too_large or content.total_bytes > failures.LARGEST_BODY:
-            self._is_good = False
-            self._finish(failures.decoded_response(head.code, head.headers, self._take_part(), "too large"))
+        elif self._is_too_large or content.total_bytes > failures.MAX_BODY_SIZE:
+            self._is_clean = False
+            self._finish(
+                failures.decoded_response(head.code, head.headers, self._take_received(), "too large")
+            )
         elif content.is_eof():
             body = bytes(self._received) + content.read_nowait()
             if self.has_more_than(content, is_chunked=head.chunked):
-                self._is_good = False
+                self._is_clean = False
             if "Content-Encoding" in head.headers:
                 self._finish(failures.decoded_response(head.code, head.headers, body))
             else:
                 self._finish(Response(status=head.code, headers=head.headers, body=body))
 
-    def _take_part(self) -> bytes:
-        """Take what has arrived of the body out of the parser, which drops it when the connection fails."""
-        self._received += rest_of(self._content)
+    def _take_received(self) -> bytes:
+        """Move the received part of the body out of the parser, which drops it on failure, and return it."""
+        self._received += buffered_body(self._content)
         return bytes(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended (asyncio), and with it, perhaps, a response of no stated length."""
-        # The call's future is completed before aiohttp is called: nothing else would ever complete it.
+        """Finish the exchange: the connection has ended (called by asyncio).
+
+        The end may complete a response without Content-Length. The future is set before aiohttp is called,
+        because nothing sets it later if aiohttp raises an error.
+        """
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
             if self._parser is not None and self._head is not None:
-                self._take_part()
+                self._take_received()
                 self._parser.feed_eof()
-                self._look_at_content()
-        except Exception:  # noqa: BLE001  (half a response)
+                self._check_body()
+        except Exception:  # noqa: BLE001  (any error of the parser means an incomplete response)
             self._fail(exc or aiohttp.ClientPayloadError())
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
-            self._drop()
+            self._unregister()
             try:
-                self._handler.connection_lost(exc)  # undocumented: aiohttp's close waits for it
+                self._handler.connection_lost(
+                    exc
+                )  # undocumented; closing aiohttp's session waits for this call
             finally:
                 self._connection.close()
 
     def pause_reading(self) -> None:
-        """More has come than is ever read at once (the parser's word)."""
+        """Note that the body is too large, and pause the parser (called by the parser)."""
         self._is_too_large = True
         if self._parser is not None:
             self._parser.pause_reading()
 
     def resume_reading(self, *_: object, **__: object) -> None:
-        """It was read (the parser's word)."""
+        """Do nothing (called by the parser): the rest of a body that is too large is never read."""
 
     def _fail(self, error: BaseException) -> None:
-        self._is_good = False
-        result: Response | NoResponse = failures.no_response(error, never_left=self._parser is None)
+        """Finish the exchange with a failure; if the head has arrived, with an incomplete response."""
+        self._is_clean = False
+        result: Response | NoResponse = failures.no_response(error, is_unsent=self._parser is None)
         try:
             if (head := self._head) is not None:
-                result = failures.partial_response(head.code, head.headers, error, self._take_part())
+                result = failures.partial_response(head.code, head.headers, error, self._take_received())
         finally:
             self._finish(result)
 
     def _finish(self, result: Response | NoResponse) -> None:
-        self._parser = self._content = self._unsent = None
-        if self._result is not None and self._result.cancelled():  # in this turn: `read_late` may follow
+        """Set the result of the exchange, unless it is set."""
+        self._parser = self._content = self._unsent_bytes = None
+        if self._result is not None and self._result.cancelled():
+            # Cancelled in this iteration of the event loop: keep the result, since `keep_reading` may follow.
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
 
 
-def _written(request: Request, origin: Origin) -> bytes:
-    """Return the bytes of a request."""
+def _serialize(request: Request, origin: Origin) -> bytes:
+    """Return head and body of a request as bytes."""
     if not "".join(request.headers.values()).isprintable():
-        raise ValueError("a header must not hold line breaks")  # one would begin another header
+        # A line break would begin another header. The values are not shown: one is the token.
+        raise ValueError("header values must not contain line breaks")
     headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
     head = (
         f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n"

@@ -14,7 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
-from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, Splitter, is_tested
+from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, SplittingProtocol, is_tested
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast import connection as direct_connection
@@ -69,12 +69,12 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
 async def test_error_of_one_expired_call_delays_no_other() -> None:
     loop = mock.Mock(time=mock.Mock(return_value=10.0))
     scheduler = direct_connection.Scheduler(loop)
-    broken = mock.Mock(until=1.0, interrupt=mock.Mock(side_effect=RuntimeError))
-    later = mock.Mock(until=20.0)
+    broken = mock.Mock(expires_at=1.0, interrupt=mock.Mock(side_effect=RuntimeError))
+    later = mock.Mock(expires_at=20.0)
     scheduler.connections = {broken, later}
     with pytest.raises(RuntimeError):
-        scheduler._expire()
-    broken.until = 30.0
+        scheduler._on_timer()
+    broken.expires_at = 30.0
     assert loop.call_at.called
 
 
@@ -131,7 +131,9 @@ async def test_untested_aiohttp_takes_the_documented_path(
     assert f"aiohttp {installed} was not tested" in said[0]
 
 
-@pytest.mark.parametrize(("installed", "protocol"), [("3.14.5", Splitter), ("3.15.0", ResponseHandler)])
+@pytest.mark.parametrize(
+    ("installed", "protocol"), [("3.14.5", SplittingProtocol), ("3.15.0", ResponseHandler)]
+)
 async def test_untested_aiohttp_keeps_the_protocol_of_a_connection(
     installed: str, protocol: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

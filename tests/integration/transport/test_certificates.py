@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
-from loanasync._transport.tls import flaw
+from loanasync._transport.tls import certificate_problem
 from support.builders import FISCAL_CODE, approval_request
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
@@ -83,7 +83,7 @@ async def test_a_context_brings_a_certificate_of_the_shops_own() -> None:
 
 @pytest.mark.parametrize("context", [blind(), nameless()], ids=["no chains", "no host names"])
 def test_a_context_that_does_not_check_is_refused(context: ssl.SSLContext) -> None:
-    with pytest.raises(ConfigurationError, match="ssl: must check certificates and host names"):
+    with pytest.raises(ConfigurationError, match="ssl: must verify certificates and host names"):
         make(ssl=context)
 
 
@@ -103,7 +103,7 @@ def test_a_file_without_certificates_is_named_when_the_client_is_made(tmp_path: 
 
 async def test_a_session_brings_its_own_trust() -> None:
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(ConfigurationError, match="ssl: is for our own session"):
+        with pytest.raises(ConfigurationError, match="ssl: cannot be used with session="):
             make(session=session, ssl=checking())
 
 
@@ -112,7 +112,7 @@ async def test_a_session_brings_its_own_trust() -> None:
 )
 async def test_a_session_that_does_not_check_is_refused(trust: ssl.SSLContext | bool) -> None:  # noqa: FBT001  (aiohttp's form)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
-        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+        with pytest.raises(ConfigurationError, match="session: must verify certificates and host names"):
             make(session=session)
 
 
@@ -120,7 +120,7 @@ async def test_session_whose_trust_cannot_be_read_is_refused(monkeypatch: pytest
     connector = aiohttp.TCPConnector()
     monkeypatch.delattr(connector, "_ssl")  # as if a later aiohttp had renamed it
     async with aiohttp.ClientSession(connector=connector) as session:
-        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+        with pytest.raises(ConfigurationError, match="session: must verify certificates and host names"):
             make(session=session)
 
 
@@ -132,7 +132,7 @@ async def test_session_with_an_unknown_kind_of_trust_is_refused(
     connector = aiohttp.TCPConnector()
     monkeypatch.setattr(connector, "_ssl", trust)
     async with aiohttp.ClientSession(connector=connector) as session:
-        with pytest.raises(ConfigurationError, match="session: must check certificates and host names"):
+        with pytest.raises(ConfigurationError, match="session: must verify certificates and host names"):
             make(session=session)
 
 
@@ -154,6 +154,6 @@ async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
 
 
 def test_a_flaw_without_a_word_of_ours_is_still_one() -> None:
-    assert flaw(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
+    assert certificate_problem(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
     error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "not_sent", 1)
     assert "the server's certificate is not accepted" in str(error)

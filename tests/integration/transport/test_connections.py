@@ -15,7 +15,7 @@ from loanasync import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync._transport.failures import LARGEST_BODY
+from loanasync._transport.failures import MAX_BODY_SIZE
 from loanasync._transport.fast import connection as direct_connection
 from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
 from support.raw_server import PATIENCE, until
@@ -59,7 +59,7 @@ async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.Monk
     async with serving(REFUSAL) as server, server.client() as client:
         await approve(client)
         assert (len(server.open), len(scheduler_of(client).connections)) == (1, 1)
-        monkeypatch.setattr(direct_connection, "_KEPT", 0.01)
+        monkeypatch.setattr(direct_connection, "_KEEP_ALIVE", 0.01)
         await approve(client)
         await until(lambda: not server.open)
         assert not scheduler_of(client).connections
@@ -113,13 +113,13 @@ async def test_a_status_that_has_no_body_is_not_waited_for(status: int) -> None:
         assert server.requests == 2
 
 
-CHUNKS = (LARGEST_BODY // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
+CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
 
 
 @pytest.mark.parametrize(
     "large",
     [
-        answer(201, b" " * (LARGEST_BODY + 1)),
+        answer(201, b" " * (MAX_BODY_SIZE + 1)),
         b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
     ],
     ids=["length", "chunks"],
@@ -133,14 +133,14 @@ async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: byte
 
 
 async def test_a_system_fault_that_is_too_large_is_asked_again_as_it_says() -> None:
-    fault = answer(500, b" " * (LARGEST_BODY + 1), "Retry-After: 0")
+    fault = answer(500, b" " * (MAX_BODY_SIZE + 1), "Retry-After: 0")
     async with serving(fault, REFUSAL) as server, server.client() as client:
         assert (await approve(client)).meta.attempts == 2
 
 
 async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
-    body = b'{"approved":false,"x":"' + b"x" * (LARGEST_BODY - 25) + b'"}'
-    assert len(body) == LARGEST_BODY
+    body = b'{"approved":false,"x":"' + b"x" * (MAX_BODY_SIZE - 25) + b'"}'
+    assert len(body) == MAX_BODY_SIZE
     async with serving(answer(422, body)) as server, server.client() as client:
         assert isinstance(await approve(client), Refused)
         assert isinstance(await approve(client), Refused)
@@ -157,5 +157,5 @@ async def test_what_unpacks_to_more_than_any_answer_is_not_unpacked_to_its_end()
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert most < 20 * LARGEST_BODY
+        assert most < 20 * MAX_BODY_SIZE
         assert isinstance(await approve(client), Refused)

@@ -212,22 +212,22 @@ class Writer:
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
 async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
     body, writer = RequestBody(b"x"), Writer(refuses=refuses)
-    assert not body.never_left  # nobody built a request with it
+    assert not body.is_unsent  # nobody built a request with it
     assert body.size == 1
     some: Any = writer
     with pytest.raises(ConnectionError):
         await body.write(some)
-    assert body.never_left is refuses
+    assert body.is_unsent is refuses
 
 
 async def test_what_is_kept_back_is_not_written_any_more() -> None:
     body = RequestBody(b"x")
-    body.is_withheld = True
+    body.is_cancelled = True
     assert body.size == len(body)
     assert repr(body) == "***"
     with pytest.raises(aiohttp.ClientConnectionResetError):
         await body.write(Writer(refuses=False))  # type: ignore[arg-type]
-    assert body.never_left
+    assert body.is_unsent
 
 
 async def test_a_repeated_request_leaves_each_time_anew() -> None:

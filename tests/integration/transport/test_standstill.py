@@ -109,7 +109,7 @@ def trust() -> ssl.SSLContext:
 
 @pytest.fixture(autouse=True)
 def a_moment_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_connection, "_RESTED", 0.0)
+    monkeypatch.setattr(direct_connection, "_BLOCKED_AFTER", 0.0)
 
 
 def of(server: HangsUp, **options: Any) -> LoanClient:

@@ -360,7 +360,7 @@ KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # n
 
 # What aiohttp raises, by class, and whether the request had left: what it is called, and what is told.
 @pytest.mark.parametrize(
-    ("error", "never_left", "kind", "sent", "cause"),
+    ("error", "is_unsent", "kind", "sent", "cause"),
     [
         (
             aiohttp.ClientConnectorError(KEY, OSError(111, "x")),
@@ -391,10 +391,10 @@ KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # n
 )
 def test_only_what_surely_stayed_here_is_not_sent(
     error: Exception,
-    never_left: bool,  # noqa: FBT001  (parametrised)
+    is_unsent: bool,  # noqa: FBT001  (parametrised)
     kind: type,
     sent: bool,  # noqa: FBT001  (parametrised)
     cause: str,
 ) -> None:
-    told = no_response(error, never_left=never_left)
+    told = no_response(error, is_unsent=is_unsent)
     assert (told.error, told.is_sent, told.cause_type) == (kind, sent, cause)

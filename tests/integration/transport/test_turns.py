@@ -42,7 +42,7 @@ async def asked(client: LoanClient) -> Asked:
     """A call that waits for its turn to be sent, and its connection."""
     call = asyncio.create_task(approve(client))
     await asyncio.sleep(0)
-    [wire] = [wire for wire in wires(client) if wire._unsent is not None]
+    [wire] = [wire for wire in wires(client) if wire._unsent_bytes is not None]
     return call, wire
 
 
@@ -90,7 +90,7 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
         monkeypatch.setattr(DirectConnection, "send", noted)
         await approve(client)
         turns.clear()
-        monkeypatch.setattr(wiring, "_IN_A_STEP", 2 * size + 1)
+        monkeypatch.setattr(wiring, "_BYTES_PER_TURN", 2 * size + 1)
         loop.call_soon(tick)
         await asyncio.gather(*(approve(client) for _ in range(9)))
         assert max(turns.values()) == 3
@@ -122,7 +122,7 @@ async def test_a_call_that_is_alone_is_sent_at_once() -> None:
             await approve(client)
             call = asyncio.create_task(approve(client))
             await asyncio.sleep(0)
-            assert not [wire for wire in wires(client) if wire._unsent is not None]
+            assert not [wire for wire in wires(client) if wire._unsent_bytes is not None]
             call.cancel()
             with suppress(asyncio.CancelledError):
                 await call

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from loanasync import Refused
-from loanasync._transport.aiohttp_internals import Splitter
+from loanasync._transport.aiohttp_internals import SplittingProtocol
 from support.canned_server import REFUSAL, approve, serving
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
@@ -29,7 +29,7 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
     handler = mock.Mock(exception=mock.Mock(return_value=None))
-    splitter = Splitter(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
+    splitter = SplittingProtocol(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
     received = INTERIM * 2 + REFUSAL
     ends: list[int] = []
     for at in range(0, len(received), size):
@@ -44,7 +44,7 @@ def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
 
 def test_splitter_keeps_no_more_than_the_end_of_a_long_head() -> None:
     """It would copy all of it with each packet: the time is the square of the length."""
-    splitter = Splitter(mock.Mock(), keep=True)
+    splitter = SplittingProtocol(mock.Mock(), keep=True)
     splitter.data_received(b"HTTP/1.1 201 Created\r\n")
     for number in range(100):
         splitter.data_received(b"X-%d: %s\r\n" % (number, b"x" * 1000))

@@ -138,7 +138,7 @@ class Caller:
         lane: Any = self.client._pipeline._lanes.here()
         if isinstance(lane.transport, DirectTransport):
             idle = [each for origin in lane.transport._origins.values() for each in origin.idle]
-            return [(each.is_open, each._is_good) for each in idle]
+            return [(each.is_open, each._is_clean) for each in idle]
         pools = lane.transport._session.connector._conns.values()
         return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
