@@ -1,4 +1,4 @@
-"""Digests that stand for a customer and a payload in a ledger, made with a secret (HMAC)."""
+"""HMAC digests of customers, orders and payloads, so that ledger keys reveal no person."""
 
 import hmac
 import json
@@ -11,12 +11,12 @@ from loanasync._protocol.json import decode
 from loanasync.ledger.model import Subject
 from loanasync.ledger.policy import LedgerPolicy
 
-_FOR = b"loanasync ledger"
+_PURPOSE = b"loanasync ledger"
 
 
 @frozen
 class Digests:
-    """The key of an approval's entry, the digest of its payload, and what it is about."""
+    """The key of an approval's entry, the digest of its payload, and its subject."""
 
     key: str
     payload: str
@@ -24,9 +24,9 @@ class Digests:
 
 
 def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
-    """Return the digests of an approval under the policy's key, and then under each of its old keys.
+    """Return the digests of an approval: first with the policy's key, then with each of its old keys.
 
-    An approval is one customer of one shop in one environment, within a scope.
+    An approval is identified by the customer, the shop, the environment and the scope.
     """
     old = (_from_token(each) if isinstance(each, str) else each for each in policy.old_keys)
     return tuple(_digests(secret, call, policy, scope) for secret in (_secret(call.shop, policy), *old))
@@ -36,7 +36,7 @@ def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Dig
     names = _names(call.shop, call.fiscal_code, policy)
     order = "" if call.order_token is None else _digest(secret, "order", *names[1:4], call.order_token)
     key = _digest(secret, *names, *_scope(policy, scope, call.order_token))
-    members = json.dumps(decode(call.body), sort_keys=True)  # in whatever order they are sent
+    members = json.dumps(decode(call.body), sort_keys=True)  # independent of the order of members
     subject = Subject(customer=_digest(secret, "customer", *names[1:]), order=order, scope=scope)
     return Digests(key, _digest(secret, "payload", key, members), subject)
 
@@ -44,7 +44,7 @@ def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Dig
 def key_of(
     shop: Shop, fiscal_code: str, policy: LedgerPolicy, scope: str = "", order_token: str | None = None
 ) -> str:
-    """Return the key alone, for an approval whose payload is not known."""
+    """Return the key of an approval's entry, without its payload."""
     names = _names(shop, fiscal_code, policy)
     return _digest(_secret(shop, policy), *names, *_scope(policy, scope, order_token))
 
@@ -54,7 +54,7 @@ def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:
 
 
 def _from_token(token: str) -> bytes:
-    return hmac.digest(token.encode(), _FOR, "sha256")
+    return hmac.digest(token.encode(), _PURPOSE, "sha256")
 
 
 def _names(shop: Shop, fiscal_code: str | None, policy: LedgerPolicy) -> tuple[str | None, ...]:

@@ -1,4 +1,4 @@
-"""Resolving, correcting and sweeping entries: the work of a person or a timer on a ledger."""
+"""Maintenance of a ledger by a person or a scheduled job: resolve, correct and sweep entries."""
 
 from secrets import token_hex
 
@@ -9,36 +9,37 @@ from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
-_LEASE = 60.0  # seconds; between the two moves nobody but a crash can come
+_LEASE = 60.0  # seconds; `resolve` claims an entry and settles it immediately
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
-_TEXT = (b"{", b"[", b"<", b'"')  # the first byte of JSON and of a page; encrypted bodies begin otherwise
+_TEXT = (b"{", b"[", b"<", b'"')  # first byte of JSON and HTML; encrypted bodies begin with another one
 
 
 async def resolve(
     ledger: DecisionLedger, entry: Entry, state: State, note: str, *, source: str = PERSON
 ) -> Entry:
-    """Settle an UNKNOWN, LOST or HELD entry with what the service says of it, or correct an earlier mistake.
+    """Settle an unsettled entry with what a person found out, or correct an earlier resolution.
 
-    An entry that a person decided or released is corrected: its earlier state is kept in its history. A
-    decision or release by the service is never changed.
+    An entry that is UNKNOWN, LOST or HELD is settled. An entry that a person decided or released is
+    corrected, and its history keeps the earlier state. A decision or release by the service never changes.
 
-    A response that the entry keeps becomes the decision, with its redirect, if it says the same
-    (``approved``) or is encrypted.
+    If the entry has a stored response, an APPROVED or REFUSED entry keeps it, with its redirect, provided
+    that the response contains the same decision or is encrypted.
 
     Args:
-        ledger: Where it is.
-        entry: As it was when the person looked at it.
-        state: APPROVED or REFUSED, if the service tells its decision; RELEASED, if it never evaluated the
-            customer, so that the approval is asked when it is called for next; LOST or UNKNOWN; or HELD, so
-            that nobody asks, and no probe is made.
-        note: The person or ticket that says so; nothing personal. A correction needs one.
+        ledger: The ledger that has the entry.
+        entry: The entry as the person saw it. If it has changed since then, nothing is written.
+        state: APPROVED or REFUSED, if the service confirmed that decision. RELEASED, if the service did not
+            evaluate the customer: the next call sends the request. HELD, to block the entry: no request is
+            sent, not even a probe. LOST or UNKNOWN are possible, too.
+        note: The person or ticket that gave the information; nothing personal. A correction needs one.
         source: The kind of source, such as ``"person"``; not ``"service"``.
 
     Returns:
-        The entry as it stands now, settled so, or as somebody else has claimed or settled it meanwhile.
+        The current entry: resolved, or as another owner has claimed or settled it meanwhile.
 
     Raises:
         ValueError: The state is INFLIGHT, the source is ``"service"``, or a correction has no note.
+        Exception: The ledger cannot be used; `resolve` can be repeated.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger, Settlement, State, resolve
@@ -52,11 +53,11 @@ async def resolve(
     """
     settlement = Settlement(state=state, note=note, source=source)
     if source == SERVICE:
-        raise ValueError("the source of a resolved entry cannot be 'service': only a client writes that")
+        raise ValueError("the source of a resolved entry cannot be 'service': use another, such as 'person'")
     token = token_hex(16)
     if entry.is_correctable:
         if not note.strip():
-            raise ValueError("a correction needs a note that says who found the mistake")
+            raise ValueError("a correction needs a note, such as the ticket that reported the mistake")
         return await ledger.settle(
             entry.key,
             token=token,
@@ -64,9 +65,9 @@ async def resolve(
             settlement=_with_response(settlement, entry),
             over=entry.token,
         )
-    if entry.state is State.RELEASED:  # by the service; a claim would be won
+    if entry.state is State.RELEASED:  # released by a client: nothing to resolve, but a claim would succeed
         return await ledger.get(entry.key) or entry
-    # A claim of one's own first: whoever held the entry before can bring a decision, and nothing else.
+    # Take over the entry first. From then on the earlier owner can write a decision and nothing else.
     found = await ledger.claim(entry.key, token=token, payload=entry.payload, lease=_LEASE, over=entry.token)
     if not found.is_claimed_by(token):
         return found
@@ -76,25 +77,25 @@ async def resolve(
 
 
 def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
-    """Return the settlement with the response that the entry keeps, if that is the same decision."""
+    """Return the settlement with the entry's stored response, if that contains the same decision."""
     if not settlement.state.is_decided or entry.body is None:
         return settlement
     try:
         members = decode(entry.body)
     except Malformed:
-        if _is_plain_text(entry.body):  # not whole: a client could not read it, either
+        if _is_plain_text(entry.body):  # an incomplete response, which a client could not read either
             return settlement
         status: int | None = _STATUS[settlement.state]
     else:
-        says = members.get("approved") is (settlement.state is State.APPROVED)
-        if not says or repeated(entry.body, (b"approved",)):
+        is_same = members.get("approved") is (settlement.state is State.APPROVED)
+        if not is_same or repeated(entry.body, (b"approved",)):
             return settlement
         status = entry.status or _STATUS[settlement.state]
     return evolve(settlement, status=status, body=entry.body)
 
 
 def _is_plain_text(body: bytes) -> bool:
-    """Return True if a body that is no JSON object is plain text, and not encrypted."""
+    """Return True if a body that is not a JSON object is plain text rather than encrypted."""
     begin = body.lstrip()
     if begin and not begin.startswith(_TEXT):
         return False
@@ -106,13 +107,20 @@ def _is_plain_text(body: bytes) -> bool:
 
 
 async def sweep(ledger: DecisionLedger) -> list[Entry]:
-    """Settle as UNKNOWN each claim whose lease has run out; a decision still lands after that.
+    """Settle every claim whose lease has expired as UNKNOWN.
+
+    Run it periodically, and alert on the entries that it returns. A decision that arrives later is still
+    written. Calls treat such an entry as UNKNOWN with or without a sweep.
 
     Args:
-        ledger: Where they are.
+        ledger: The ledger.
 
     Returns:
-        Those entries, as they stand now.
+        The entries that were settled, as they are now. Entries that an earlier sweep
+            settled are not returned again.
+
+    Raises:
+        Exception: The ledger cannot be used; `sweep` can be repeated.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger, sweep
@@ -124,7 +132,7 @@ async def sweep(ledger: DecisionLedger) -> list[Entry]:
         []
     """
     settlement = Settlement(state=State.UNKNOWN, note=LEASE_EXPIRED)
-    # As seen only, and not written down: it changed when its lease ran out, and not when somebody said so.
+    # An UNKNOWN entry that is stored as INFLIGHT has `changed == expires`: it changed when its lease expired.
     expired = [entry async for entry in ledger.scan(State.UNKNOWN) if entry.changed == entry.expires]
     return [
         await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)

@@ -1,4 +1,4 @@
-"""A ledger in the memory of one process: for tests, and for shops that run in one process."""
+"""A ledger in the memory of one process."""
 
 import threading
 import time
@@ -11,7 +11,9 @@ from loanasync.ledger.model import DECIDED, NO_SUBJECT, Entry, Settlement, State
 
 
 class MemoryLedger(Closing):
-    """Decisions for as long as the process lives; for all its clients, loops and threads.
+    """A ledger in memory, for tests and for shops that run in one process.
+
+    All clients, event loops and threads of the process can share it. Its entries end with the process.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
@@ -22,15 +24,15 @@ class MemoryLedger(Closing):
         self._entries: dict[str, Entry] = {}
         self._replace_lock()
         free_after_fork(self, MemoryLedger._replace_lock)
-        # The day is read once: afterwards nobody who sets the machine's clock can end a lease.
-        self._began = time.time() - time.monotonic()
+        # Read the time of day only once, so that a change of the machine's clock cannot end a lease.
+        self._started = time.time() - time.monotonic()
 
     def _replace_lock(self) -> None:
-        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
-        self._lock = threading.Lock()  # held for microseconds, and never across an await
+        """Create a new lock. In a forked child, a thread that does not exist there may hold the old one."""
+        self._lock = threading.Lock()  # held for microseconds, never across an await
 
     def _now(self) -> float:
-        return self._began + time.monotonic()
+        return self._started + time.monotonic()
 
     async def claim(
         self,
@@ -114,4 +116,4 @@ class MemoryLedger(Closing):
         return len(old)
 
     async def aclose(self) -> None:
-        """Do nothing: what is remembered stays."""
+        """Do nothing. The entries stay."""

@@ -1,4 +1,4 @@
-"""Orphans: decisions that could not be written to the ledger, one file each, and their import."""
+"""Orphans: responses that could not be written to the ledger. Each is stored in a file and imported later."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Su
 from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.protocol import DecisionLedger
 
-_KEY_LENGTH = 12  # characters of the key with which the name of a file begins
-_LEASE = 60.0  # seconds between the two moves that bring a decision without an entry to the ledger
+_KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file name
+_LEASE = 60.0  # seconds; an import claims a missing entry and settles it immediately
 
 
 @frozen(kw_only=True)
 class Orphan:
-    """A decision without an entry."""
+    """A response that could not be written to the ledger, and the claim that it belongs to."""
 
     key: str
     token: str = field(repr=False)
@@ -32,18 +32,18 @@ class Orphan:
     subject: Subject = field(factory=Subject)
 
     def as_json(self) -> bytes:
-        """What its file has."""
-        members = asdict(self.settlement)
+        """Return the content of the orphan's file."""
+        settlement = asdict(self.settlement)
         body = None if self.settlement.body is None else b64encode(self.settlement.body).decode()
-        target = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
-        return json.dumps({**target, "subject": asdict(self.subject), **members, "body": body}).encode()
+        claim = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
+        return json.dumps({**claim, "subject": asdict(self.subject), **settlement, "body": body}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> "Orphan":
-        """An orphan from its file.
+        """Return the orphan for the content of a file.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The content is not a complete orphan file.
         """
         try:
             members = json.loads(content)
@@ -61,9 +61,10 @@ class Orphan:
 
 
 def write_orphan(folders: Iterable[Path], orphan: Orphan) -> Path | None:
-    """Write an answer to a file in the first folder that takes it; None when none does.
+    """Write an orphan to a file in the first folder that can be written.
 
-    An error of one folder never ends this: the next folder is tried.
+    Returns:
+        The path of the file, or None if no folder can be written.
     """
     for folder in folders:
         with suppress(Exception):
@@ -73,7 +74,7 @@ def write_orphan(folders: Iterable[Path], orphan: Orphan) -> Path | None:
 
 def _write(folder: Path, orphan: Orphan) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=".part", dir=folder)  # for its owner alone to read
+    handle, name = tempfile.mkstemp(suffix=".part", dir=folder)  # readable only by this user
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(orphan.as_json())
@@ -82,7 +83,7 @@ def _write(folder: Path, orphan: Orphan) -> Path:
         target = folder / f"{orphan.key[:_KEY_LENGTH]}-{token_hex(8)}.json"
         try:
             Path(name).replace(target)
-        except FileNotFoundError:  # an import has read the whole file, and deleted it
+        except FileNotFoundError:  # an import deleted the file: write it again
             return _write(folder, orphan)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -92,7 +93,7 @@ def _write(folder: Path, orphan: Orphan) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # a system whose folders cannot be opened keeps names by itself
+    with suppress(OSError):  # Windows: folders cannot be opened, and need no sync
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -110,26 +111,31 @@ class NotImported:
 
 @frozen
 class ImportResult:
-    """The result of an import: the number of responses that the ledger has now, and what is left."""
+    """The result of an import: the number of imported files, and the files and folders that remain."""
 
     number: int
     left: tuple[NotImported, ...]
 
 
 async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = None) -> int:
-    """Bring answers that lie in files to the ledger, and delete the files of those that are there.
+    """Write the responses in orphan files to the ledger, and delete the imported files.
 
-    A decision lands however late it comes; one that is in the ledger already stays as it is. A file that
-    cannot be read, is no answer, or contradicts the ledger is left and named in the log, and the next one
-    follows. To be done again does no harm. Run it on every machine, and for each folder that a client was
-    given as ``LedgerPolicy(orphan_folder=...)``, before a person resolves entries.
+    Run it when the ledger works again, before a person resolves entries. Run it on every machine, and for
+    each folder that a client uses as ``LedgerPolicy(orphan_folder=...)``. Running it again is harmless.
+
+    A decision is written however late it is. A decision that the ledger already has stays unchanged. A file
+    stays where it is, and a warning is logged, if it cannot be read, is not an orphan file, or contradicts
+    the ledger.
 
     Args:
-        ledger: The ledger, working again.
-        folder: Where the files are, if not where a client without a ``orphan_folder`` of its own puts them.
+        ledger: The ledger.
+        folder: Folder of the files; None for the default folders of `LedgerPolicy`.
 
     Returns:
-        How many answers the ledger has now.
+        Number of imported files.
+
+    Raises:
+        Exception: The ledger cannot be used; the files that were not imported yet remain.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -141,12 +147,12 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
     folders = await asyncio.to_thread(default_orphan_folders) if folder is None else (Path(folder),)
     done = await import_from_folders(ledger, folders)
     for each in done.left:
-        LOGGER.warning("%s was not imported: %s", each.path.name, each.reason)
+        LOGGER.warning("orphan file %s was not imported: %s", each.path.name, each.reason)
     return done.number
 
 
 async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -> ImportResult:
-    """Import the files of several folders as `import_orphans` does, without log."""
+    """Import the files of several folders; return failures instead of logging them."""
     number, left = 0, []
     for folder in folders:
         try:
@@ -157,10 +163,10 @@ async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -
         for file in files:
             try:
                 reason = await _import_file(ledger, file)
-            except FileNotFoundError:  # another import has brought it meanwhile
+            except FileNotFoundError:  # another import has imported and deleted it
                 continue
-            except Exception as error:  # noqa: BLE001  (of the file's content, unless the ledger fails, too)
-                await ledger.get("")
+            except Exception as error:  # noqa: BLE001  (usually caused by the content of the file)
+                await ledger.get("")  # raises if the ledger itself cannot be used
                 reason = _reason(error)
             if reason:
                 left.append(NotImported(file, reason))
@@ -170,16 +176,16 @@ async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -
 
 
 def orphan_files(folder: Path, key: str = "") -> list[Path]:
-    """Return the files of a folder that may hold a response; none where the folder does not exist.
+    """Return the files of a folder that may be orphans; an empty list if the folder does not exist.
 
     Args:
         folder: The folder.
-        key: Key of an entry, for the files of this entry alone.
+        key: Key of an entry, to return only the files of this entry.
 
     Raises:
         OSError: The folder cannot be read.
     """
-    # A file whose writer was killed before it had its name can be whole.
+    # A ".part" file may be complete: its writer may have been killed before it renamed the file.
     kinds = (".json",) if key else (".json", ".part")
     try:
         files = sorted(folder.iterdir())
@@ -193,13 +199,13 @@ def _reason(error: Exception) -> str:
 
 
 async def _import_file(ledger: DecisionLedger, file: Path) -> str:
-    """Bring a response to the ledger. Return the reason why it is left, or an empty text."""
+    """Import one file. Return the reason why it was not imported, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
     except ValueError:
-        return "it is not whole, or holds something else"
+        return "it is incomplete, or not an orphan file"
     if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
-        # A settlement has no subject, so a claim makes the entry. If another claim was first, that one stays.
+        # A settlement has no subject, so create the entry by a claim. If another claim comes first, it stays.
         await ledger.claim(
             orphan.key,
             token=orphan.token,
@@ -223,5 +229,5 @@ async def _import_file(ledger: DecisionLedger, file: Path) -> str:
 
 
 def has_unstored_response(settlement: Settlement, entry: Entry) -> bool:
-    """Return True if only the file has the response, since a person decided the same without it."""
+    """Return True if the entry lacks the settlement's response: a person decided first, without it."""
     return entry.source != SERVICE and entry.body is None and settlement.body is not None

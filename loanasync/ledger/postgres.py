@@ -220,7 +220,7 @@ class PostgresLedger(StoredLedger):
         over: str | None = None,
         subject: Subject = NO_SUBJECT,
     ) -> Entry:
-        """Claim an entry, as `DecisionLedger.claim`.
+        """See `DecisionLedger.claim`.
 
         Raises:
             ConfigurationError: The shop's connection is in a transaction, and `over` names no token.

@@ -1,4 +1,4 @@
-"""Conversion of a call's outcome to a settlement, and of a stored entry to a decision."""
+"""Conversion of the result of a call to a settlement, and of a stored entry to a decision."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,9 @@ from loanasync.ledger.model import NO_REDIRECT, SERVICE, Entry, Settlement, Stat
 from loanasync.ledger.policy import LedgerPolicy
 
 
-def state_of(ended: Outcome | LoanError) -> State:
-    """Return the state of an approval after a call that ended with a decision or an error."""
-    match ended:
+def state_of(result: Outcome | LoanError) -> State:
+    """Return the state of an approval after a call with this result."""
+    match result:
         case Approved():
             return State.APPROVED
         case Refused():
@@ -34,42 +34,43 @@ def state_of(ended: Outcome | LoanError) -> State:
             return State.UNKNOWN
 
 
-def settlement_of(ended: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
-    """Return what the ledger keeps: of a decision, and of a response that could not be classified.
+def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
+    """Return the settlement for the result of a call, with the response as far as the policy stores it.
 
-    By default these are members of the decision alone, and nothing of the person's.
+    A response is stored with a decision, and with an error whose response could not be classified. By
+    default it contains only members of the decision, no personal data.
     """
-    if isinstance(ended, Approved | Refused):
-        status = ended.meta.status
-        note = NO_REDIRECT if isinstance(ended, Approved) and ended.redirect_url is None else ""
-        if not ended.raw:
-            return Settlement(state=state, note=note, status=status, fault=_NOT_WHOLE)
-        body = _encrypt(_encode_members(ended.raw, policy), policy)
+    if isinstance(result, Approved | Refused):
+        status = result.meta.status
+        note = NO_REDIRECT if isinstance(result, Approved) and result.redirect_url is None else ""
+        if not result.raw:
+            return Settlement(state=state, note=note, status=status, fault=_INCOMPLETE)
+        body = _encrypt(_encode_members(result.raw, policy), policy)
         return Settlement(state=state, note=note, status=status, body=body)
-    note = type(ended).__name__
-    response: RawResponse | None = getattr(ended, "response", None)
+    note = type(result).__name__
+    response: RawResponse | None = getattr(result, "response", None)
     if response is None or not response.body:
         return Settlement(state=state, note=note)
-    reasons = ended.reasons if isinstance(ended, UnexpectedResponseError) else ()
+    reasons = result.reasons if isinstance(result, UnexpectedResponseError) else ()
     return Settlement(
         state=state,
         note=note,
         status=response.status,
-        body=_encrypt(_kept_part(response.body, policy), policy),
+        body=_encrypt(_stored_part(response.body, policy), policy),
         fault="; ".join(reasons) or None,
     )
 
 
-def _kept_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
-    """Return what may be kept of a body that could not be classified."""
+def _stored_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
+    """Return the part of an unclassified body that the policy stores."""
     if policy.keep == "body":
         return body
     try:
         members = decode(body)
     except Malformed:
         return None
-    own = {name: value for name, value in members.items() if name in _DECISION_MEMBERS}
-    return _encode(own) if own else None
+    stored = {name: value for name, value in members.items() if name in _DECISION_MEMBERS}
+    return _encode(stored) if stored else None
 
 
 def _encode_members(raw: Mapping[str, JSON], policy: LedgerPolicy) -> bytes:
@@ -84,7 +85,7 @@ def _encrypt(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
 def _encode(members: Mapping[str, JSON]) -> bytes:
     try:
         return encode(members)
-    except (ValueError, RecursionError):  # a number such as -1e999: no reason to lose the other members
+    except (ValueError, RecursionError):  # for example the number -1e999: store the other members
         return encode({name: value for name, value in members.items() if _is_encodable(value)})
 
 
@@ -97,29 +98,30 @@ def _is_encodable(value: JSON) -> bool:
 
 
 def replay(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcome | LoanError:
-    """Return an entry's decision, with the echo of the current request, whose payload is the same.
+    """Return the decision of an entry.
 
-    Without a body, as where a person settled the entry, it has neither echo nor redirect.
+    The echoed personal fields are not stored: they are taken from the present request, whose payload is the
+    same. An entry without a body, such as one that a person resolved, has no echoed fields and no redirect.
     """
     meta = evolve(meta, status=entry.status or _STATUS[entry.state], entry=entry.key)
     kind = Approved if entry.state is State.APPROVED else Refused
-    known = kind(meta=evolve(meta, unread=("body",)))
+    without_body = kind(meta=evolve(meta, unread=("body",)))
     if entry.body is None:
-        return known
+        return without_body
     body = entry.body if policy.encrypt is None else policy.encrypt.decrypt(entry.body)
     echo = {name: value for name, value in decode(call.body).items() if name in _ECHOED_MEMBERS}
     try:
-        kept_members = decode(body)
+        stored_members = decode(body)
     except Malformed:
         if entry.source == SERVICE:
             raise
-        return known  # a person accepted an encrypted response that cannot be read
-    # The entry is this customer's, also if a person accepted a response that echoed another fiscal code.
-    members = {**echo, **kept_members, "fiscalCode": call.fiscal_code}
-    # With the status of the decision: a person may have accepted a response with any other.
+        return without_body  # a person accepted an encrypted response that cannot be read
+    # A person may have accepted a response that echoes another fiscal code.
+    members = {**echo, **stored_members, "fiscalCode": call.fiscal_code}
+    # Use the status of the decision: a person may have accepted a response with another status.
     read = call.read(Response(status=_STATUS[entry.state], headers={}, body=encode(members)), meta)
-    # A person may have decided otherwise than the kept response, or accepted one that cannot be read.
-    return read if isinstance(read, kind) or entry.source == SERVICE else known
+    # The response may contradict the decision of a person, or be unreadable: then return the decision only.
+    return read if isinstance(read, kind) or entry.source == SERVICE else without_body
 
 
 def _wire_names(*names: str) -> frozenset[str]:
@@ -128,7 +130,7 @@ def _wire_names(*names: str) -> frozenset[str]:
 
 
 _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
-_NOT_WHOLE = "not whole"
+_INCOMPLETE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
 _DECISION_MEMBERS = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {
     "approved"

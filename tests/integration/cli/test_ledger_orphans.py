@@ -76,7 +76,7 @@ def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Pat
     assert told == {
         "0-directory.json": "Is a directory",
         "1-deep.json": "RecursionError",
-        "2-cut.part": "it is not whole, or holds something else",
+        "2-cut.part": "it is incomplete, or not an orphan file",
         "3-surrogate.json": "UnicodeEncodeError",
     }
     assert done.stderr.endswith("2 answers were brought to the ledger, 4 files are left\n")

@@ -240,7 +240,7 @@ async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
     assert {file.name for file in tmp_path.iterdir()} == {
         *("a.json", "b.json", "c.json", "d.json", "e.json", "f.json", "h.json")
     }
-    assert "a.json was not imported: it is not whole" in caplog.text
+    assert "a.json was not imported: it is incomplete" in caplog.text
     assert "h.json was not imported: it contradicts the ledger, where the entry is refused" in caplog.text
 
 

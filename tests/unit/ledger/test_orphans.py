@@ -126,7 +126,7 @@ async def test_import_leaves_and_names_a_corrupt_file(
     whole.write_bytes(ORPHAN.as_json())
     assert await import_orphans(MemoryLedger(), tmp_path) == 1
     assert list(tmp_path.iterdir()) == [cut]
-    assert "1-cut.json was not imported: it is not whole, or holds something else" in caplog.text
+    assert "1-cut.json was not imported: it is incomplete, or not an orphan file" in caplog.text
 
 
 async def test_import_after_a_writer_was_killed_reads_whole_files(tmp_path: Path) -> None:
