@@ -1,4 +1,4 @@
-"""A ledger in an SQLite file: for the processes of one machine, without another package."""
+"""A ledger in an SQLite file, shared by the processes of one machine."""
 
 import asyncio
 import errno
@@ -38,7 +38,7 @@ from loanasync.ledger.model import (
 T = TypeVar("T")
 Use: TypeAlias = Callable[[Connection], T]
 
-_NOW = "ledger_now()"  # a function of each connection, see `_keep_time`
+_NOW = "ledger_now()"  # an SQL function, see `_define_clock`
 
 _COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
 _PLACEHOLDERS = ", ".join("?" for _ in fields(Entry))
@@ -47,7 +47,7 @@ _FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key =
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS})"  # noqa: S608  (constants)
 _SELECT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
 _PAGES = page_queries(_SELECT, "?", "?")
-# The second condition lets SQLite use the index.
+# The second conditions let SQLite use the partial indexes.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
 _PURGE = f"""
 DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
@@ -55,24 +55,30 @@ DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND cha
 
 
 class SqliteLedger(StoredLedger):
-    """Decisions in a file, for all clients and processes of a machine: the one to take unless there are more.
+    """A ledger in an SQLite file, for all clients and processes of one machine.
 
-    What it says is written is on the disk, also when the machine loses its power (``synchronous=FULL``). The
-    file and those beside it (``-wal``, ``-shm``) are for their owner alone to read. It must be on a disk of
-    this machine: on a network's file system SQLite's locks cannot be trusted.
+    Use it unless your processes run on several machines. It needs no other package.
 
-    On Linux, leases go by the ledger's own clock: it takes the time of day after each start of the machine,
-    and does not move when the machine's clock is set. On other systems leases go by the time of day.
+    A completed write survives a power failure (``synchronous=FULL``). Only the user who created the file can
+    read it and the files beside it (``-wal``, ``-shm``). The file must be on a local disk, since SQLite's
+    locks do not work reliably on network file systems.
 
-    If the file is removed or replaced while it is open, each method fails, since nobody is known in an empty
-    file. Restore the file; then close the ledger, or restart the process.
+    On Linux, leases are measured by the ledger's own clock. It is set to the time of day once after each boot
+    and ignores later changes of the system clock. On other systems, leases are measured by the system clock.
 
-    The file is opened on first use, in a separate thread, so that no event loop waits for the disk. When the
-    process ends, the file is released, also if the ledger was not closed.
+    If the file is deleted or replaced while it is open, every method raises FileNotFoundError: with an empty
+    file, every customer would be requested again. Restore the file; then close the ledger or restart the
+    process.
+
+    The file is opened on first use. A separate thread reads and writes it, so that the event loop never waits
+    for the disk. The file is closed at the end of the process, even if the ledger was not closed.
 
     Args:
-        file: Made if it is not there; its folder must be.
-        patience: Seconds to wait for other processes that write at the same time.
+        file: Path of the file. It is created if it does not exist; its folder must exist.
+        patience: Seconds to wait while other processes write.
+
+    Raises:
+        ConfigurationError: The file is not a ledger, or a later version wrote it. Raised by all methods.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -85,7 +91,7 @@ class SqliteLedger(StoredLedger):
 
     address: ClassVar[Address] = Address(
         schemes=("sqlite",),
-        absent="{file} is not there, or is empty: name the file that your clients use",
+        absent="{file} does not exist or is empty: name the file that your clients use",
     )
 
     def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
@@ -96,12 +102,12 @@ class SqliteLedger(StoredLedger):
         free_after_fork(self, SqliteLedger._replace_lock)
 
     def _replace_lock(self) -> None:
-        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
-        self._lock = threading.Lock()  # held for microseconds, and never across an await
+        """Create a new lock. In a forked child, a thread that does not exist there may hold the old one."""
+        self._lock = threading.Lock()  # held for microseconds, never across an await
 
     def _database(self) -> "_DatabaseThread":
         with self._lock:
-            # A forked child has no thread of its parent's.
+            # The threads of the parent do not exist in a forked child.
             if self._thread is None or self._thread.process != os.getpid():
                 self._thread = _DatabaseThread(self._file, self._patience)
             return self._thread
@@ -179,9 +185,9 @@ class SqliteLedger(StoredLedger):
 
 
 class _DatabaseThread:
-    """The one thread that uses the file, and its connection.
+    """The thread that uses the file, and its connection.
 
-    Writes that wait for each other's turn are made together: one commit, which is what the disk is slow at.
+    Writes that wait at the same time share one transaction, because the commit is the slow part.
     """
 
     def __init__(self, file: Path, patience: float) -> None:
@@ -189,37 +195,37 @@ class _DatabaseThread:
         self._file = file
         self._patience = patience
         self._connection: Connection | None = None
-        self._opened_identity: tuple[int, int] | None = None  # the file that was opened, by device and number
+        self._opened_identity: tuple[int, int] | None = None  # device and inode number of the opened file
         self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
         self._writes: deque[tuple[Use[Any], Future[Any]]] = deque()
         FORK_GUARD.register(self)
 
-    async def read(self, what: Use[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, what)
+    async def read(self, use: Use[T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, use)
 
-    async def write(self, what: Use[T]) -> T:
+    async def write(self, use: Use[T]) -> T:
         future: Future[T] = Future()
-        self._writes.append((what, future))
+        self._writes.append((use, future))
         self._executor.submit(self._write_all)
         return await asyncio.wrap_future(future)
 
-    def _read(self, what: Use[T]) -> T:
-        return _retry_while_locked(lambda: what(self._connect()), self._patience)
+    def _read(self, use: Use[T]) -> T:
+        return _retry_while_locked(lambda: use(self._connect()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
-        writes = [(what, future) for what, future in waiting if future.set_running_or_notify_cancel()]
-        if not writes:  # another turn has made them
+        writes = [(use, future) for use, future in waiting if future.set_running_or_notify_cancel()]
+        if not writes:  # an earlier call of this method has made them
             return
 
         def write() -> list[object]:
             with _write_transaction(connection := self._connect()):
-                return [_run_write(what, connection) for what, _ in writes]
+                return [_run_write(use, connection) for use, _ in writes]
 
         try:
             ends = _retry_while_locked(write, self._patience)
-        except Exception as error:  # noqa: BLE001  (raised where each was asked for)
+        except Exception as error:  # noqa: BLE001  (raised by each `write` call)
             ends = [error] * len(writes)
         for (_, future), end in zip(writes, ends, strict=True):
             if isinstance(end, Exception):
@@ -229,12 +235,12 @@ class _DatabaseThread:
 
     def _connect(self) -> Connection:
         if self._opened_identity is not None and self._opened_identity != _identity(self._file):
-            # In an empty file nobody was asked. After `aclose` the file that is there is opened.
-            raise FileNotFoundError(errno.ENOENT, "removed or replaced while it was open", str(self._file))
+            # With an empty file, every customer would be requested again. `aclose` forgets the identity.
+            raise FileNotFoundError(errno.ENOENT, "deleted or replaced while it was open", str(self._file))
         if self._connection is None:
             self._connection = _open_file(self._file, min(_LOCK_TIMEOUT, self._patience))
             self._opened_identity = _identity(self._file)
-            # Whoever forgets the ledger, and each process that ends, lets go of the file in order.
+            # Close the file when the ledger is garbage-collected without `aclose`, and when the process ends.
             self._finalizer = finalize(self, _close_connection, self._connection, self.process)
         return self._connection
 
@@ -247,24 +253,27 @@ class _DatabaseThread:
             self.close_file()
 
     def close_file(self) -> None:
-        """Close the file, which no call may be using."""
+        """Close the file. No call may be using it."""
         self._connection = None
         if self._finalizer is not None:
             self._finalizer()
 
 
 def _close_connection(connection: Connection, process: int) -> None:
-    if process == os.getpid():  # a fork that was none of Python's leaves it open in the child, too
+    if process == os.getpid():  # after a fork without os.fork() the child must not close it
         connection.close()
 
 
-def _run_write(what: Use[Any], connection: Connection) -> object:
-    """Return the result of one write of several, or its error, which does not undo the others."""
+def _run_write(use: Use[Any], connection: Connection) -> object:
+    """Return the result or the error of one write in a transaction of several.
+
+    The error of one write does not undo the others, unless it is an OperationalError, such as a full disk.
+    """
     try:
-        return what(connection)
-    except sqlite3.OperationalError:  # the disk is full, for one: none of them is made
+        return use(connection)
+    except sqlite3.OperationalError:
         raise
-    except Exception as error:  # noqa: BLE001  (raised where it was asked for)
+    except Exception as error:  # noqa: BLE001  (raised by the `write` call)
         return error
 
 
@@ -279,7 +288,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 def _row(entry: Entry) -> tuple[object, ...]:
     values = (getattr(entry, each.name) for each in fields(Entry) if each.name != "history")
-    return (*values, dump_history(entry.history))  # the last of its fields
+    return (*values, dump_history(entry.history))  # `history` is the last field
 
 
 def _load(key: str, connection: Connection) -> tuple[Entry | None, float]:
@@ -300,13 +309,13 @@ def _read(statement: str, arguments: Sequence[object], connection: Connection) -
     return [transitions.as_of(_entry(tuple(row)), now) for now, *row in rows]
 
 
-_LOCK_TIMEOUT = 0.1  # seconds to wait for another process at a time, between which this process may fork
-_LOCK_PAUSE = 0.005  # seconds until the next such wait
+_LOCK_TIMEOUT = 0.1  # seconds that SQLite waits for a lock at a time; this process can fork in between
+_LOCK_PAUSE = 0.005  # seconds between two attempts
 
-_APPLICATION = 0x4C454447  # "LEDG", SQLite's mark of whose file it is
+_APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
 
-# In format 1 the table is called entries. The other name makes each statement of an older process fail that
-# has the file open: otherwise it could claim and send, and not settle.
+# In format 1 the table is called entries. The new name makes every statement of an older process that has the
+# file open fail. Otherwise such a process could claim and send, and then fail to settle.
 _CREATE = """
 CREATE TABLE decisions (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
@@ -324,7 +333,7 @@ _EXTEND = (
     "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
     'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
 )
-# Files of this format that were made before have no index for lists, and get it when they are opened.
+# Older files of this format have no indexes for lists. The indexes are created when the file is opened.
 _INDEX = tuple(
     f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
     for name, index in zip(("state", "without_redirect"), INDEXES, strict=True)
@@ -332,17 +341,17 @@ _INDEX = tuple(
 
 
 class _BusyError(sqlite3.OperationalError):
-    """Another process is opening the file, too."""
+    """Another process is opening the file at the same time."""
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
     """Return True if the file is locked, so that another attempt may succeed."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return isinstance(error, _BusyError) or code & 0xFF == sqlite3.SQLITE_BUSY  # without its extension
+    return isinstance(error, _BusyError) or code & 0xFF == sqlite3.SQLITE_BUSY  # the primary result code
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Return device and number of a file, which differ if another is in its place; None without a file."""
+    """Return the device and inode number of a file, to detect a replaced file; None if it does not exist."""
     try:
         status = file.stat()
     except FileNotFoundError:
@@ -351,15 +360,15 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 
 def _has_tables(file: Path, patience: float) -> bool:
-    """Return True if a file is a database of SQLite's with tables. Create nothing.
+    """Return True if a file is an SQLite database with tables. Create nothing.
 
     Args:
         file: The file, which may be missing.
         patience: Seconds to wait for other processes.
 
     Raises:
-        PermissionError: This user may not read or write it.
-        sqlite3.DatabaseError: It is a file of another kind.
+        PermissionError: This user may not read or write the file.
+        sqlite3.DatabaseError: The file is not an SQLite database.
     """
     file = Path(os.path.realpath(file))
     if not file.exists():
@@ -375,10 +384,10 @@ def _has_tables(file: Path, patience: float) -> bool:
 
 
 def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
-    """Use a file; while another process has locked it, wait, and let this process fork meanwhile.
+    """Call `use` until another process no longer locks the file. This process can fork between two calls.
 
     Args:
-        use: The use, which waits for a lock for a short time.
+        use: A function that uses the file, and waits for a lock only for a short time.
         patience: Seconds after which the last error is raised.
     """
     until = time.monotonic() + patience
@@ -393,31 +402,31 @@ def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
 
 
 def _check_access(file: Path) -> None:
-    """Check the rights to a file without opening it.
+    """Check the access rights to a file without opening it.
 
     Raises:
-        PermissionError: This user may not read or write it.
+        PermissionError: This user may not read or write the file.
     """
     if not os.access(file, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def _open_file(file: Path, patience: float) -> Connection:
-    """Open a ledger's file; create it or bring it to the current format first.
+    """Open the file of a ledger. Create it or migrate it to the present format if necessary.
 
     Args:
         file: The file.
         patience: Seconds to wait for other processes.
 
     Raises:
-        ConfigurationError: It is a database of something else, or of a later version.
-        PermissionError: This user may not read or write it.
+        ConfigurationError: The file is not a ledger, or a later version wrote it.
+        PermissionError: This user may not read or write the file.
     """
-    file = Path(os.path.realpath(file))  # whole, so that no name is special, such as ":memory:"
-    try:  # SQLite gives its other files the same mode
+    file = Path(os.path.realpath(file))  # absolute, so that SQLite treats no name specially (":memory:")
+    try:  # SQLite gives the -wal and -shm files the same mode
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        # To open and close it here would drop all locks that this process has on it, as of another ledger.
+        # Do not open the file here: closing it would drop the locks of all other ledgers in this process.
         _check_access(file)
     connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
@@ -426,7 +435,7 @@ def _open_file(file: Path, patience: float) -> Connection:
             _define_clock(connection)
         _use_wal(connection, patience)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA fullfsync = ON")  # where fsync alone does not reach the disk (macOS)
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk
     except BaseException:
         connection.close()
         raise
@@ -439,10 +448,11 @@ def _prepare_schema(connection: Connection, file: Path) -> None:
     mark = run("PRAGMA application_id").fetchone()[0]
     version = run("PRAGMA user_version").fetchone()[0]
     if tables and not (mark == _APPLICATION and version >= 1):
-        raise ConfigurationError("ledger", f"{file.name} is no ledger: name another file")
-    if version > FORMAT:  # with another file, all customers would be requested again
+        raise ConfigurationError("ledger", f"{file.name} is not a ledger: name another file")
+    if version > FORMAT:  # do not suggest another file: all customers would be requested again
         raise ConfigurationError(
-            "ledger", f"{file.name} is of a later version of loanasync: install that version here, too"
+            "ledger",
+            f"{file.name} was written by a later version of loanasync: install that version here, too",
         )
     if not tables or version < FORMAT:
         for statement in (_RENAME if tables else _CREATE, *_EXTEND):
@@ -456,42 +466,41 @@ def _prepare_schema(connection: Connection, file: Path) -> None:
 
 
 def _use_wal(connection: Connection, patience: float) -> None:
-    # SQLite does not wait by itself for another process that does the same.
+    # Here SQLite does not wait for another process that switches to WAL at the same time.
     until = time.monotonic() + patience
     while True:
         with suppress(sqlite3.OperationalError):
             if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
                 return
         if time.monotonic() > until:
-            raise _BusyError("no write-ahead log")
+            raise _BusyError("cannot switch to write-ahead logging: the file is locked")
         time.sleep(0.01)
 
 
 @contextmanager
 def _write_transaction(connection: Connection) -> Iterator[None]:
-    """One write, from its first look to its commit: nobody else writes in between."""
+    """Run the block in a transaction that excludes other writers from its first read to its commit."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:  # some failures, such as a full disk, have ended it
+        if connection.in_transaction:  # some errors, such as a full disk, end the transaction themselves
             connection.execute("ROLLBACK")
 
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the machine restarts
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
 _CLOCK_TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL NOT NULL)"
 _LAST_LEASE = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
 
 
 def _define_clock(connection: Connection) -> None:
-    """Give a connection the function ``ledger_now()``: seconds since 1970 by the ledger's clock.
+    """Define the SQL function ``ledger_now()``: seconds since 1970 by the ledger's clock.
 
-    The time of day is read once after the machine started, and written to the file. From there all
-    processes count the seconds that the machine runs. On systems other than Linux, where no file names the
-    start of the machine, it is the time of day.
+    The first process after a boot writes the time of the boot to the file. All processes add the machine's
+    uptime to it. On systems other than Linux, which have no boot id, use the time of day.
 
-    Call it within a write transaction.
+    Call this within a write transaction.
     """
     boot = None
     with suppress(OSError):
@@ -508,19 +517,19 @@ def _time_of_day() -> float:
 
 
 def _uptime() -> float:
-    """Return the seconds for which the machine has run."""
+    """Return the seconds since the machine booted."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _boot_time(connection: Connection, boot: str) -> float:
-    """Return the time at which the machine started, by the ledger's clock."""
+    """Return the time of the boot by the ledger's clock."""
     run = connection.execute
     run(_CLOCK_TABLE)
     starts = dict(run("SELECT boot, start FROM clock").fetchall())
     if boot in starts:
         return float(starts[boot])
     now = _time_of_day()
-    if starts:  # the owners of all leases ended with the machine, also if its clock was set back since then
+    if starts:  # a reboot ended the owners of all leases: expire them, even if the clock was set back
         now = max(now, run(_LAST_LEASE).fetchone()[0] or 0.0)
     run("DELETE FROM clock")
     start = now - _uptime()
@@ -529,18 +538,20 @@ def _boot_time(connection: Connection, boot: str) -> float:
 
 
 class _FileUser(Protocol):
-    """An object that has a file open."""
+    """An object that keeps a file open."""
 
     def close_file(self) -> None:
-        """Close it; it is opened anew when it is needed next."""
+        """Close the file. The object opens it again on the next use."""
 
 
 class _ForkGuard:
-    """Those who use files, and forks, take turns: ``with FORKING`` around each use.
+    """Prevents forks while SQLite files are in use, and closes the files before a fork.
 
-    SQLite notes within a process which locks that has on a file. A forked child has these notes and not the
-    locks: what it opened then would be no one's to the other processes, and the last of them to close the
-    file would delete the log that the child goes on to write its decisions to.
+    Wrap each use of a file in ``with FORK_GUARD``.
+
+    SQLite keeps a list of this process's file locks in memory. A forked child inherits the list, but not the
+    locks. A file that the child opened would not be protected by a lock, and the last other process that
+    closes it would delete the write-ahead log to which the child still writes decisions.
     """
 
     def __init__(self) -> None:
@@ -553,7 +564,7 @@ class _ForkGuard:
             os.register_at_fork(before=self._before_fork, **after)
 
     def register(self, user: _FileUser) -> None:
-        """Have somebody let go of their file before a fork."""
+        """Close the user's file before each fork."""
         self._users[id(user)] = user
 
     def __enter__(self) -> None:
@@ -567,7 +578,7 @@ class _ForkGuard:
             self._condition.notify_all()
 
     def _before_fork(self) -> None:
-        self._condition.acquire()  # until after the fork: nobody else may have it in the child
+        self._condition.acquire()  # held across the fork, so that no other thread holds it in the child
         self._is_forking = True
         self._condition.wait_for(lambda: not self._in_use)
         for reference in self._users.valuerefs():
