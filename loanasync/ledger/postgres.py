@@ -1,4 +1,4 @@
-"""A ledger in PostgreSQL: for processes on many machines."""
+"""A ledger in PostgreSQL, shared by processes on several machines."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ from loanasync.ledger.model import (
     load_history,
 )
 
-Row: TypeAlias = Any  # of asyncpg's, which has no types
+Row: TypeAlias = Any  # asyncpg has no types
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _TABLE = "loanasync_decisions"
@@ -44,7 +44,7 @@ _CREATED_CONCURRENTLY = {"23505", "42P07", "42710", "42701", "42703"}
 _FORBIDDEN = "42501"  # insufficient_privilege
 _INDEX_DENIED = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
 _ATTEMPTS = 3
-_FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # of each format
+_FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # in every format
 
 
 @runtime_checkable
@@ -62,36 +62,35 @@ class PostgresConnection(Protocol):
 class PostgresPool(Protocol):
     """The methods of an ``asyncpg.Pool`` that the ledger calls."""
 
-    def acquire(self) -> Any:  # noqa: ANN401  (as of asyncpg)
-        """A connection, when awaited."""
+    def acquire(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
+        """Return an awaitable for a connection."""
 
-    async def release(self, connection: Any) -> None:  # noqa: ANN401  (as of asyncpg)
-        """Take it back."""
+    async def release(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+        """Return a connection to the pool."""
 
 
 class PostgresLedger(StoredLedger):
-    """Decisions in a table of PostgreSQL's (from 12 on), for all clients that reach it.
+    """A ledger in a table of PostgreSQL 12 or later, for clients on several machines.
 
-    Each move is one statement, committed when it returns, and the server's clock is the one that leases go
-    by. A move returns once it is on the server's disk, even if ``synchronous_commit`` is off for the server
-    or the user. The table is made when it is first used, unless it is there.
+    Each operation is one statement, which is committed when the method returns. The commit waits for the
+    server's disk, even if ``synchronous_commit`` is off for the server or the user. Leases are measured by
+    the server's clock. The table is created on first use if it does not exist.
 
-    Given a connection of the shop's own, moves are part of a transaction that is open in it: what a person
-    settles with `resolve` is written together with the shop's own rows, or not at all. A client refuses to
-    ask in there: its claim could be undone, although the service was asked.
+    With a connection of your own, an operation becomes part of a transaction that is open on that connection.
+    So `resolve` and your own statements are committed together, or not at all. `LoanClient.approve` raises
+    ConfigurationError inside a transaction: a rollback would undo the claim after the request was sent.
 
-    Needs the extra ``postgres``, which is asyncpg: it works in every event loop of every system,
-    and can be cancelled while a server hangs.
+    Needs the extra ``postgres``, which installs asyncpg.
 
     Args:
-        where: ``postgresql://`` with user, password, host and database, and whatever else libpq
-            takes in one; or an ``asyncpg.Pool`` or ``asyncpg.Connection`` of the shop's own, which stays
-            its own to close.
-        table: To use or make, with or without its schema; in lower case.
-        connections: To have at once from each event loop, if `where` is an address.
+        where: A ``postgresql://`` address with user, password, host, database and any other parameter that
+            asyncpg accepts; or your own ``asyncpg.Pool`` or ``asyncpg.Connection``, which the ledger
+            does not close.
+        table: Name of the table in lower case, with or without a schema.
+        connections: Maximum number of connections per event loop, if `where` is an address.
 
     Raises:
-        ConfigurationError: The extra is not installed, or address or table cannot be.
+        ConfigurationError: The extra is not installed, or the address or the table name is invalid.
 
     Example:
         >>> from loanasync.ledger import PostgresLedger
@@ -102,8 +101,8 @@ class PostgresLedger(StoredLedger):
     address: ClassVar[Address] = Address(
         schemes=("postgresql", "postgres"),
         parameter="table",
-        absent="the table of the ledger is not in this database: name the database and the table that "
-        "your clients use, such as postgresql://host/shop?table=loanasync_decisions",
+        absent="this database has no ledger table: name the database and the table that your clients use, "
+        "such as postgresql://host/shop?table=loanasync_decisions",
     )
 
     def __init__(
@@ -115,18 +114,18 @@ class PostgresLedger(StoredLedger):
     ) -> None:
         if not _NAME.fullmatch(table):
             raise ConfigurationError(
-                "ledger", "needs a table's name of small letters, digits and underscores"
+                "ledger", "needs a table name of lower-case letters, digits and underscores"
             )
         if isinstance(where, str):
             _check_address(where)
         elif not isinstance(where, PostgresPool | PostgresConnection):
             raise ConfigurationError(
-                "ledger", "must be given an address, or a pool or connection of asyncpg's"
+                "ledger", "must be given an address, an asyncpg.Pool or an asyncpg.Connection"
             )
         self._where = where
         self._table = table
         self._pools = PerLoop(lambda: _Pool(str(where), connections), _close)
-        self._lock = asyncio.Lock()  # a connection of the shop's serves one statement after another
+        self._lock = asyncio.Lock()  # a connection that was passed in runs one statement at a time
         self._is_prepared = False
 
     @asynccontextmanager
@@ -143,7 +142,7 @@ class PostgresLedger(StoredLedger):
         try:
             yield connection
         except asyncio.CancelledError:
-            connection.terminate()  # or giving it back would wait for a server that hangs
+            connection.terminate()  # otherwise `release` would wait for a server that hangs
             raise
         finally:
             await pool.release(connection)
@@ -152,11 +151,12 @@ class PostgresLedger(StoredLedger):
         async with self._connection() as connection:
             if is_new_claim and connection.is_in_transaction():
                 raise ConfigurationError(
-                    "ledger", "must not claim inside a transaction: that could be undone"
+                    "ledger",
+                    "must not claim inside a transaction, which may be rolled back: end it first",
                 )
             if not self._is_prepared:
                 await self._prepare(connection)
-                self._is_prepared = not connection.is_in_transaction()  # which may take it back
+                self._is_prepared = not connection.is_in_transaction()  # a rollback would undo it
             return await _fetch_with_retry(connection, self._sql(statement), *arguments)
 
     def _sql(self, statement: str) -> str:
@@ -164,15 +164,15 @@ class PostgresLedger(StoredLedger):
         return statement.format(table=self._table)
 
     async def _prepare(self, connection: PostgresConnection) -> None:
-        """Create the table or migrate it. If that is done already, this user needs no right to do it."""
+        """Create or migrate the table if necessary. Otherwise this user needs no right to do so."""
         for attempt in range(_ATTEMPTS):
             [[columns, has_index]] = await connection.fetch(self._sql(_SCHEMA))
             if columns is not None and not _FIRST_COLUMNS.issubset(columns):
                 raise ConfigurationError(
-                    "ledger", f"{self._table} is a table of something else: name another"
+                    "ledger", f"{self._table} is not a table of a ledger: name another table"
                 )
             if columns is not None and "version" not in columns:
-                if not has_index and not connection.is_in_transaction():  # which an error would end
+                if not has_index and not connection.is_in_transaction():  # an error would abort it
                     await self._index(connection)
                 return
             try:
@@ -185,7 +185,7 @@ class PostgresLedger(StoredLedger):
                     raise
 
     async def _index(self, connection: PostgresConnection) -> None:
-        """Create the indexes for lists; go on without if this user may not, or others use the table."""
+        """Create the indexes for lists, unless this user may not, or the table is locked."""
         try:
             await connection.fetch(self._sql(_INDEX))
         except Exception as error:
@@ -196,7 +196,7 @@ class PostgresLedger(StoredLedger):
         statement = " ".join(self._sql(_MIGRATE).split())
         return ConfigurationError(
             "ledger",
-            f"has a table of format 1, which this user may not alter; its owner must run: {statement};",
+            f"has a table of format 1, which this user may not alter: its owner must run: {statement};",
         )
 
     async def _transition(
@@ -204,9 +204,9 @@ class PostgresLedger(StoredLedger):
     ) -> Entry:
         """Return the entry that a transition wrote, or the present one if the transition was not allowed."""
         while not (rows := await self._run(statement, key, *arguments, is_new_claim=is_new_claim)):
-            # Asked for by itself: within the statement others' moves since its beginning cannot be seen.
+            # Use a separate statement: the first one does not see what others wrote since it began.
             entry = await self.get(key)
-            if entry is not None:  # or it was purged meanwhile, and is free
+            if entry is not None:  # None: it was purged meanwhile; try again
                 return entry
         return _entry(rows[0])
 
@@ -223,7 +223,7 @@ class PostgresLedger(StoredLedger):
         """See `DecisionLedger.claim`.
 
         Raises:
-            ConfigurationError: The shop's connection is in a transaction, and `over` names no token.
+            ConfigurationError: The connection that was passed in is in a transaction, and `over` is None.
         """
         subject_values = (subject.customer, subject.order, subject.scope)
         return await self._transition(
@@ -279,11 +279,11 @@ def _check_address(url: str) -> None:
     except ImportError:
         raise missing_library_error("asyncpg", "postgres") from None
     if url.partition("://")[0] not in PostgresLedger.address.schemes:
-        raise ConfigurationError("ledger", "must be at an address that begins with postgresql://")
+        raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
 
 
 class _Pool:
-    """One event loop's own."""
+    """The connection pool of one event loop."""
 
     def __init__(self, url: str, connections: int) -> None:
         self._url = url
@@ -296,7 +296,7 @@ class _Pool:
 
         async with self._opening:
             if self.pool is None:
-                # None is opened before it is used, and what was used needs no tidying up by a statement more.
+                # Open connections on demand, and do not send a reset statement after each use.
                 self.pool = await asyncpg.create_pool(
                     self._url, min_size=0, max_size=self._connections, reset=_no_reset
                 )
@@ -304,7 +304,7 @@ class _Pool:
 
 
 async def _no_reset(_: object) -> None:
-    """Nothing is left in a connection that only this ledger uses."""
+    """Do not reset a connection, since only this ledger uses it."""
 
 
 async def _close(pool: _Pool, within: float) -> None:
@@ -317,36 +317,36 @@ async def _close(pool: _Pool, within: float) -> None:
 
 
 async def _fetch_with_retry(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
-    """Rows of a statement, which is made again where others got in its way."""
+    """Run a statement, and run it again after a conflict with another transaction. Return its rows."""
     for _ in range(_RETRIES):
         try:
             return await connection.fetch(statement, *arguments)
         except Exception as error:
-            # A transaction of the caller's has ended with that: it is theirs to repeat, as a whole.
+            # The conflict has aborted the caller's transaction, which only the caller can repeat.
             if getattr(error, "sqlstate", None) not in _CONFLICTS or connection.is_in_transaction():
                 raise
     return await connection.fetch(statement, *arguments)
 
 
 def _entry(row: Row) -> Entry:
-    """An entry as seen at the row's time."""
+    """Return the entry for a row, as of the time at which the row was read."""
     check_format(row["format"])
     values = {each.name: row[each.name] for each in fields(Entry)}
     values |= {"state": State(values["state"]), "history": load_history(values["history"])}
     return transitions.as_of(Entry(**values), row["now"])
 
 
-# The server's clock, as it is at this moment: not as it was when a caller's transaction began.
+# The present time of the server's clock; `now()` would be the time at which a transaction began.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _CLOCK = f"(SELECT {_NOW} AS now) AS clock"
-# Servers and users can be set up not to wait for the disk; a transaction that returns this waits for it.
+# Makes the commit wait for the disk if synchronous_commit is off for the server or the user.
 _FORCE_COMMIT_SYNC = """
 CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 
 
 def _source(row: str = "") -> str:
-    """The source of a row. Rows of format 1 have none: there, a decision without a response is a person's."""
+    """Return SQL for the source of a row; for rows of format 1 the same as `source_in_format_1`."""
     return f"""COALESCE({row}source, CASE
     WHEN {row}state = 'inflight' THEN ''
     WHEN {row}state IN ('approved', 'refused') AND {row}body IS NULL AND {row}fault IS NULL THEN '{PERSON}'
@@ -354,7 +354,7 @@ def _source(row: str = "") -> str:
 
 
 def _history_with(state: str, changed: str, note: str) -> str:
-    """The history of a row that leaves a state."""
+    """Return SQL for the history of a row, extended by the state that the row leaves."""
     left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, {_source('found.')}))"
     whole = f"found.history::jsonb || {left}"
     return f"jsonb_path_query_array({whole}, '$[last - {HISTORY_LENGTH - 1} to last]')::text"
@@ -379,7 +379,7 @@ _HAS_INDEX = """
 EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('{table}')
     AND pg_get_indexdef(indexrelid) LIKE '%(state, key)')
 """
-# The names of a table's columns, NULL if there is no such table; and whether it has the indexes for lists.
+# The column names of the table (NULL if the table does not exist), and whether it has the indexes for lists.
 _SCHEMA = f"""
 SELECT array_agg(attname::text), {_HAS_INDEX} FROM pg_attribute
 WHERE attrelid = to_regclass('{{table}}') AND attnum > 0 AND NOT attisdropped
@@ -397,7 +397,7 @@ ALTER TABLE {{table}} {_ADD_COLUMNS};
 {_INDEXES}{_LIST_INDEXES}
 END $$
 """
-# For a table of this format that was made without these indexes. Those who write do not wait for long.
+# Adds the indexes to an older table of this format. The lock timeout limits how long writers must wait.
 _INDEX = f"""
 DO $$ BEGIN
 PERFORM set_config('lock_timeout', '2s', true);
@@ -407,8 +407,8 @@ IF NOT {_HAS_INDEX} THEN
 END IF;
 END $$
 """
-# From format 1. Each statement of an older client names the column `version`, and fails from here on. Rows
-# stay as they are until they change. One client migrates, and the others wait for it.
+# Migrates a table of format 1. Every statement of an older client names the column `version`, and fails after
+# this. A row is rewritten when it changes. One client migrates the table while the others wait.
 _MIGRATE = f"""
 DO $$ BEGIN
 PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
@@ -423,8 +423,8 @@ _LEFT_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.ch
 _LEFT_NOTE = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.LEASE_EXPIRED}' ELSE found.note END)"
 _HAS_SUBJECT = "(excluded.customer <> '' OR excluded.\"order\" <> '' OR excluded.scope <> '')"
 
-# key, token, payload, lease, token to take over or NULL, customer, order, scope. No row comes back from who
-# has no right to it.
+# Parameters: key, token, payload, lease, token to take over or NULL, customer, order, scope. Returns no row
+# if the claim is not allowed.
 _CLAIM = f"""
 INSERT INTO {{table}} AS found
     (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
@@ -455,13 +455,14 @@ _CORRECTS = f"""
 (found.token = $10::text AND found.state IN ('approved', 'refused', 'released')
     AND {_source("found.")} <> 'service')
 """
-# A settlement that is no decision and has no body keeps the response that the row has.
+# True if the stored response stays: the settlement is not a decision and has no body.
 _KEEPS_RESPONSE = """
 (excluded.state IN ('unknown', 'lost', 'held') AND excluded.body IS NULL
     AND num_nonnulls(found.status, found.body, found.fault) > 0)
 """
 
-# key, token, payload, state, note, status, body, fault, source, token to correct or NULL; and as above
+# Parameters: key, token, payload, state, note, status, body, fault, source, token to correct or NULL. Returns
+# no row if the settlement is not allowed.
 _SETTLE = f"""
 INSERT INTO {{table}} AS found
     (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
@@ -483,7 +484,8 @@ RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
 
 _GET = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (constants, and a name that was checked)
 _PAGES = page_queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
-# customer, order; one of them is not empty. The constant conditions let the planner use the indexes.
+# Parameters: customer, order; at least one is not empty. The constant conditions let the planner use the
+# partial indexes.
 _BY = {
     "customer": "customer = $1 AND customer <> '' AND $2::text = ''",
     "order": "\"order\" = $2 AND \"order\" <> '' AND $1::text = ''",

@@ -1,4 +1,4 @@
-"""A ledger in Valkey or Redis: for processes on many machines."""
+"""A ledger in Valkey or Redis, shared by processes on several machines."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -36,31 +36,33 @@ from loanasync.ledger.model import (
 )
 
 Argument: TypeAlias = str | bytes | float
-ScriptResult: TypeAlias = Any  # of a script: lists and bytes
+ScriptResult: TypeAlias = Any  # lists, bytes and integers
 
 _PREFIX = "loanasync:"
 
 
 class RedisLedger(StoredLedger):
-    """Decisions on a Valkey, or a Redis from 6.2 on, for all clients that reach it.
+    """A ledger in Valkey, or Redis 6.2 or later, for clients on several machines.
 
-    Each move is one script there, and its clock is the one that leases go by. Entries never expire. What it
-    says is written is as safe as that server makes it: with ``appendonly yes`` and ``appendfsync always``
-    it is on the disk. One that would forget decisions is refused when it is first used; one that writes
-    them a second late is warned of. It has to be one server, with replicas if you like, and no cluster.
+    Each operation is one script, which the server runs atomically. Leases are measured by the server's clock.
+    Entries never expire.
+
+    Durability depends on the server: with ``appendonly yes`` and ``appendfsync always``, a completed write is
+    on the disk. On first use the ledger checks the server's settings. It raises ConfigurationError if the
+    server may lose or evict decisions, and logs a warning if writes reach the disk with a delay. Use a single
+    server, with or without replicas. A cluster is not supported.
 
     Needs the extra ``redis``.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and number of the
-            database, and whatever else redis-py takes in one.
-        prefix: Stands before the name of all that is kept, for servers with other data.
-        connections: To have at once from each event loop; who finds none free waits.
-        durable: Refuse a server that keeps nothing on the disk, or that evicts what is still needed. False
-            takes it as it is, for instance in tests.
+        url: A ``redis://``, ``rediss://`` (TLS) or ``unix://`` address with user, password, number of the
+            database and any other parameter that redis-py accepts.
+        prefix: Prefix of all names that the ledger uses, for servers with other data.
+        connections: Maximum number of connections per event loop. A call waits while all are in use.
+        durable: Check the server's settings on first use. False accepts any server, for example in tests.
 
     Raises:
-        ConfigurationError: The extra is not installed, or the address cannot be one.
+        ConfigurationError: The extra is not installed, or the address is invalid.
 
     Example:
         >>> from loanasync.ledger import RedisLedger
@@ -71,8 +73,8 @@ class RedisLedger(StoredLedger):
     address: ClassVar[Address] = Address(
         schemes=("redis", "rediss", "unix"),
         parameter="prefix",
-        absent="no ledger has this prefix on this server: name the address, the number of the database and "
-        "the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
+        absent="this database has no ledger with this prefix: name the address, the number of the database "
+        "and the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
     )
 
     def __init__(
@@ -85,7 +87,7 @@ class RedisLedger(StoredLedger):
         try:
             parse_url(url)
         except (AttributeError, TypeError, ValueError):
-            raise ConfigurationError("ledger", "is at no address that redis-py can read") from None
+            raise ConfigurationError("ledger", "needs an address that redis-py accepts") from None
         self._url = url
         self._prefix = prefix
         self._sets = [f"{prefix}entries", f"{prefix}index"]
@@ -102,13 +104,13 @@ class RedisLedger(StoredLedger):
         return cast("Entry", _entry(key, *await self._run(script, names, key, *arguments)))
 
     async def _run(self, script: str, names: list[str], *arguments: Argument) -> ScriptResult:
-        """Run a script, once the entries are of this format."""
+        """Run a script. Migrate the entries to the present format first if necessary."""
         server = self._servers.here()
         while (result := await server.run(script, names, arguments)) == _OUTDATED.encode():
             while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE_SIZE, self._prefix]):
                 if changed == _FOREIGN.encode():
-                    told = f"finds data of something else under {self._sets[0]}: name another prefix"
-                    raise ConfigurationError("ledger", told)
+                    message = f"{self._sets[0]} has data that is not a ledger: name another prefix"
+                    raise ConfigurationError("ledger", message)
         if result == _LATER.encode():
             check_format(FORMAT + 1)
         return result
@@ -134,10 +136,10 @@ class RedisLedger(StoredLedger):
     ) -> Entry:
         """See `DecisionLedger.settle`."""
         response = {"status": settlement.status, "body": settlement.body, "fault": settlement.fault}
-        there = [part for name, value in response.items() if value is not None for part in (name, value)]
+        fields = [part for name, value in response.items() if value is not None for part in (name, value)]
         corrects = transitions.correction_target(token, settlement, over) or ""
         outcome = (settlement.state, settlement.note, settlement.source, corrects)
-        return await self._transition(_SETTLE, key, self._prefix, token, payload, *outcome, *there)
+        return await self._transition(_SETTLE, key, self._prefix, token, payload, *outcome, *fields)
 
     async def get(self, key: str) -> Entry | None:
         """See `DecisionLedger.get`."""
@@ -159,13 +161,13 @@ class RedisLedger(StoredLedger):
 
     async def purge(self, older_than: float) -> int:
         """See `DecisionLedger.purge`."""
-        after, gone = "-", 0
+        after, deleted = "-", 0
         while True:
             page = [self._entry, after, str(PAGE_SIZE)]
             last, more = await self._run(_PURGE, self._sets, *page, self._prefix, older_than)
             if last is None:
-                return gone
-            after, gone = f"({last.decode()}", gone + more
+                return deleted
+            after, deleted = f"({last.decode()}", deleted + more
 
     async def exists(self) -> bool:
         """See `StoredLedger.exists`."""
@@ -181,19 +183,19 @@ class RedisLedger(StoredLedger):
 
 
 class _Server:
-    """The server as one event loop reaches it, looked over before its first use."""
+    """The connections of one event loop to the server, whose settings are checked before the first use."""
 
     def __init__(self, url: str, connections: int, *, is_checked: bool) -> None:
         from redis.asyncio import BlockingConnectionPool, Redis  # noqa: PLC0415  (needs its extra)
         from redis.asyncio.retry import Retry  # noqa: PLC0415  (needs its extra)
         from redis.backoff import NoBackoff  # noqa: PLC0415  (needs its extra)
 
-        # Once more, since a connection that was not used for a while may be gone. By its token, a move that
-        # has arrived already is known.
-        again = Retry(NoBackoff(), 1)
-        # It does not introduce itself: for that it would read its version from a file, with each connection.
+        # Retry once, since an idle connection may have been closed. Operations can be repeated: the server
+        # recognizes a claim or a settlement by its token.
+        retry = Retry(NoBackoff(), 1)
+        # driver_info=None: otherwise redis-py reads its version from a file for each new connection.
         pool = BlockingConnectionPool.from_url(
-            url, max_connections=connections, retry=again, driver_info=None
+            url, max_connections=connections, retry=retry, driver_info=None
         )
         self.client = Redis.from_pool(pool)
         self._is_checked = is_checked
@@ -211,23 +213,19 @@ class _Server:
         if self._is_checked:
             return
         try:
-            told = await self.client.info()
-        except ResponseError:  # this user may not ask: the shop knows its server
-            told = {}
-        if told.get("maxmemory_policy", "").startswith("allkeys"):
+            info = await self.client.info()
+        except ResponseError:  # this user may not run INFO: trust the settings
+            info = {}
+        if info.get("maxmemory_policy", "").startswith("allkeys"):
             raise _unsafe("may evict decisions", "set its maxmemory-policy to noeviction")
-        if told.get("aof_enabled") == 0:
-            # It is off, too, while the server loads its data or synchronizes as a replica.
-            if told.get("loading") or await self._setting("appendonly") == "yes":
+        if info.get("aof_enabled") == 0:
+            # It is also 0 while the server loads its data or synchronizes as a replica.
+            if info.get("loading") or await self._setting("appendonly") == "yes":
                 raise BusyLoadingError("the server is starting")
-            raise _unsafe("forgets decisions when it ends", "set its appendonly to yes")
+            raise _unsafe("loses its decisions when it stops", "set its appendonly to yes")
         when = await self._setting("appendfsync") or "always"
         if when != "always":
-            LOGGER.warning(
-                "the ledger's server writes to the disk late (appendfsync %s): what it said last is lost "
-                "if its machine fails, and would be asked again",
-                when,
-            )
+            LOGGER.warning(_LATE_WRITES, when)
         self._is_checked = True
 
     async def _setting(self, name: str) -> str:
@@ -236,55 +234,61 @@ class _Server:
 
         try:
             found = (await self.client.config_get(name)).get(name)
-        except ResponseError:  # where others keep the server, nobody may
+        except ResponseError:  # usual on managed servers
             return ""
         return found or ""
 
 
-def _unsafe(what: str, fix: str) -> ConfigurationError:
-    return ConfigurationError("ledger", f"is on a server that {what}: {fix}, or say durable=False")
+_LATE_WRITES = (
+    "the ledger's server writes to the disk with a delay (appendfsync %s): if its machine fails, the last "
+    "decisions are lost and would be requested again; set its appendfsync to always"
+)
+
+
+def _unsafe(problem: str, fix: str) -> ConfigurationError:
+    return ConfigurationError("ledger", f"is on a server that {problem}: {fix}, or pass durable=False")
 
 
 async def _close(server: _Server, within: float) -> None:
-    del within  # it says goodbye to nobody
+    del within  # closing a connection does not wait for the server
     await server.client.aclose()
 
 
 def _entries(found: ScriptResult) -> list[Entry]:
-    """Return the entries of a list of names and entries."""
-    entries = [_entry(name.decode(), *told) for name, told in found]
+    """Return the entries for a list of pairs of a name and an entry."""
+    entries = [_entry(name.decode(), *dumped) for name, dumped in found]
     return [entry for entry in entries if entry is not None]
 
 
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
-    """Return an entry as of a time of the server's clock, or None."""
-    stamp, version, *told = loads(text)
+    """Return the entry that the Lua function `dump` returned, as of the server's time, or None."""
+    stamp, version, *stored = loads(text)
     if not version:
         return None
     check_format(_FORMATS.get(version, FORMAT + 1))
-    # Fields that are absent, as many are in format 1, arrive as False.
-    values = {name: value for name, value in zip(_FIELDS, told, strict=True) if value is not False}
+    # Absent fields, of which format 1 has several, arrive as False.
+    values = {name: value for name, value in zip(_FIELDS, stored, strict=True) if value is not False}
     values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
     values.setdefault("source", source_in_format_1(values["state"], body, values.get("fault")))
     return transitions.as_of(Entry(key=key, body=body, **values), float(stamp))
 
 
-# An entry is a hash. The names of all entries are in a sorted set, the index, so that they can be read in
-# pages; the names of the entries in each state are in one more, and so are those of the approvals that may
-# lack a redirect. The names of a customer's entries and of an order's entries are in sets.
+# Storage layout. An entry is a hash. A sorted set, the index, has the names of all entries, so that they can
+# be read in pages. There is one more sorted set for each state, and one for approvals that may lack a
+# redirect. Sets have the names of the entries of each customer and of each order.
 #
-# A server without memory refuses the first command that writes, if the command can need memory (HDEL cannot):
-# so such a command comes first, and a script writes all or nothing.
+# Atomicity. A server that is out of memory rejects the first write command that may need memory (HDEL does
+# not). So each script begins its writes with such a command, and writes all or nothing.
 #
-# In format 1 the index was called "entries", and entries carried the version "1". Now "entries" is a string
-# that names the format: so each script of an older client that changes or lists entries fails (WRONGTYPE) and
-# nothing is sent. Entries carry a version that an older client cannot read as a number.
+# Format 1. The index was called "entries", and entries had the version "1". Now "entries" is a string that
+# contains the format. So every script of an older client that changes or lists entries fails (WRONGTYPE), and
+# that client sends nothing. The present version of an entry is not a number that an older client can read.
 #
-# The first clients of format 2 kept no sets of states. A client that does not keep them must not change
-# entries: so the string that names the format is another one.
+# Early format 2. Its clients did not maintain the sorted sets of the states, so they must not change entries
+# any more. For this reason the string in "entries" has changed from "2.0" to "2.1".
 _VERSION = "2.0"
-_LISTED, _UNLISTED = "2.1", "2.0"  # the format of the index, with and without sets of states
-_OUTDATED, _LATER, _FOREIGN = "old", "later", "foreign"  # what a script returns instead of entries
+_LISTED, _UNLISTED = "2.1", "2.0"  # content of "entries", with and without the sorted sets of the states
+_OUTDATED, _LATER, _FOREIGN = "old", "later", "foreign"  # results of a script that cannot use the stored data
 _FORMATS = {"1": 1, _VERSION: FORMAT}
 
 _FIELDS = [each.name for each in fields(Entry) if each.name not in ("key", "body")]
@@ -299,17 +303,17 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "history": load_history,
 }
 
-# Times are those of the server's clock, the same for all clients. An entry is returned as one text, which a
-# client reads faster than a dozen, and its body, which may be any bytes.
+# All times are the server's. An entry is returned as one JSON text, which a client parses faster than a dozen
+# fields, and its body, which may be any bytes.
 _BEGIN = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local stamp = string.format('%.6f', now)
-local function told(entry)
+local function dump(entry)
   local fields = redis.call('HMGET', entry, 'version', {_NAMES})
   return {{cjson.encode({{stamp, unpack(fields)}}), redis.call('HGET', entry, 'body')}}
 end
--- Moves a name from the sets of one state to those of another.
+-- Moves a name from the sorted sets of one state to those of another.
 local function list(sets, name, entry, from, to)
   if from and from ~= to then
     redis.call('ZREM', sets .. 'state:' .. from, name)
@@ -325,7 +329,8 @@ end
 local function known(version)
   return version == '1' or version == '{_VERSION}'
 end
--- The source of an entry; format 1 stored none, and a decision without a response was a person's.
+-- Returns the source of an entry. Format 1 stored none; there, a person wrote each decision without a
+-- response.
 local function source_of(entry, state)
   local source = redis.call('HGET', entry, 'source')
   if source then
@@ -352,8 +357,8 @@ local function leave(entry, state, changed, note, source)
 end
 """
 
-# KEYS: names in format 1, index. Ends the script where an older or a later client has the index, and where
-# the sets of states do not have all names yet.
+# KEYS: "entries", index. Ends the script if the data has an older or later format, or if a migration has not
+# added all names to the sorted sets of the states.
 _FORMAT = f"""
 local format = redis.pcall('GET', KEYS[1])
 if type(format) == 'table' or format == '{_UNLISTED}' then
@@ -372,11 +377,11 @@ if not format then
 end
 """
 
-# KEYS: names in format 1, index. ARGV: prefix of an entry, number of entries, prefix of the sets. Brings that
-# many entries to this format. With the last of them it closes the index to older clients, or with the first
-# if these are of format 2. Returns the number of entries that it changed; the caller repeats it until that is
-# 0. Many small scripts, since other clients wait for each. A set of something else is left as it is.
-# The version is changed at once and not with the next change of an entry: otherwise an older client that
+# KEYS: "entries", index. ARGV: prefix of an entry, number of entries, prefix of the sets. Migrates that many
+# entries to this format, and returns how many it migrated. The caller repeats it until that is 0: other
+# clients wait while a script runs, so each one is short. Data that is not a ledger stays unchanged. From
+# format 1, the last script locks older clients out of "entries"; from format 2.0, the first one does. The
+# version of each entry is changed immediately, not with its next change. Otherwise an older client that
 # probes could take over an UNKNOWN entry, fail at the index, and release the entry.
 _MIGRATE = f"""{_BEGIN}
 local kind, left = redis.call('TYPE', KEYS[1]).ok, KEYS[2] .. ':unlisted'
@@ -415,15 +420,15 @@ end
 return #names
 """
 
-# KEYS: names in format 1, index, entry. ARGV: name, prefix of the sets, token, payload, lease, token to take
-# over or nothing, customer, order, scope.
+# KEYS: "entries", index, entry. ARGV: name, prefix of the sets, token, payload, lease, token to take over or
+# an empty string, customer, order, scope.
 _CLAIM = f"""{_BEGIN}{_FORMAT}
 local entry, sets = KEYS[3], ARGV[2]
 local version, state, token, claimed, changed, expires, takeovers, note, customer, order = unpack(redis.call(
   'HMGET', entry, 'version', 'state', 'token', 'claimed', 'changed', 'expires', 'takeovers', 'note',
   'customer', 'order'))
 if version and not known(version) then
-  return told(entry)
+  return dump(entry)
 end
 local fresh, stored = not state or state == 'released' and token ~= ARGV[3], state
 local source = state and source_of(entry, state)
@@ -436,7 +441,7 @@ if not (fresh or over) then
     redis.call('ZADD', KEYS[2], 0, ARGV[1])
     list(sets, ARGV[1], entry, nil, stored)
   end
-  return told(entry)
+  return dump(entry)
 end
 {_MARK}
 if state then
@@ -470,17 +475,18 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
 end
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 list(sets, ARGV[1], entry, stored, 'inflight')
-return told(entry)
+return dump(entry)
 """
 
 # KEYS: the same as for _CLAIM. ARGV: name, prefix of the sets, token, payload, state, note, source, token of
-# the entry to correct or nothing; then status, body and fault if there are any, each after its name.
+# the entry to correct or an empty string; then the name and value of each of status, body and fault that is
+# set.
 _SETTLE = f"""{_BEGIN}{_FORMAT}
 local entry, becomes = KEYS[3], ARGV[5]
 local version, state, token, changed, note = unpack(redis.call(
   'HMGET', entry, 'version', 'state', 'token', 'changed', 'note'))
 if version and not known(version) then
-  return told(entry)
+  return dump(entry)
 end
 local source = state and source_of(entry, state)
 local decided = state == 'approved' or state == 'refused'
@@ -492,7 +498,7 @@ if state and not corrects and (decided or not (decides or token == ARGV[3])) the
     redis.call('ZADD', KEYS[2], 0, ARGV[1])
     list(ARGV[2], ARGV[1], entry, nil, state)
   end
-  return told(entry)
+  return dump(entry)
 end
 {_MARK}
 if state and state ~= 'inflight' and (corrects or state ~= becomes) then
@@ -519,41 +525,41 @@ if not state then
 end
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 list(ARGV[2], ARGV[1], entry, state, becomes)
-return told(entry)
+return dump(entry)
 """
 
-# KEYS: names in format 1.
+# KEYS: "entries".
 _EXISTS = "return redis.call('EXISTS', KEYS[1])"
 
 # KEYS: entry.
 _GET = f"""{_BEGIN}
-return told(KEYS[1])
+return dump(KEYS[1])
 """
 
-# KEYS: names in format 1, index, the index or the set to read. ARGV: prefix of an entry, limit at which the
-# page begins, its length.
+# KEYS: "entries", index, the sorted set to read. ARGV: prefix of an entry, lower limit of the page, number of
+# entries.
 _LIST = f"""{_BEGIN}{_FORMAT}
 local page = {{}}
 for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do
-  page[#page + 1] = {{name, told(ARGV[1] .. name)}}
+  page[#page + 1] = {{name, dump(ARGV[1] .. name)}}
 end
 return page
 """
 
-# KEYS: names in format 1, index, one or two sets of names. ARGV: prefix of an entry.
+# KEYS: "entries", index, one or two sets of names. ARGV: prefix of an entry.
 _FIND = f"""{_BEGIN}{_FORMAT}
 local found = {{}}
 for _, name in ipairs(redis.call('SINTER', unpack(KEYS, 3))) do
-  found[#found + 1] = {{name, told(ARGV[1] .. name)}}
+  found[#found + 1] = {{name, dump(ARGV[1] .. name)}}
 end
 return found
 """
 
-# KEYS: names in format 1, index. ARGV: the same as for _LIST, then the prefix of the sets and the age in
-# seconds. Returns the last name of the page, and the number of entries that it deleted.
+# KEYS: "entries", index. ARGV: the same as for _LIST, then the prefix of the sets and the age in seconds.
+# Returns the last name of the page, and the number of deleted entries.
 _PURGE = f"""{_BEGIN}{_FORMAT}
 local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
-local gone = 0
+local deleted = 0
 for _, name in ipairs(names) do
   local version, state, changed, customer, order = unpack(redis.call('HMGET', ARGV[1] .. name,
     'version', 'state', 'changed', 'customer', 'order'))
@@ -569,8 +575,8 @@ for _, name in ipairs(names) do
     if order and order ~= '' then
       redis.call('SREM', ARGV[4] .. 'order:' .. order, name)
     end
-    gone = gone + 1
+    deleted = deleted + 1
   end
 end
-return {{names[#names] or false, gone}}
+return {{names[#names] or false, deleted}}
 """

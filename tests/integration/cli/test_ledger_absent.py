@@ -134,7 +134,7 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     [
         ("redis://host/0?table=t", "redis:// takes prefix=, and not table="),
         ("postgresql://host/shop?prefix=p", "postgresql:// takes table=, and not prefix="),
-        ("postgresql://host/shop?table=A", "small letters"),
+        ("postgresql://host/shop?table=A", "lower-case letters"),
     ],
 )
 def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, told: str) -> None:
@@ -148,7 +148,7 @@ async def test_table_of_something_else_is_left_as_it_is(postgres: Postgres) -> N
     connection = await asyncpg.connect(postgres.url)
     await connection.execute(f"CREATE TABLE {table} (version text)")
     async with PostgresLedger(postgres.url, table=table) as ledger:
-        with pytest.raises(ConfigurationError, match="is a table of something else"):
+        with pytest.raises(ConfigurationError, match="is not a table of a ledger"):
             await ledger.get("k")
     rows = await connection.fetch(f"SELECT version FROM {table}")  # noqa: S608  (made up above)
     assert rows == []
