@@ -56,7 +56,7 @@ def day(cells: list[Any]) -> None:
     ]
     assert "widget-view" in str([cell.outputs for cell in cells if "progress=True" in cell.source])
     counts = "240 rows: 203 approved, 32 refused, 2 rejected, 3 unknown;"
-    assert counts in below(cells, "answers.summary")
+    assert counts in below(cells, "bulk.summary")
     assert below(cells, "plt.show()", "image/png").strip()
     left = below(cells, "left = day[")
     assert (
@@ -67,12 +67,12 @@ def day(cells: list[Any]) -> None:
 
 def unknown(cells: list[Any]) -> None:
     """Outcomes are found and settled, and only who was never evaluated is asked for again."""
-    yesterday = below(cells, "table(yesterday)")
-    assert [yesterday.count(f" {word} {word}") for word in ("unknown", "approved", "refused")] == [4, 2, 1]
+    first_run = below(cells, "table(first_run)")
+    assert [first_run.count(f" {word} {word}") for word in ("unknown", "approved", "refused")] == [4, 2, 1]
     assert below(cells, "table(again)").count("unknown unknown OutcomeUnknownError") == 4
     assert below(cells, "pd.Timestamp(").count("ConnectionLostError") == 3
-    assert "released" in below(cells, "def told(")
-    settled = below(cells, "table(today)").splitlines()
+    assert "released" in below(cells, "def service_outcome(")
+    settled = below(cells, "table(last_run)").splitlines()
     assert [line.split()[1:] for line in settled[1:]] == [
         ["A0001", "approved", "approved"],
         ["A0002", "refused", "refused"],
