@@ -15,7 +15,7 @@ from support import page_commands
 from support.cli import PLAIN
 from support.ledger_file import put, using
 
-SETTLING = PAGE.parent.parent / "howto" / "settle.md"
+SETTLING = PAGE.parent.parent / "howto" / "resolve.md"
 COMMANDS = dict(commands())
 
 
