@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the one repair that aioresponses needs."""
+"""Fixtures of all tests, and a repair of aioresponses."""
 
 import inspect
 import logging
@@ -22,91 +22,93 @@ from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
 from support.raw_shop import Raw
 
-# pytester is for runs of pytest within tests, of our own plugin.
+# pytester runs pytest within tests, to test loanasync.pytest_plugin.
 pytest_plugins = ["support.network_guard", "pytester", "support.servers.fixtures"]
 
-# No deadline: on a busy machine a slow example is not a wrong one.
+# No deadline: a slow example on a busy machine is not an error.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("tests")
 
-_NEEDS = "stream_writer"
+_REQUIRED = "stream_writer"  # parameter
 
 
 class RepairedResponse(aiohttp.ClientResponse):
-    """aioresponses 0.7.9 makes responses without the stream writer that aiohttp 3.14 asks for."""
+    """A response with the stream writer that aiohttp 3.14 requires and aioresponses 0.7.9 does not pass."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault(_NEEDS, mock.Mock())
+        kwargs.setdefault(_REQUIRED, mock.Mock())
         super().__init__(*args, **kwargs)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _repaired_aioresponses() -> Iterator[None]:
-    needed = inspect.signature(aiohttp.ClientResponse.__init__).parameters
-    assert needed[_NEEDS].default is inspect.Parameter.empty, "aiohttp needs no repair any more"
-    assert _NEEDS not in inspect.getsource(core), "aioresponses needs no repair any more"
+    parameters = inspect.signature(aiohttp.ClientResponse.__init__).parameters
+    assert parameters[_REQUIRED].default is inspect.Parameter.empty, (
+        "aiohttp no longer requires it: remove this repair"
+    )
+    assert _REQUIRED not in inspect.getsource(core), "aioresponses passes it: remove this repair"
     with mock.patch.object(core, "ClientResponse", RepairedResponse):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_blocks_the_loop() -> Iterator[None]:
-    """Make a blocking call of the package in an event loop an error, in every test.
+def _blocking_calls_fail() -> Iterator[None]:
+    """Raise an error if the package makes a blocking call in an event loop.
 
-    Left out is the sandbox: a server for tests, whose pages are files and whose memory may be SQLite.
+    The sandbox may block: it is a server for tests that reads templates and may use SQLite.
     """
     with blockbuster_ctx(loanasync, excluded_modules=["loanasync.sandbox"]) as guard:
         for function in guard.functions.values():
-            # the packages' versions are read from their files once, with the first client
+            # the first client reads the versions of packages from files
             function.can_block_in("loanasync/_config.py", "installed_version")
-            # OpenTelemetry's SDK looks around with threads, once for each recorder that a test makes
+            # OpenTelemetry's SDK detects resources in threads when it is configured
             function.can_block_in("loanasync/testing/telemetry.py", "__init__")
             function.can_block_in("loanasync/cli/demo.py", "__init__")
-            # asyncpg looks for certificates and passwords in its user's folder, with each connection
+            # asyncpg looks for certificates and passwords in the home folder when it connects
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
-            # a decision is written to a file where a loop or the process ends, and no thread starts any more
+            # an orphan file is written when a loop or the process ends, where no thread can start
             function.can_block_in("loanasync/ledger/recorder.py", "_write_orphan_now")
-            # a module is read from its file once, where it is first needed
+            # modules are imported when they are first used
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
-            # a command reads and writes its files between its calls
+            # commands read and write files between calls
             function.can_block_in("typer/testing.py", "invoke")
-            # what is covered is written down by threads, too
+            # coverage locks its data
             function.can_block_in("coverage/collector.py", "lock_data")
         yield
 
 
-# asyncpg leaves this exception to nobody when a server ends while a cancelled call connects to it.
+# Messages that are not errors of the package. asyncpg: the server ended while a cancelled call connected.
 _ASYNCPG = "unexpected connection_lost() call"
-_UNTRUSTED = "Error on transport creation for incoming connection"  # a server's, if its client hangs up
+_REFUSED_TLS = "Error on transport creation for incoming connection"  # the client of a test server hung up
 
 
-class Heard(logging.Handler):
-    """What asyncio logs where nobody can be told: what a callback raised, or a task that nobody awaits."""
+class AsyncioErrors(logging.Handler):
+    """Collect errors that asyncio only logs: exceptions in callbacks, and in tasks that are not awaited."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if not message.startswith(_UNTRUSTED) and _ASYNCPG not in message:
-            self.said.append(self.format(record))
+        if not message.startswith(_REFUSED_TLS) and _ASYNCPG not in message:
+            self.messages.append(self.format(record))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_fails_unheard() -> Iterator[None]:
-    heard, logger = Heard(), logging.getLogger("asyncio")
-    logger.addHandler(heard)
+def _logged_asyncio_errors_fail() -> Iterator[None]:
+    errors, logger = AsyncioErrors(), logging.getLogger("asyncio")
+    logger.addHandler(errors)
     yield
-    logger.removeHandler(heard)
-    assert not heard.said
+    logger.removeHandler(errors)
+    assert not errors.messages
 
 
 @pytest.fixture
 def wire() -> Iterator[aioresponses]:
-    """Answers for the next requests, and what was sent; nothing leaves the process."""
-    with aioresponses() as answers:
-        yield answers
+    """Mocked responses for aiohttp; no request leaves the process."""
+    with aioresponses() as mocked:
+        yield mocked
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 def served() -> Iterator[Sandbox]:
-    """A sandbox in a thread of its own, which outlives the loops of its clients."""
+    """A sandbox in its own thread, so that it survives the event loops of its clients."""
     with Sandbox.in_thread() as running:
         yield running
 
@@ -139,8 +141,8 @@ async def client(
         retry=RetryPolicy(base=0.001, cap=0.002),
         tracer_provider=tracing,
         meter_provider=metering,
-    ) as made:
-        yield made
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ RULES = (
     ),
     Rule(rf"{_SENTENCE}(?-i:What){_REST}", "name the subject: a field, a response, a file"),
     Rule(
-        r"\b(?:is|are) (?-i:none)\b|\bwith none\b|\bthere is such\b",
+        r"\b(?:is|are) (?-i:none)\b|\bwith (?-i:none)\b|\bthere is such\b",
         "name the thing: 'there is no entry', 'is not a list'",
     ),
     Rule(r"\bas of `|\band so the others\b", "inherit the docstring, or write 'See `Name.method`.'"),
