@@ -258,7 +258,7 @@ class PostgresLedger(StoredLedger):
         return int(count)
 
     async def exists(self) -> bool:
-        """See `StoredLedger.exists`."""
+        """Return True if the ledger's table exists. Create nothing."""
         async with self._connection() as connection:
             [[is_there]] = await connection.fetch(self._sql(_EXISTS))
         return bool(is_there)

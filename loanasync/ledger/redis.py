@@ -170,7 +170,7 @@ class RedisLedger(StoredLedger):
             after, deleted = f"({last.decode()}", deleted + more
 
     async def exists(self) -> bool:
-        """See `StoredLedger.exists`."""
+        """Return True if the ledger with this prefix exists. Create nothing."""
         return bool(await self._servers.here().run(_EXISTS, self._sets[:1], []))
 
     async def aclose(self) -> None:

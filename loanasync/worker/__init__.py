@@ -1,7 +1,7 @@
-"""Approvals from a queue: each is requested once, however often its message is delivered.
+"""Queue workers: each approval is requested once, however often its message is delivered.
 
-`register` makes a task for taskiq's workers and needs the extra ``taskiq``. A shop with a queue of another
-kind calls `handle` from a task of its own.
+`register` adds a task to a taskiq broker and needs the extra ``taskiq``. With any other task queue, call
+`handle` from your own task.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,34 +28,36 @@ def register(
     base: float = 1.0,
     cap: float = 10.0,
 ) -> "AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
-    """Give a broker the task that asks for an approval; client and ledger are closed with the worker.
+    """Add the task that requests approvals to a broker; the worker closes the client and ledger when it ends.
 
-    The task takes what `message` makes and has the result of `handle`. A message is acknowledged once its
-    result is saved, or could not be: the ledger is the record, and a later call returns the same decision.
-    If nothing was evaluated, as with an error that `handle` raises, the message is put in the queue again
-    after a growing delay. After `tries` of them it is a dead letter (see `DeadLetter`); with a broker that is
-    not one of this package, its result is that of the last error.
+    The task takes a message made by `message` and returns the result of `handle`. A message is acknowledged
+    after its result was saved, or saving it failed: the decision is in the ledger, and a later call returns
+    it.
 
-    A task whose client cannot work is paused: at once after a `ConfigurationError`, and after denials for
-    five different customers in a row. Its messages stay in the queue, and the log says why. A worker whose
-    tasks are all paused ends, if its broker is one of this package.
+    If `handle` raises an error, nothing was evaluated, and the message goes back into the queue with a
+    growing delay. After `tries` tries it becomes a dead letter (see `DeadLetter`). With a broker that is not
+    from this package, it ends with a result for the last error instead.
+
+    The task is paused in this worker after a `ConfigurationError`, and after the service denied access for
+    five different customers in a row. The messages stay in the queue, and the reason is logged. A worker
+    whose tasks are all paused exits, if its broker is from this package.
 
     Args:
-        broker: Of taskiq's, one that delivers again what was not acknowledged.
-        client: With a ledger that outlives the process.
-        name: The task's, if a broker has those of several shops.
-        redelivery: Seconds after which the broker delivers again what was not acknowledged; None: as it is
-            set for the brokers of taskiq-redis and taskiq-nats.
-        tries: How often a message is tried at most. With `JetStream`, how often it is delivered.
-        base: Seconds of the first delay; each is twice the one before.
-        cap: Seconds of any delay at most.
+        broker: A taskiq broker that redelivers messages that were not acknowledged.
+        client: A client with a ledger that outlives the process.
+        name: Name of the task. Set it if one broker has the tasks of several shops.
+        redelivery: Seconds after which the broker redelivers a message that was not acknowledged. None: read
+            from the broker, if it is one of taskiq-redis or taskiq-nats.
+        tries: Maximum number of tries of a message. With `JetStream`, maximum number of deliveries.
+        base: First delay in seconds. Each further delay is twice the previous one.
+        cap: Longest delay in seconds.
 
     Returns:
-        The task, whose ``await task.kiq(message(...))`` puts an approval in the queue.
+        The task. Its ``await task.kiq(message(...))`` puts an approval into the queue.
 
     Raises:
-        ConfigurationError: The client has no such ledger; or a message would be delivered again while the
-            first delivery may still be asked, so that workers would only wait for each other.
+        ConfigurationError: The client has no persistent ledger, or `redelivery` is unknown, or it is shorter
+            than a call may take: then a message would be redelivered while its request is in progress.
 
     Example:
         >>> from taskiq import InMemoryBroker
@@ -73,10 +75,10 @@ def register(
         >>> run(example(scripted_client(approved(), ledger=MemoryLedger())))
         'approved'
     """
-    from loanasync.worker.delivery import Tries  # noqa: PLC0415  (for brokers alone)
-    from loanasync.worker.task import registered  # noqa: PLC0415  (it needs the extra)
+    from loanasync.worker.delivery import Tries  # noqa: PLC0415  (needs the extra taskiq)
+    from loanasync.worker.task import register_task  # noqa: PLC0415  (needs the extra taskiq)
 
-    return registered(broker, client, name, redelivery, Tries(tries, base, cap))
+    return register_task(broker, client, name, redelivery, Tries(tries, base, cap))
 
 
 name_by_package(globals())

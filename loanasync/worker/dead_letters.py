@@ -1,4 +1,4 @@
-"""Dead letters: messages that a queue does not deliver any more, until somebody replays them."""
+"""Dead letters: messages that used up their tries. A queue stores them until they are replayed."""
 
 import json
 from abc import abstractmethod
@@ -7,15 +7,15 @@ from attrs import frozen
 
 from loanasync._lifecycle import Closing
 
-# A log message. It names no number of tries: a message that cannot be read has only one.
+# A log message. It does not mention the number of tries, since an unreadable message is tried only once.
 DEAD_LETTER = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
 
 
 class NoQueueError(Exception):
-    """There is no queue of this name on this server.
+    """The server has no queue of this name.
 
     Args:
-        name: The name that was looked for.
+        name: Name of the queue.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,20 +25,23 @@ class NoQueueError(Exception):
     def __str__(self) -> str:
         return (
             f"there is no queue {self.name} on this server: name the server and the queue of your workers; "
-            "the queue is made when the first worker or sender opens it"
+            "the queue is created when the first worker or sender opens it"
         )
 
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """A message that used up its tries. It was never sent to the service, or the service did nothing.
+    """A message that used up its tries.
+
+    The service did not evaluate its request: no request was sent, or the service did not process any. So
+    replaying it is safe.
 
     Args:
-        id: Its id among the dead letters of its queue.
-        since: Time at which it became one, in seconds since 1970.
-        reason: Why, as far as it is known.
-        task: Name of its task; empty if the message cannot be read.
-        task_id: Id of its task, under which a replay saves its result.
+        id: Id of the dead letter in its queue.
+        since: Time at which the message became a dead letter, in seconds since 1970.
+        reason: The reason, as far as it is known, such as the class of the last error.
+        task: Name of the task; empty if the message cannot be read.
+        task_id: Id of the task, under which a replay stores its result; empty if the message cannot be read.
 
     Example:
         >>> from loanasync.worker import DeadLetter
@@ -54,23 +57,30 @@ class DeadLetter:
 
 
 class DeadLettersBase(Closing):
-    """The dead letters of one queue; use it in ``async with``."""
+    """Base class for the dead letters of one queue. Use it in ``async with``."""
 
     @abstractmethod
     async def list(self) -> list[DeadLetter]:
-        """Return all dead letters, oldest first."""
+        """Return all dead letters, oldest first.
+
+        Raises:
+            NoQueueError: The queue does not exist.
+        """
 
     @abstractmethod
     async def replay(self, letter: DeadLetter) -> bool:
-        """Put a dead letter into the queue again, as a message that was never tried.
+        """Put a dead letter back into the queue, with all its tries.
 
         Returns:
-            False if somebody else has replayed it meanwhile.
+            True if it was put back; False if it is not there any more, because another call has replayed it.
+
+        Raises:
+            NoQueueError: The queue does not exist (`loanasync.worker.redis`).
         """
 
 
-def named(data: bytes) -> tuple[str, str]:
-    """Return the name and the id of a message's task; empty if it is not JSON as taskiq writes it."""
+def task_of(data: bytes) -> tuple[str, str]:
+    """Return the name and id of a message's task; empty strings if it is not a JSON message of taskiq."""
     try:
         message = json.loads(data)
         return str(message["task_name"]), str(message["task_id"])

@@ -1,4 +1,4 @@
-"""Delivery of messages by the brokers: tries, delays, pauses and the opening of a queue."""
+"""Redelivery of messages by the brokers: number of tries, delays, pauses and the opening of a queue."""
 
 import asyncio
 import time
@@ -11,43 +11,43 @@ from taskiq import AsyncBroker
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError, ServiceError
 
-_DENIALS = 5  # different customers in a row
-_NOT_NOW = 429  # the service is busy, and the settings are right
-_WITHIN = 30.0  # seconds in which a restarted server has loaded its data and answers
-_PAUSE = 0.5
+_DENIALS = 5  # different customers in a row after which a task is paused
+_TOO_MANY_REQUESTS = 429  # the service is busy, which says nothing about the settings
+_RETRY_LIMIT = 30.0  # seconds that a restarted server may need to load its data
+_PAUSE = 0.5  # seconds between two attempts
 
 
 @frozen
 class Tries:
-    """The number of tries of a message, and the seconds in between."""
+    """The maximum number of tries of a message, and the delays between them in seconds."""
 
-    most: int
+    maximum: int
     base: float
     cap: float
 
     def __attrs_post_init__(self) -> None:
-        if self.most < 1:
+        if self.maximum < 1:
             raise ConfigurationError("tries", "must be an int of at least 1")
         if not 0 < self.base <= self.cap:
-            raise ConfigurationError("base", "must be a number of seconds above 0, and cap no less")
+            raise ConfigurationError("base", "must be a number of seconds above 0 and not above cap")
 
     def delay(self, tried: int) -> float:
         """Return the seconds to wait after this number of tries."""
-        doublings = min(tried - 1, 30)  # of more, a float would be infinite
+        doublings = min(tried - 1, 30)  # more could overflow a float
         return float(min(self.cap, self.base * 2**doublings))
 
 
 @frozen
-class PutBack:
-    """A message that is not finished: the broker delivers it again, or makes it a dead letter.
+class Requeue:
+    """A request to put a message back into the queue, or into the dead letters after its last try.
 
     Args:
-        task_id: The task's id, for the log.
-        reason: Why, for a person to read; nothing personal.
-        tried: How often the message was tried, by its own label. JetStream counts deliveries instead.
-        tries: The limit, and the delays.
-        is_counted: False if this delivery was no try: the task is paused in this worker.
-        with_tries: Return the message's bytes with another count of tries.
+        task_id: Id of the task, for the log.
+        reason: The reason, for a person to read; nothing personal.
+        tried: Number of earlier tries, from the message's label. JetStream counts deliveries instead.
+        tries: The maximum number of tries, and the delays.
+        is_counted: False if this delivery does not count as a try, because the task is paused in this worker.
+        with_tries: Returns the bytes of the message with another number of tries in its label.
     """
 
     task_id: str
@@ -62,64 +62,67 @@ class PutBack:
         return self.tries.delay(tried) if self.is_counted else self.tries.cap
 
 
-# taskiq runs a message's task and its acknowledgement in one asyncio task, with a separate context.
-# taskiq gives the task no access to the delivery, so the task leaves its request here, and the broker's
-# acknowledgement finds it.
-put_back: ContextVar[PutBack | None] = ContextVar("loanasync_put_back", default=None)
+# The `Requeue` of the message that is being processed; None if its task has a result. taskiq gives a task no
+# access to the delivery, but runs the task and the acknowledgement of a message in one asyncio task. So the
+# task sets this variable, and the broker reads it when it acknowledges the message.
+pending_requeue: ContextVar[Requeue | None] = ContextVar("loanasync_pending_requeue", default=None)
 
 
-class PuttingBack:
-    """Base class of the brokers that put a message back, with a delay, and keep dead letters."""
+class RequeueBroker:
+    """Base class of brokers that can put a message back with a delay, and that store dead letters."""
 
-    def limit(self, most: int) -> None:
-        """Set how many deliveries of a message a task allows."""
+    def set_delivery_limit(self, maximum: int) -> None:
+        """Allow at least this number of deliveries of a message."""
 
 
 class Pause:
-    """The state of a task in this worker: running, or paused for a reason.
+    """The switch that pauses a task in this worker.
 
     Args:
-        name: The task's name.
+        name: Name of the task.
+
+    Attributes:
+        reason: The reason of the pause; empty while the task runs.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._denied: set[int] = set()
+        self._denied_customers: set[int] = set()
         self.reason: str = ""
 
-    def now(self, reason: str) -> None:
-        """Pause the task until the worker is started again."""
+    def start(self, reason: str) -> None:
+        """Pause the task until the worker is restarted."""
         if not self.reason:
             self.reason = reason
             LOGGER.error(
                 "task %s is paused in this worker: %s; its messages stay in the queue", self._name, reason
             )
 
-    def denied(self, customer: object, error: LoanError) -> None:
-        """Count a customer whose request the service did not accept from this shop."""
+    def count_denial(self, customer: object, error: LoanError) -> None:
+        """Count a customer for whom the service denied access; pause after five in a row."""
         status = error.status if isinstance(error, ServiceError) else 0
-        if status == _NOT_NOW:
+        if status == _TOO_MANY_REQUESTS:
             return
-        self._denied.add(hash(customer))
-        if len(self._denied) >= _DENIALS:
-            self.now(
+        self._denied_customers.add(hash(customer))
+        if len(self._denied_customers) >= _DENIALS:
+            self.start(
                 f"{type(error).__name__} (status {status}) for {_DENIALS} customers in a row: "
-                "correct base_url, shop_id or auth_token and start the worker again"
+                "correct base_url, shop_id or auth_token and restart the worker"
             )
 
-    def answered(self) -> None:
-        """Take note of any other response of the service: its denials were the customers' own."""
-        self._denied.clear()
+    def reset_denials(self) -> None:
+        """Start counting again after any other response: the settings are right."""
+        self._denied_customers.clear()
 
 
-def pause_of(broker: AsyncBroker, name: str) -> Pause:
-    """Return the pause of a new task of this broker."""
+def add_pause(broker: AsyncBroker, name: str) -> Pause:
+    """Return the pause of a task of this broker; create it if necessary."""
     pauses = _pauses(broker)
     return pauses.setdefault(name, Pause(name))
 
 
 def all_paused(broker: AsyncBroker) -> bool:
-    """Return True if this broker has tasks, and each of them is paused."""
+    """Return True if this broker has tasks and all of them are paused."""
     pauses, tasks = _pauses(broker), broker.get_all_tasks()
     return bool(tasks) and all(name in pauses and pauses[name].reason for name in tasks)
 
@@ -129,29 +132,32 @@ def _pauses(broker: AsyncBroker) -> dict[str, Pause]:
     return pauses
 
 
-async def when_reached(step: Callable[[], Awaitable[None]], away: tuple[type[Exception], ...]) -> None:
-    """Run a step that may be repeated, until the server answers.
+async def retry_while_unavailable(
+    step: Callable[[], Awaitable[None]], errors: tuple[type[Exception], ...]
+) -> None:
+    """Run a step, and repeat it while the server is unavailable.
 
     Args:
-        step: The step.
-        away: The errors of a server that is away; after 30 seconds the last of them is raised.
+        step: A step that can be repeated.
+        errors: Exceptions that mean that the server is unavailable. After 30 seconds, the last one is raised.
     """
-    until = time.monotonic() + _WITHIN
+    until = time.monotonic() + _RETRY_LIMIT
     while True:
         try:
             return await step()
-        except away as error:
+        except errors as error:
             if time.monotonic() >= until:
                 raise
-            LOGGER.warning("the queue cannot be opened (%s): tried again soon", type(error).__name__)
+            LOGGER.warning("the queue cannot be opened (%s): trying again", type(error).__name__)
         await asyncio.sleep(_PAUSE)
 
 
-def heed_cancellation() -> None:
-    """Raise a cancellation that was asked for, and lost on its way.
+def raise_lost_cancellation() -> None:
+    """Raise CancelledError if this task was cancelled and the exception was swallowed.
 
-    On Python 3.11 `asyncio.wait_for` loses one that comes as what it waits for ends; the clients of Redis
-    and NATS send with it. Listening would go on, and the worker wait for its end for ever.
+    On Python 3.11, `asyncio.wait_for` swallows a cancellation that arrives when the awaited call ends. The
+    Redis and NATS clients use it. Without this check the broker would listen forever, and the worker would
+    never stop.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

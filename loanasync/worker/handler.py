@@ -1,4 +1,4 @@
-"""Messages of a queue: creation, parsing, and the approval that each message requests."""
+"""Queue messages: creation, parsing, and the approval that each message requests."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,19 +37,21 @@ _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
 def message(
     fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, scope: str = ""
 ) -> dict[str, Any]:
-    """Return the arguments of `LoanClient.approve` as a message for a queue: plain JSON, all personal.
+    """Return the arguments of `LoanClient.approve` as a queue message: a dict of plain JSON values.
+
+    The message contains personal data. Its ``request`` has the attributes of `ApprovalRequest` under their
+    Python names. Attributes that are None are left out, and dates are written as ``YYYY-MM-DD``.
 
     Args:
         fiscal_code: The customer's fiscal code.
-        request: Its members go under their own names, those that are None not at all; a date as
-            ``YYYY-MM-DD``.
-        additional_data_needed: Whether the service asked for the conditional block (spec §2.1).
-        scope: Distinguishes applications of one customer.
+        request: The request.
+        additional_data_needed: True if the service needs the conditional block (spec §2.1).
+        scope: Distinguishes several applications of one customer.
 
     Example:
         >>> from loanasync.worker import message
-        >>> told = message(fiscal_code, request, scope="order 7")
-        >>> sorted(told), told["request"]["amount"]
+        >>> queued = message(fiscal_code, request, scope="order 7")
+        >>> sorted(queued), queued["request"]["amount"]
         (['additional_data_needed', 'fiscal_code', 'request', 'scope'], 45000)
     """
     return {
@@ -73,31 +75,31 @@ def _plain(value: object) -> object:
             return dict(value)
         case date():
             return value.isoformat()
-        case str():  # the name of a choice, too
+        case str():  # also a StrEnum
             return str(value)
     return value
 
 
 def arguments_of(received: object) -> dict[str, Any]:
-    """Return the arguments of `LoanClient.approve` that a message has; their values are not checked.
+    """Return the arguments of `LoanClient.approve` in a message, without checking their values.
 
     Raises:
-        InvalidRequestError: It is no such message.
+        InvalidRequestError: The message does not have the form of `message`.
     """
     if not isinstance(received, dict):
-        raise InvalidRequestError((_wrong("message", f"must be an object, not {type(received).__name__}"),))
+        raise InvalidRequestError((_problem("message", f"must be an object, not {type(received).__name__}"),))
     unknown = [str(name) for name in received if name not in _MEMBERS]
-    problems = [_wrong(name, "is not a member of this message") for name in unknown]
-    problems += [_wrong(name, "is required") for name in _MEMBERS[:2] if name not in received]
-    asked = received.get("request")
-    if "request" in received and not isinstance(asked, dict):
-        problems.append(_wrong("request", "must be an object"))
+    problems = [_problem(name, "is not a member of this message") for name in unknown]
+    problems += [_problem(name, "is required") for name in _MEMBERS[:2] if name not in received]
+    requested = received.get("request")
+    if "request" in received and not isinstance(requested, dict):
+        problems.append(_problem("request", "must be an object"))
     needed = received.get("additional_data_needed", False)
     if not isinstance(needed, bool):
-        problems.append(_wrong("additional_data_needed", "must be true or false"))
-    if problems or not isinstance(asked, dict):
+        problems.append(_problem("additional_data_needed", "must be true or false"))
+    if problems or not isinstance(requested, dict):
         raise InvalidRequestError(tuple(problems))
-    return {**received, "request": _request(asked)}
+    return {**received, "request": _request(requested)}
 
 
 def _request(members: dict[str, JSON]) -> ApprovalRequest:
@@ -105,127 +107,131 @@ def _request(members: dict[str, JSON]) -> ApprovalRequest:
     additional = values.get("additional")
     if isinstance(additional, dict):
         additional = dict(additional)
-        with suppress(KeyError, TypeError, ValueError):  # left as it is, for the rules to name
+        with suppress(KeyError, TypeError, ValueError):  # the validation reports an invalid value
             since = additional["residence_start_date"]
             additional["residence_start_date"] = date.fromisoformat(since)
         values["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**values)
 
 
-def _wrong(name: str, what: str) -> Problem:
-    return Problem(name, "", what)
+def _problem(name: str, message: str) -> Problem:
+    return Problem(name, "", message)
 
 
 TaskResult: TypeAlias = dict[str, Any]
 
-_TOLD = ("amount", "net_amount", "instalments", "zero_interest_rate", "payment_day_of_month")
+_DECISION_MEMBERS = ("amount", "net_amount", "instalments", "zero_interest_rate", "payment_day_of_month")
 
 
 async def handle(client: "LoanClient", message: object) -> TaskResult:
-    """Request the approval that a message describes. A result is final; an error may be delivered again.
+    """Request the approval that a message describes.
 
-    The result is an object of plain JSON, which holds nothing of the person but the redirect:
+    If this returns a result, the approval is final: acknowledge the message. If it raises, the request was
+    not evaluated: let the queue deliver the message again.
+
+    The result is a dict of plain JSON values. Its only personal value is the redirect URL.
 
     ==============  =====================================================================================
     ``status``      ``approved``, ``refused``, ``rejected``, ``unknown`` or ``error``, as in `RowResult`
     ``outcome``     ``not_sent``, ``not_evaluated``, ``unknown``, ``approved`` or ``refused``
-    ``repeatable``  True if the same message may be put in the queue again, unchanged
+    ``repeatable``  True if the same message may be put into the queue again, unchanged
     ``decision``    ``approved``, ``amount``, ``net_amount``, ``instalments``, ``zero_interest_rate``,
                     ``payment_day_of_month`` and ``redirect_url``; None without a decision. A decision that a
-                    person settled may have no redirect and no amounts
-    ``not_stored``  None; with a decision that the ledger could not store, the error as below, and
-                    ``file``, the path of the orphan file
-    ``error``       ``type``, ``message``, ``problems`` and ``entry``, the key of the ledger entry, None
-                    without one; None with a decision
-    ``meta``        ``status`` of the response, ``attempts``, ``elapsed``, ``trace_id`` and ``entry``; each is
-                    None if it is not known
+                    person recorded may have no redirect URL and no amounts
+    ``not_stored``  None, unless there is a decision that the ledger could not store: then the members of
+                    ``error``, and ``file``, the path of the orphan file
+    ``error``       ``type``, ``message``, ``problems`` and ``entry`` (the key of the ledger entry or None);
+                    None with a decision
+    ``meta``        ``status`` of the response, ``attempts``, ``elapsed`` (seconds), ``trace_id`` and
+                    ``entry``; each is None if it is not known
     ==============  =====================================================================================
 
     Args:
-        client: With a ledger: a queue delivers more than once.
-        message: What `message` made.
+        client: A client with a ledger, since a queue may deliver a message more than once.
+        message: A message made by `message`.
 
     Raises:
-        LoanError: The message must be delivered again, since nothing was evaluated: the error is
-            `repeatable`, another worker is requesting this approval (`InFlightError`), the client is closed
-            (`ClientClosedError`), its settings are wrong (`ConfigurationError`), or the service accepts
-            nothing from this shop or from this address (`AccessDeniedError`, `ShopNotAllowedError`, and
-            `UnexpectedStatusError` with a status such as 401, 404 or 429).
+        LoanError: The message must be delivered again. The error is `repeatable`; or another worker is
+            requesting this approval (`InFlightError`); or the client is closed (`ClientClosedError`); or its
+            settings are wrong (`ConfigurationError`); or the service denies access to this shop or address
+            (`AccessDeniedError`, `ShopNotAllowedError`, and `UnexpectedStatusError` with a status such as
+            401, 404 or 429).
 
     Example:
         >>> from loanasync.worker import handle, message
-        >>> told = run(handle(client, message(fiscal_code, request)))
-        >>> told["status"], told["decision"]["amount"], told["error"]
+        >>> result = run(handle(client, message(fiscal_code, request)))
+        >>> result["status"], result["decision"]["amount"], result["error"]
         ('approved', 45000, None)
     """
-    ended = await _asked(client, message)
-    del message  # personal: must not stand in a traceback
-    if isinstance(ended, LoanError) and _may_be_delivered_again(ended):
+    result = await _approve(client, message)
+    del message  # it contains personal data, which a traceback may show
+    if isinstance(result, LoanError) and _must_be_redelivered(result):
         try:
-            raise ended
+            raise result
         finally:
-            del ended  # or error, traceback and frame would hold each other
-    return task_result(ended)
+            del result  # break the reference cycle of error, traceback and frame
+    return task_result(result)
 
 
-async def _asked(client: "LoanClient", message: object) -> Decision | Exception:
+async def _approve(client: "LoanClient", message: object) -> Decision | Exception:
     try:
         return await client.approve(**arguments_of(message))
-    except Exception as error:  # noqa: BLE001  (each has its answer)
-        error.__traceback__ = error.__context__ = None  # its frames know the customer
+    except Exception as error:  # noqa: BLE001  (`task_result` reports any exception)
+        error.__traceback__ = error.__context__ = None  # the frames contain personal data
         return error
 
 
-def _may_be_delivered_again(error: LoanError) -> bool:
-    is_ours = isinstance(error, InFlightError | ClientClosedError | ConfigurationError)
-    return error.repeatable or is_ours or is_denied(error)
+def _must_be_redelivered(error: LoanError) -> bool:
+    """Return True if the request was not evaluated, and a later delivery may lead to a decision."""
+    is_local = isinstance(error, InFlightError | ClientClosedError | ConfigurationError)
+    return error.repeatable or is_local or is_denied(error)
 
 
 def is_denied(error: LoanError) -> bool:
-    """Return True if the service refused to process a request, for a reason that no customer gave."""
+    """Return True if the service did not process the request for a reason independent of the customer."""
     kinds = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError
     return isinstance(error, kinds) and error.outcome == "not_evaluated"
 
 
-def task_result(ended: Decision | Exception) -> TaskResult:
+def task_result(result: Decision | Exception) -> TaskResult:
     """Return a decision or an error as plain JSON."""
-    result = result_of(0, _NO_ROW, ended)
-    error = None if result.error is None else _error(result.error)
-    is_decided = result.decision is not None
+    row = result_of(0, _NO_ROW, result)
+    error = None if row.error is None else _error(row.error)
+    is_decided = row.decision is not None
     return {
-        "status": result.status,
-        "outcome": result.outcome,
-        "repeatable": result.repeatable,
-        "decision": None if result.decision is None else _decision(result.decision),
+        "status": row.status,
+        "outcome": row.outcome,
+        "repeatable": row.repeatable,
+        "decision": None if row.decision is None else _decision(row.decision),
         "not_stored": error if is_decided else None,
         "error": None if is_decided else error,
-        "meta": _meta(result.error if result.decision is None else result.decision),
+        "meta": _meta(row.error if row.decision is None else row.decision),
     }
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
     redirect = decision.redirect_url if isinstance(decision, Approved) else None
-    told = {name: getattr(decision, name) for name in _TOLD}
-    return {"approved": decision.approved, **told, "redirect_url": redirect}
+    members = {name: getattr(decision, name) for name in _DECISION_MEMBERS}
+    return {"approved": decision.approved, **members, "redirect_url": redirect}
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    ours = error if isinstance(error, LoanError) else None
-    told: dict[str, Any] = {
+    known = error if isinstance(error, LoanError) else None
+    members: dict[str, Any] = {
         "type": type(error).__name__,
-        # The text of an error that is not ours may quote a person.
-        "message": str(ours) if ours else "no error of loanasync's: see its type",
+        # The message of any other exception may contain personal data.
+        "message": str(known) if known else "not an error of loanasync: see its type",
         "problems": [attrs.asdict(each) for each in getattr(error, "problems", ())],
-        "entry": ours.entry if ours else None,
+        "entry": known.entry if known else None,
     }
     if isinstance(error, DecisionNotRecordedError):
-        told["file"] = error.file
-    return told
+        members["file"] = error.file
+    return members
 
 
-def _meta(ended: Decision | Exception | None) -> dict[str, Any]:
-    if isinstance(ended, Approved | Refused | ServiceError | UnexpectedResponseError):
-        meta = ended.meta
+def _meta(result: Decision | Exception | None) -> dict[str, Any]:
+    if isinstance(result, Approved | Refused | ServiceError | UnexpectedResponseError):
+        meta = result.meta
         return {
             "status": meta.status,
             "attempts": meta.attempts,
@@ -235,10 +241,10 @@ def _meta(ended: Decision | Exception | None) -> dict[str, Any]:
         }
     return {
         "status": None,
-        "attempts": getattr(ended, "attempts", 0) if isinstance(ended, LoanError) else None,
+        "attempts": getattr(result, "attempts", 0) if isinstance(result, LoanError) else None,
         "elapsed": None,
-        "trace_id": getattr(ended, "trace_id", None) or _current_trace(),
-        "entry": ended.entry if isinstance(ended, LoanError) else None,
+        "trace_id": getattr(result, "trace_id", None) or _current_trace(),
+        "entry": result.entry if isinstance(result, LoanError) else None,
     }
 
 
@@ -247,4 +253,4 @@ def _current_trace() -> str | None:
     return format_trace_id(context.trace_id) if context.is_valid else None
 
 
-_NO_ROW = Row("", None)  # type: ignore[arg-type]  # a message is no row of a table: what is read is the outcome
+_NO_ROW = Row("", None)  # type: ignore[arg-type]  # `result_of` needs a row, which is not used here

@@ -1,4 +1,4 @@
-"""A queue in NATS JetStream, set up for approvals."""
+"""A taskiq broker and its dead letters in NATS JetStream."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import ConnectionReconnectingError, Error, NoRespondersError
-from nats.errors import TimeoutError as NotYetError
+from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceUnavailableError
@@ -19,39 +19,46 @@ from taskiq import AckableMessage, BrokerMessage
 from taskiq_nats import PullBasedJetStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
-from loanasync.worker.delivery import PuttingBack, all_paused, heed_cancellation, put_back, when_reached
+from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, task_of
+from loanasync.worker.delivery import (
+    RequeueBroker,
+    all_paused,
+    pending_requeue,
+    raise_lost_cancellation,
+    retry_while_unavailable,
+)
 
 __all__ = ["DeadLetters", "JetStream"]
 
-_AWAY = (
-    NotYetError,
+_UNAVAILABLE = (
+    NatsTimeoutError,
     NoRespondersError,
     ConnectionReconnectingError,
     ServiceUnavailableError,
     ServerError,
 )
-_EXISTS = 10058  # error code: a stream of this name exists, with another configuration
-_PULL = 2.0  # seconds of one question for a message: a server that restarted has forgotten older ones
-_PAUSE = 1.0  # seconds until a server that cannot answer is asked again
+_NAME_IN_USE = 10058  # error code: a stream of this name exists, with another configuration
+_FETCH_TIMEOUT = 2.0  # seconds of one fetch; a server that was restarted has lost the pending fetches
+_PAUSE = 1.0  # seconds between two attempts while the server is unavailable
 
 
-class JetStream(PuttingBack, PullBasedJetStreamBroker):
-    """taskiq-nats's pull broker, whose stream is on the disk and keeps nothing that is done with.
+class JetStream(RequeueBroker, PullBasedJetStreamBroker):
+    """The pull broker of taskiq-nats, configured to lose no message and to delete messages that are done.
 
-    Left to its own, it would deliver again after 30 seconds, keep all messages for ever, give up a server
-    that is away for two minutes, and wait without end for the answer of one that restarted.
+    Its stream is stored on the disk. Unlike taskiq-nats with its defaults, it does not redeliver after 30
+    seconds, deletes acknowledged messages, keeps trying to reconnect to the server, and does not wait forever
+    for a response after the server was restarted.
 
-    A message that is put back is delivered again by the server after a delay, at most `max_deliver` times.
-    Then it stays in the stream, and the server's advisory of it, which is kept in the stream ``<name>-dead``,
-    makes it a dead letter for ``loanasync dead-letters``.
+    The server redelivers a message that a worker puts back after a delay, at most as often as the `tries` of
+    `register` allow. After that the message stays in the stream as a dead letter, which
+    ``loanasync dead-letters`` lists. The server's notice of it is stored in the stream ``<name>-dead``.
 
     Args:
-        servers: One address such as ``nats://127.0.0.1:4222``, or several of a cluster.
-        redelivery: Seconds after which what was not acknowledged is delivered to another worker.
-        name: Of the stream, its subject and its consumer; nobody else may read it.
-        replicas: In how many servers of a cluster the stream is kept.
-        options: As of ``nats.connect``: ``user_credentials``, ``tls`` and so on.
+        servers: One address such as ``nats://127.0.0.1:4222``, or the addresses of a cluster.
+        redelivery: Seconds after which a message that was not acknowledged is delivered to another worker.
+        name: Name of the stream, its subject and its consumer. The stream must have no other consumers.
+        replicas: Number of servers of a cluster that store the stream.
+        options: Arguments of ``nats.connect``, such as ``user_credentials`` and ``tls``.
 
     Example:
         >>> from loanasync.worker.nats import JetStream
@@ -70,7 +77,7 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
         replicas: int = 1,
         **options: Any,
     ) -> None:
-        own = {"max_reconnect_attempts": -1, "error_cb": _Errors().heard}
+        defaults = {"max_reconnect_attempts": -1, "error_cb": _ErrorLog().log}
         super().__init__(
             servers,
             subject=name,
@@ -80,7 +87,7 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
                 retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE, num_replicas=replicas
             ),
             consumer_config=ConsumerConfig(durable_name=name, ack_wait=redelivery),
-            **{**own, **options},
+            **{**defaults, **options},
         )
         self._dead_letters = StreamConfig(
             name=f"{name}-dead",
@@ -89,103 +96,106 @@ class JetStream(PuttingBack, PullBasedJetStreamBroker):
             num_replicas=replicas,
         )
 
-    def limit(self, most: int) -> None:
-        """Have the server deliver a message as often as the task with the most tries allows."""
+    def set_delivery_limit(self, maximum: int) -> None:
+        """See `RequeueBroker.set_delivery_limit`. The tasks of a stream share the highest limit."""
         assert self.consumer_config is not None  # noqa: S101  (for the type checkers)
-        self.consumer_config.max_deliver = max(most, self.consumer_config.max_deliver or 0)
+        self.consumer_config.max_deliver = max(maximum, self.consumer_config.max_deliver or 0)
 
     async def _add_or_reuse_stream(self) -> None:
-        await when_reached(self._add_streams, _AWAY)
+        await retry_while_unavailable(self._add_streams, _UNAVAILABLE)
 
     async def _add_streams(self) -> None:
         await super()._add_or_reuse_stream()
         try:
             await self.js.add_stream(self._dead_letters)
-        except BadRequestError as error:  # another stream has the advisories, for one
-            if error.err_code != _EXISTS:
-                LOGGER.warning("dead letters will not be listed (%s)", error.description)
+        except BadRequestError as error:  # for example because another stream has the same subject
+            if error.err_code != _NAME_IN_USE:
+                LOGGER.warning(
+                    "dead letters will not be listed: their stream cannot be created (%s)",
+                    error.description,
+                )
 
     async def _startup_consumer(self) -> None:
-        await when_reached(self._add_consumer, _AWAY)
+        await retry_while_unavailable(self._add_consumer, _UNAVAILABLE)
 
     async def _add_consumer(self) -> None:
         if self.is_worker_process:
             await super()._startup_consumer()
             return
-        # A checkout may know nothing of the tasks, and must not lift the limit of deliveries.
+        # A sender may not have registered the tasks, and must not reset the limit of deliveries.
         self.consumer = await self.js.pull_subscribe(
             self.subject, self.durable, stream=self.stream_name, config=self.consumer_config
         )
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Send a message; its labels are headers, too, which NATS takes as text only."""
+        """Send a message, with its labels as headers. NATS accepts only single-line text as a header."""
         headers = {name: " ".join(str(value).split()) for name, value in message.labels.items()}
         await self.js.publish(self.subject, payload=message.message, headers=headers)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Deliver what there is; a server that cannot answer is asked again."""
+        """Yield the messages of the stream. While the server is unavailable, try again."""
         while not all_paused(self):
-            heed_cancellation()
+            raise_lost_cancellation()
             try:
-                found = await self.consumer.fetch(timeout=_PULL)
-            except NotYetError:
+                found = await self.consumer.fetch(timeout=_FETCH_TIMEOUT)
+            except NatsTimeoutError:
                 continue
             except Error as error:
-                LOGGER.warning("the queue cannot be read (%s): asked again soon", type(error).__name__)
+                LOGGER.warning("the queue cannot be read (%s): trying again", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
-                await self._make_again()
+                await self._recreate()
                 continue
             for each in found:
-                yield AckableMessage(data=each.data, ack=partial(_finish, each, self._most))
+                yield AckableMessage(data=each.data, ack=partial(_finish, each, self._max_deliveries))
 
     @property
-    def _most(self) -> int | None:
+    def _max_deliveries(self) -> int | None:
         return None if self.consumer_config is None else self.consumer_config.max_deliver
 
-    async def _make_again(self) -> None:
-        """A server that lost its data has neither stream nor consumer; on any other nothing changes."""
+    async def _recreate(self) -> None:
+        """Create the stream and the consumer again if the server has lost its data."""
         with suppress(Error):
             await self._add_streams()
             await self.js.add_consumer(self.stream_name, self.consumer_config)
 
 
-async def _finish(delivery: Msg, most: int | None) -> None:
-    asked = put_back.get()
-    if asked is None:
+async def _finish(delivery: Msg, maximum: int | None) -> None:
+    requeue = pending_requeue.get()
+    if requeue is None:
         await delivery.ack()
         return
     tried = delivery.metadata.num_delivered
-    delay = asked.delay(tried)
-    if most is not None and tried >= most:
-        LOGGER.error(DEAD_LETTER, asked.task_id, asked.reason)
+    delay = requeue.delay(tried)
+    if maximum is not None and tried >= maximum:
+        LOGGER.error(DEAD_LETTER, requeue.task_id, requeue.reason)
     else:
-        LOGGER.info("%s: message %s is tried again in %.1f s", asked.reason, asked.task_id, delay)
+        LOGGER.info("%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
     await delivery.nak(delay)
 
 
-class _Errors:
-    """A log of the errors that nats-py reports: each kind once in a row, without traceback."""
+class _ErrorLog:
+    """Logs the errors that nats-py reports: repeated errors of one type once, without traceback."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    async def heard(self, error: Exception) -> None:
+    async def log(self, error: Exception) -> None:
         kind = type(error).__name__
         if kind != self._last:
             self._last = kind
-            LOGGER.warning("the connection to NATS: %s", kind)
+            LOGGER.warning("the connection to NATS failed (%s): reconnecting", kind)
 
 
 class DeadLetters(DeadLettersBase):
-    """The dead letters of a queue that is a `JetStream`.
+    """The dead letters of a `JetStream` queue.
 
     Args:
-        servers: One address, or several of a cluster.
+        servers: One address, or the addresses of a cluster.
         name: Name of the stream.
         options: Arguments of ``nats.connect``, such as ``user_credentials`` and ``tls``.
 
     Raises:
-        loanasync.worker.NoQueueError: There is no such stream; raised by `list` and `replay`.
+        loanasync.worker.NoQueueError: The stream does not exist; raised by `list`.
 
     Example:
         >>> from loanasync.worker.nats import DeadLetters
@@ -197,8 +207,8 @@ class DeadLetters(DeadLettersBase):
     def __init__(self, servers: str | list[str], name: str = "loanasync", **options: Any) -> None:
         self._servers = servers
         self._name = name
-        own = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": _Errors().heard}
-        self._options = {**own, **options}
+        defaults = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": _ErrorLog().log}
+        self._options = {**defaults, **options}
         self._client = Client()
 
     async def _stream(self) -> JetStreamContext:
@@ -215,14 +225,14 @@ class DeadLetters(DeadLettersBase):
             raise NoQueueError(self._name) from None
         found = []
         for number in range(max(1, state.first_seq), state.last_seq + 1):
-            with suppress(NotFoundError):  # replayed, or finished by a worker that was late
+            with suppress(NotFoundError):  # replayed, or acknowledged late by a worker
                 found.append(await self._letter(stream, number))
         return found
 
     async def _letter(self, stream: JetStreamContext, number: int) -> DeadLetter:
         advisory = json.loads((await stream.get_msg(f"{self._name}-dead", number)).data or b"{}")
         message = await stream.get_msg(self._name, advisory["stream_seq"])
-        task, task_id = named(message.data or b"")
+        task, task_id = task_of(message.data or b"")
         return DeadLetter(
             id=str(number),
             since=datetime.fromisoformat(advisory["timestamp"][:19] + "+00:00").timestamp(),
@@ -232,7 +242,11 @@ class DeadLetters(DeadLettersBase):
         )
 
     async def replay(self, letter: DeadLetter) -> bool:
-        """Put a dead letter into the queue again, as a message that was never tried."""
+        """Put a dead letter back into the queue, with all its tries.
+
+        Returns:
+            True if it was put back; False if another call has replayed it.
+        """
         stream = await self._stream()
         dead, number = f"{self._name}-dead", int(letter.id)
         try:
@@ -241,7 +255,7 @@ class DeadLetters(DeadLettersBase):
             message = await stream.get_msg(self._name, old)
         except NotFoundError:
             return False
-        # Under one id, so that two replays at the same time are one message.
+        # With the same message id, so that the server accepts one of two concurrent replays.
         headers = {"Nats-Msg-Id": f"{self._name} {message.time} {old}"}
         await stream.publish(self._name, message.data or b"", headers=headers)
         with suppress(NotFoundError):

@@ -1,4 +1,4 @@
-"""A queue in Redis or Valkey that redelivers the messages of dead workers."""
+"""A taskiq broker and its dead letters in Redis or Valkey."""
 
 import asyncio
 import time
@@ -7,56 +7,56 @@ from contextlib import aclosing
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as NotConnectedError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as TooLateError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from taskiq import AckableMessage
 from taskiq_redis import RedisStreamBroker
 
 from loanasync._log import LOGGER
-from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, named
+from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, task_of
 from loanasync.worker.delivery import (
-    PutBack,
-    PuttingBack,
+    Requeue,
+    RequeueBroker,
     all_paused,
-    heed_cancellation,
-    put_back,
-    when_reached,
+    pending_requeue,
+    raise_lost_cancellation,
+    retry_while_unavailable,
 )
 
 __all__ = ["DeadLetters", "RedisStreams"]
 
-_BEGIN = b"0-0"
-_MOVED = 1000  # delayed messages that one script puts into the stream, at most
-_AWAY = (NotConnectedError, TooLateError)
-_PAUSE = 1.0  # seconds until a server that cannot answer is asked again
+_START = b"0-0"
+_MAX_DUE = 1000  # delayed messages that one script puts into the stream, at most
+_UNAVAILABLE = (RedisConnectionError, RedisTimeoutError)
+_PAUSE = 1.0  # seconds between two attempts while the server is unavailable
 
-# Scripts, each of which the server runs as one step.
-# A server without memory refuses the first command that writes, if the command can need memory: so such a
-# command comes first, and a script writes all or nothing.
+# Lua scripts, which the server runs atomically. A server that is out of memory rejects the first write
+# command that may need memory. So each script begins its writes with such a command, and writes all or
+# nothing.
 _NOW = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 """
-# KEYS: stream, other. ARGV: group, id. Ends the script if another worker has finished the message.
-_IS_OURS = """
+# KEYS: stream, any. ARGV: group, id. Ends the script if another worker has acknowledged the message.
+_CHECK_PENDING = """
 if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then
   return 0
 end
 """
-_FINISHED = """
+_REMOVE = """
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 redis.call('XDEL', KEYS[1], ARGV[2])
 return 1
 """
 
 # KEYS: stream, delayed messages. ARGV: group, id, message, seconds.
-_LATER = f"""{_NOW}{_IS_OURS}
+_DELAY = f"""{_NOW}{_CHECK_PENDING}
 redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[3])
-{_FINISHED}"""
+{_REMOVE}"""
 
 # KEYS: stream, delayed messages. ARGV: number of messages. Puts the messages that are due into the stream.
-_DUE = f"""{_NOW}
+_DELIVER_DUE = f"""{_NOW}
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, message in ipairs(due) do
   redis.call('XADD', KEYS[1], '*', 'data', message)
@@ -66,9 +66,9 @@ return #due
 """
 
 # KEYS: stream, dead letters. ARGV: group, id, message, reason.
-_BURY = f"""{_IS_OURS}
+_ADD_DEAD_LETTER = f"""{_CHECK_PENDING}
 redis.call('XADD', KEYS[2], '*', 'data', ARGV[3], 'reason', ARGV[4])
-{_FINISHED}"""
+{_REMOVE}"""
 
 # KEYS: stream, dead letters. ARGV: id of the dead letter.
 _REPLAY = """
@@ -86,9 +86,9 @@ redis.call('XDEL', KEYS[2], ARGV[1])
 return 1
 """
 
-# KEYS: stream. ARGV: group, name of a consumer, milliseconds. Deletes that consumer, and each consumer that
-# has not called for so long; a consumer that has messages stays, since they would be lost with it.
-_LEAVE = """
+# KEYS: stream. ARGV: group, name of a consumer, milliseconds. Deletes that consumer and each consumer that
+# has been idle for longer. A consumer with pending messages stays, because they would be deleted with it.
+_DELETE_CONSUMERS = """
 for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
   for number = 1, #fields, 2 do
@@ -102,22 +102,28 @@ end
 """
 
 
-class RedisStreams(PuttingBack, RedisStreamBroker):
-    """taskiq-redis's stream broker, made to lose no message and to keep none.
+class RedisStreams(RequeueBroker, RedisStreamBroker):
+    """The stream broker of taskiq-redis, changed to lose no message and to delete messages that are done.
 
-    Up to 1.2.4 that one looks for what a dead worker left only after something new came, so that the last
-    messages of a queue are stuck; it ends its worker when the server restarts, reads a hundred messages
-    ahead, passes over what was sent before anybody opened it, and leaves those that are done with in the
-    stream, with all that they say of a person. Here none of that is so. Needs Redis 6.2 or any Valkey.
+    It differs from taskiq-redis (up to 1.2.4) as follows:
 
-    A message that is put back waits in the sorted set ``<queue_name>:later``. A message that used up its
-    tries is in the stream ``<queue_name>:dead``, for ``loanasync dead-letters``.
+    - The messages of a dead worker are redelivered even if no new message arrives.
+    - The worker keeps running while the server restarts.
+    - A worker reads one message at a time, not a hundred.
+    - Messages that were sent before the first worker started are delivered.
+    - An acknowledged message, which contains personal data, is deleted from the stream.
+
+    A message that a worker puts back waits in the sorted set ``<queue_name>:later``. A message that used up
+    its tries is in the stream ``<queue_name>:dead``, which ``loanasync dead-letters`` lists.
+
+    Needs Redis 6.2 or later, or Valkey.
 
     Args:
-        url: Of the server: ``redis://``, or ``rediss://`` over TLS.
-        redelivery: Seconds after which what was not acknowledged is delivered to another worker.
-        queue_name: Name of the stream; nobody else may read it, since what is done with is deleted.
-        options: As of ``taskiq_redis.RedisStreamBroker``.
+        url: Address of the server: ``redis://``, or ``rediss://`` for TLS.
+        redelivery: Seconds after which a message that was not acknowledged is delivered to another worker.
+        queue_name: Name of the stream. It must have no other consumers, because acknowledged messages are
+            deleted.
+        options: Arguments of ``taskiq_redis.RedisStreamBroker``.
 
     Example:
         >>> from loanasync.worker.redis import RedisStreams
@@ -128,55 +134,55 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
     def __init__(
         self, url: str, *, redelivery: float = 180.0, queue_name: str = "loanasync", **options: Any
     ) -> None:
-        # Without driver_info no connection reads the version of redis-py from a file, in the event loop.
+        # driver_info=None: otherwise redis-py reads its version from a file in the event loop.
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
     async def _declare_consumer_group(self) -> None:
-        await when_reached(super()._declare_consumer_group, _AWAY)
+        await retry_while_unavailable(super()._declare_consumer_group, _UNAVAILABLE)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Deliver what is new, and what a worker left; a server that cannot answer is asked again."""
+        """Yield new messages and those of dead workers. While the server is unavailable, try again."""
         while not all_paused(self):
             try:
-                await super()._declare_consumer_group()  # a server that lost its data has none
+                await super()._declare_consumer_group()  # again, if the server has lost its data
                 await self._delete_consumers()
                 async with aclosing(self._deliveries()) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
             except RedisError as error:
-                LOGGER.warning("the queue cannot be read (%s): asked again soon", type(error).__name__)
+                LOGGER.warning("the queue cannot be read (%s): trying again", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
     async def _deliveries(self) -> AsyncGenerator[AckableMessage, None]:
-        pause = min(_PAUSE, self.idle_timeout / 4000)  # seconds between two looks for what was left
-        cursor, due = _BEGIN, 0.0
+        pause = min(_PAUSE, self.idle_timeout / 4000)  # seconds between two checks for idle messages
+        cursor, due = _START, 0.0
         async with Redis(connection_pool=self.connection_pool) as redis:
             while not all_paused(self):
-                heed_cancellation()
+                raise_lost_cancellation()
                 if time.monotonic() >= due:
-                    await self._run(redis, _DUE, "later", _MOVED)
-                    cursor, found = await self._left(redis, cursor)
-                    if cursor == _BEGIN:  # seen all of them
+                    await self._run(redis, _DELIVER_DUE, "later", _MAX_DUE)
+                    cursor, found = await self._claim_idle(redis, cursor)
+                    if cursor == _START:  # all pending messages were checked
                         due = time.monotonic() + pause
                 else:
-                    found = await self._new(redis, pause)
+                    found = await self._read_new(redis, pause)
                 for number, members in found:
                     acknowledge = self._ack_generator(id=number, queue_name=self.queue_name)
                     if members:
-                        # Without data it is none of ours; taskiq says so, and takes it off.
+                        # A message without data is not from taskiq, which logs a warning and acknowledges it.
                         yield AckableMessage(data=members.get(b"data", b""), ack=acknowledge)
-                    else:  # Redis before 7 tells of a message that is deleted already
+                    else:  # Redis before 7 returns a deleted message without members
                         await acknowledge()
 
-    # One at a time, or those that wait here would be taken for left behind.
-    async def _left(self, redis: Any, cursor: bytes) -> tuple[bytes, Any]:  # noqa: ANN401  (its types differ between its releases)
+    # Read one message at a time: messages that wait here would become idle and be redelivered elsewhere.
+    async def _claim_idle(self, redis: Any, cursor: bytes) -> tuple[bytes, Any]:  # noqa: ANN401  (the types of redis-py differ between releases)
         cursor, found, *_ = await redis.xautoclaim(
             self.queue_name, self.consumer_group_name, self.consumer_name, self.idle_timeout, cursor, count=1
         )
         return cursor, found
 
-    async def _new(self, redis: Any, within: float) -> Any:  # noqa: ANN401  (as above)
+    async def _read_new(self, redis: Any, within: float) -> Any:  # noqa: ANN401  (see `_claim_idle`)
         fetched = await redis.xreadgroup(
             self.consumer_group_name,
             self.consumer_name,
@@ -186,47 +192,50 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
         )
         return fetched[0][1] if fetched else []
 
-    def _ack_generator(self, id: str, queue_name: str) -> Callable[[], Awaitable[None]]:  # noqa: A002  (the name there)
+    def _ack_generator(self, id: str, queue_name: str) -> Callable[[], Awaitable[None]]:  # noqa: A002  (name of the base class)
         async def acknowledge() -> None:
-            asked = put_back.get()
+            requeue = pending_requeue.get()
             try:
                 async with Redis(connection_pool=self.connection_pool) as redis:
-                    if asked is not None:
-                        await self._put_back(redis, id, asked)
+                    if requeue is not None:
+                        await self._requeue(redis, id, requeue)
                         return
                     async with redis.pipeline() as both:
                         both.xack(queue_name, self.consumer_group_name, id)
                         both.xdel(queue_name, id)
                         await both.execute()
-            except RedisError as error:  # it comes again, to the same result
-                LOGGER.warning("a message is done with, and could not be taken off: %s", type(error).__name__)
+            except RedisError as error:  # the message will be redelivered, with the same result
+                LOGGER.warning(
+                    "a message could not be acknowledged (%s): it will be delivered again",
+                    type(error).__name__,
+                )
 
         return acknowledge
 
-    async def _put_back(self, redis: Any, number: str, asked: PutBack) -> None:  # noqa: ANN401  (see `_left`)
-        tried = asked.tried + asked.is_counted
-        mine = (self.consumer_group_name, number)
-        if tried >= asked.tries.most:
-            LOGGER.error(DEAD_LETTER, asked.task_id, asked.reason)
-            await self._run(redis, _BURY, "dead", *mine, asked.with_tries(0), asked.reason)
+    async def _requeue(self, redis: Any, number: str, requeue: Requeue) -> None:  # noqa: ANN401  (see `_claim_idle`)
+        tried = requeue.tried + requeue.is_counted
+        position = (self.consumer_group_name, number)
+        if tried >= requeue.tries.maximum:
+            LOGGER.error(DEAD_LETTER, requeue.task_id, requeue.reason)
+            await self._run(redis, _ADD_DEAD_LETTER, "dead", *position, requeue.with_tries(0), requeue.reason)
             return
-        delay = asked.delay(tried)
-        LOGGER.info("%s: message %s is tried again in %.1f s", asked.reason, asked.task_id, delay)
-        await self._run(redis, _LATER, "later", *mine, asked.with_tries(tried), delay)
+        delay = requeue.delay(tried)
+        LOGGER.info("%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
+        await self._run(redis, _DELAY, "later", *position, requeue.with_tries(tried), delay)
 
-    async def _run(self, redis: Any, script: str, beside: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_left`)
+    async def _run(self, redis: Any, script: str, beside: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_claim_idle`)
         names = [self.queue_name, f"{self.queue_name}:{beside}"]
         done: int = await redis.register_script(script)(keys=names, args=arguments)
         return done
 
     async def _delete_consumers(self, own: str = "") -> None:
-        """Delete a consumer of this name, and the consumers of workers that were killed."""
+        """Delete the consumer with this name, and the consumers of killed workers."""
         ended = (self.consumer_group_name, own, 2 * self.idle_timeout)
         async with Redis(connection_pool=self.connection_pool) as redis:
-            await redis.register_script(_LEAVE)(keys=[self.queue_name], args=ended)
+            await redis.register_script(_DELETE_CONSUMERS)(keys=[self.queue_name], args=ended)
 
     async def shutdown(self) -> None:
-        """Close the connections; a worker deletes its consumer first."""
+        """Close the connections. A worker deletes its consumer first."""
         if self.is_worker_process:
             try:
                 await self._delete_consumers(self.consumer_name)
@@ -236,14 +245,14 @@ class RedisStreams(PuttingBack, RedisStreamBroker):
 
 
 class DeadLetters(DeadLettersBase):
-    """The dead letters of a queue that is a `RedisStreams`.
+    """The dead letters of a `RedisStreams` queue.
 
     Args:
         url: Address of the server.
         name: Name of the stream.
 
     Raises:
-        loanasync.worker.NoQueueError: There is no such stream; raised by `list` and `replay`.
+        loanasync.worker.NoQueueError: The stream does not exist; raised by `list` and `replay`.
 
     Example:
         >>> from loanasync.worker.redis import DeadLetters
@@ -253,7 +262,7 @@ class DeadLetters(DeadLettersBase):
     """
 
     def __init__(self, url: str, name: str = "loanasync") -> None:
-        self._redis: Any = Redis.from_url(url, driver_info=None)  # as above
+        self._redis: Any = Redis.from_url(url, driver_info=None)  # see `RedisStreams`
         self._names = [name, f"{name}:dead"]
 
     async def list(self) -> list[DeadLetter]:
@@ -262,7 +271,11 @@ class DeadLetters(DeadLettersBase):
         return [_letter(number, fields) for number, fields in await self._redis.xrange(self._names[1])]
 
     async def replay(self, letter: DeadLetter) -> bool:
-        """Put a dead letter into the queue again, as a message that was never tried."""
+        """Put a dead letter back into the queue, with all its tries.
+
+        Returns:
+            True if it was put back; False if another call has replayed it.
+        """
         await self._check()
         script = self._redis.register_script(_REPLAY)
         return bool(await script(keys=self._names, args=[letter.id]))
@@ -278,7 +291,7 @@ class DeadLetters(DeadLettersBase):
 
 def _letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
     name = number.decode()
-    task, task_id = named(fields.get(b"data", b""))
+    task, task_id = task_of(fields.get(b"data", b""))
     since = int(name.partition("-")[0]) / 1000
     reason = fields.get(b"reason", b"").decode(errors="replace")
     return DeadLetter(id=name, since=since, reason=reason, task=task, task_id=task_id)

@@ -1,4 +1,4 @@
-"""The taskiq task: it runs within the sender's trace and is tried again after a delay."""
+"""The taskiq task that requests approvals, its middleware, and its redelivery after errors."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -32,16 +32,24 @@ from loanasync._client import LoanClient
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
-from loanasync.worker.delivery import Pause, PutBack, PuttingBack, Tries, all_paused, pause_of, put_back
+from loanasync.worker.delivery import (
+    Pause,
+    Requeue,
+    RequeueBroker,
+    Tries,
+    add_pause,
+    all_paused,
+    pending_requeue,
+)
 from loanasync.worker.handler import TaskResult, handle, is_denied, task_result
 
 _trace_context = TraceContextTextMapPropagator()
-_TRIED = "loanasync-tried"  # a message's label: how often it was put in the queue again
-_NATS_ACK_WAIT = 30.0  # seconds: the server's own, where a consumer says nothing
+_TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
+_NATS_ACK_WAIT = 30.0  # seconds; default of the NATS server
 
 
-class _Passage(TaskiqMiddleware):
-    """What a message of ours has beside its content: where it comes from, and when it is done with."""
+class _MessageMiddleware(TaskiqMiddleware):
+    """Adds the sender's trace to messages of this task, and controls their acknowledgement."""
 
     def __init__(self, name: str, tries: Tries) -> None:
         super().__init__()
@@ -49,30 +57,31 @@ class _Passage(TaskiqMiddleware):
         self._tries = tries
 
     def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
-        """Add the sender's trace, unless the first sender or taskiq's own middleware did."""
+        """Add the sender's trace, unless the first sender or taskiq's tracing middleware has added one."""
         if message.task_name == self._name and "traceparent" not in message.labels:
             _trace_context.inject(message.labels)
         return message
 
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
-        """Have it acknowledged in the end, whatever the worker was started with."""
+        """Acknowledge the message after its result was saved, whatever the worker's options are."""
         if message.task_name == self._name:
             message.labels["ack_type"] = AcknowledgeType.WHEN_SAVED.value
-            if isinstance(self.broker, PuttingBack):  # until the task has a result
-                put_back.set(_put_back(self.broker, message, "its task failed", self._tries))
+            if isinstance(self.broker, RequeueBroker):  # the task resets this when it has a result
+                pending_requeue.set(_requeue(self.broker, message, "its task failed", self._tries))
         return message
 
     def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        """Save no error of a task that failed or was cancelled: its message is delivered again."""
-        if message.task_name == self._name and result.error is not None and put_back.get() is not None:
+        """Save no result for a task that failed or was cancelled: its message is delivered again."""
+        if message.task_name == self._name and result.error is not None and pending_requeue.get() is not None:
             result.error = NoResultError()
 
 
-class _Reading(TaskiqFormatter):
-    """The formatter of the broker, which logs no content of a message that it cannot read.
+class _SafeFormatter(TaskiqFormatter):
+    """Wraps the formatter of a broker so that an unreadable message is neither logged nor lost.
 
-    taskiq would log the message, and acknowledge it. A broker of this package puts it back. With any other
-    broker it becomes a message without a customer, and its result is `rejected`.
+    taskiq itself logs an unreadable message with its personal data, and acknowledges it. With a broker of
+    this package, the message goes back into the queue. With any other broker, an empty message takes its
+    place, which ends with the status ``rejected``.
     """
 
     def __init__(self, broker: AsyncBroker, name: str, tries: Tries) -> None:
@@ -82,36 +91,36 @@ class _Reading(TaskiqFormatter):
         self._tries = tries
 
     def dumps(self, message: TaskiqMessage) -> BrokerMessage:
-        """As of the broker's."""
+        """See `taskiq.abc.formatter.TaskiqFormatter.dumps`."""
         return self._formatter.dumps(message)
 
     def loads(self, message: bytes) -> TaskiqMessage:
-        """As of the broker's; what cannot be read has no content."""
+        """Return the message; an empty one if it cannot be read."""
         task_id = token_hex(16)
         try:
             read = self._formatter.loads(message)
             task_id = read.task_id
-            read.parse_labels()  # here, since taskiq would log what it cannot parse
+            read.parse_labels()  # parse them here: taskiq logs labels that it cannot parse
             read.labels_types = None
-        except Exception as error:  # noqa: BLE001  (whatever the shop's serializer raises; it may quote a person)
+        except Exception as error:  # noqa: BLE001  (raised by any serializer; its text may contain personal data)
             reason = f"cannot be read ({type(error).__name__})"
-            if isinstance(self._broker, PuttingBack):
-                # It may be this worker that cannot read it. Nobody can count its tries: it has only this one.
-                last = self._tries.most - 1
-                put_back.set(PutBack(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
+            if isinstance(self._broker, RequeueBroker):
+                # The number of tries cannot be read or written either, so this is the only try.
+                last = self._tries.maximum - 1
+                pending_requeue.set(Requeue(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
                 return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
-            LOGGER.warning("a message of the queue %s: turned away", reason)
+            LOGGER.warning("a message of the queue %s: its result is 'rejected'", reason)
         else:
-            if isinstance(self._broker, PuttingBack) and self._broker.find_task(read.task_name) is None:
-                # taskiq acknowledges it with a warning; another worker may know its task.
-                put_back.set(_put_back(self._broker, read, "this worker has no such task", self._tries))
+            if isinstance(self._broker, RequeueBroker) and self._broker.find_task(read.task_name) is None:
+                # taskiq would acknowledge it and only log a warning. Another worker may have this task.
+                pending_requeue.set(_requeue(self._broker, read, "this worker has no such task", self._tries))
             return read
         return TaskiqMessage(task_id=task_id, task_name=self._name, labels={}, args=[None], kwargs={})
 
 
 @contextmanager
-def _within_its_trace(labels: Mapping[str, Any]) -> Iterator[None]:
-    if trace.get_current_span().get_span_context().is_valid:  # taskiq's own middleware has begun one
+def _senders_trace(labels: Mapping[str, Any]) -> Iterator[None]:
+    if trace.get_current_span().get_span_context().is_valid:  # started by taskiq's tracing middleware
         yield
         return
     token = contexts.attach(_trace_context.extract(labels))
@@ -121,50 +130,53 @@ def _within_its_trace(labels: Mapping[str, Any]) -> Iterator[None]:
         contexts.detach(token)
 
 
-def registered(
+def register_task(
     broker: AsyncBroker, client: LoanClient, name: str, redelivery: float | None, tries: Tries
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
-    """`loanasync.worker.register`."""
-    ledger, patience = _ledger_of(broker, client)
-    # As long again if it waits for another call's first; and five calls of the ledger.
-    _require(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
-    pause = pause_of(broker, name)
+    """See `loanasync.worker.register`."""
+    ledger, patience = _required_ledger(broker, client)
+    # The longest delivery waits for the request of another worker, then sends its own, with five operations
+    # on the ledger and the longest delay.
+    _check_redelivery(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
+    pause = add_pause(broker, name)
     task = _Task(broker, client, pause, tries)
-    if isinstance(broker, PuttingBack):
-        broker.limit(tries.most)
+    if isinstance(broker, RequeueBroker):
+        broker.set_delivery_limit(tries.maximum)
 
-    async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (a type would be parsed by taskiq, which logs what it cannot parse)
-        with _within_its_trace(context.message.labels):
+    async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (taskiq would parse a typed argument, and log it if that fails)
+        with _senders_trace(context.message.labels):
             return await task.run(message, context)
 
-    async def opened(_: TaskiqState) -> None:
+    async def check_ledger(_: TaskiqState) -> None:
         try:
             async with asyncio.timeout(patience):
-                await ledger.find(customer=f"worker {token_hex(8)}")  # each ledger checks its format for it
+                await ledger.find(customer=f"worker {token_hex(8)}")  # makes each ledger check its format
         except ConfigurationError as error:
-            pause.now(str(error))
+            pause.start(str(error))
             if all_paused(broker):
                 raise
-        except Exception as error:  # noqa: BLE001  (whatever a backend raises: it may work later)
+        except Exception as error:  # noqa: BLE001  (raised by any backend; it may work later)
             LOGGER.warning(
-                "the ledger cannot be used (%s): nothing is asked until it can", type(error).__name__
+                "the ledger cannot be used (%s): no request is sent until it works", type(error).__name__
             )
 
-    async def closed(_: TaskiqState) -> None:
+    async def close(_: TaskiqState) -> None:
         await client.aclose()
         await ledger.aclose()
 
-    broker.add_middlewares(_Passage(name, tries))
-    if not isinstance(broker.formatter, _Reading):  # one for all tasks: a second would replace its messages
-        broker.formatter = _Reading(broker, name, tries)
-    broker.on_event(TaskiqEvents.WORKER_STARTUP)(opened)
-    broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(closed)
+    broker.add_middlewares(_MessageMiddleware(name, tries))
+    if not isinstance(
+        broker.formatter, _SafeFormatter
+    ):  # one for all tasks: a second would replace its messages
+        broker.formatter = _SafeFormatter(broker, name, tries)
+    broker.on_event(TaskiqEvents.WORKER_STARTUP)(check_ledger)
+    broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(close)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
 
 
 @frozen
 class _Task:
-    """One task of a worker: a message ends with a result, or is put in the queue again."""
+    """The task in one worker. A message leads to a result, or goes back into the queue."""
 
     broker: AsyncBroker
     client: LoanClient
@@ -172,117 +184,120 @@ class _Task:
     tries: Tries
 
     async def run(self, message: object, context: Context) -> TaskResult:
-        if not isinstance(self.broker, PuttingBack):
-            return await self._tried_here(message, context)
-        ended = await self._ended(message)
-        if isinstance(ended, dict):
-            put_back.set(None)
-            return ended
+        if not isinstance(self.broker, RequeueBroker):
+            return await self._run_with_local_retries(message, context)
+        result = await self._attempt(message)
+        if isinstance(result, dict):
+            pending_requeue.set(None)
+            return result
         is_counted = not self.pause.reason
-        put_back.set(
-            _put_back(self.broker, context.message, _reason(ended), self.tries, is_counted=is_counted)
+        pending_requeue.set(
+            _requeue(self.broker, context.message, _reason(result), self.tries, is_counted=is_counted)
         )
-        raise NoResultError  # that comes with a later delivery
+        raise NoResultError  # a later delivery will have the result
 
-    async def _tried_here(self, message: object, context: Context) -> TaskResult:
-        """Wait for the next try in this worker, where the broker itself has no delay."""
-        tried = int(context.message.labels.get(_TRIED, 0))
+    async def _run_with_local_retries(self, message: object, context: Context) -> TaskResult:
+        """Return the result with a broker of another package, which cannot delay a message.
+
+        Wait here until the next try, then send a copy of the message with the new number of tries.
+        """
+        tried = int(context.message.labels.get(_TRIES_LABEL, 0))
         while True:
-            ended = await self._ended(message)
-            if isinstance(ended, dict):
-                return ended
+            result = await self._attempt(message)
+            if isinstance(result, dict):
+                return result
             delay = self.tries.cap
             if not self.pause.reason:
                 tried += 1
                 delay = self.tries.delay(tried)
-            if ended is not None and tried >= self.tries.most:
-                return task_result(ended)
-            LOGGER.info("%s: tried again in %.1f s", _reason(ended), delay)
+            if result is not None and tried >= self.tries.maximum:
+                return task_result(result)
+            LOGGER.info("%s: trying again in %.1f s", _reason(result), delay)
             await asyncio.sleep(delay)
-            with suppress(SendTaskError):  # the queue is down: then it is tried again from here
-                await _put_again(context, tried)
-                raise NoResultError  # that comes later; this message is done with
+            with suppress(SendTaskError):  # the queue is down: try again here
+                await _send_again(context, tried)
+                raise NoResultError  # the copy will have the result; this message is acknowledged
 
-    async def _ended(self, message: object) -> TaskResult | LoanError | None:
-        """Return a result, or the error after which a message is delivered again; None in a pause."""
+    async def _attempt(self, message: object) -> TaskResult | LoanError | None:
+        """Return the result, or the error after which to deliver the message again; None during a pause."""
         if self.pause.reason:
             return None
         try:
             result = await handle(self.client, message)
         except ConfigurationError as error:
-            self.pause.now(str(error))
-            return error.with_traceback(None)  # its frames know the customer
+            self.pause.start(str(error))
+            return error.with_traceback(None)  # the frames contain personal data
         except LoanError as error:
             if is_denied(error) and isinstance(message, dict):
-                self.pause.denied(message.get("fiscal_code"), error)
-            return error.with_traceback(None)  # as above
+                self.pause.count_denial(message.get("fiscal_code"), error)
+            return error.with_traceback(None)  # the frames contain personal data
         if result["meta"]["status"] and result["meta"]["attempts"]:
-            self.pause.answered()
+            self.pause.reset_denials()
         return result
 
 
-def _reason(ended: LoanError | None) -> str:
-    return "the task is paused in this worker" if ended is None else type(ended).__name__
+def _reason(result: LoanError | None) -> str:
+    return "the task is paused in this worker" if result is None else type(result).__name__
 
 
-def _put_back(
+def _requeue(
     broker: AsyncBroker, message: TaskiqMessage, reason: str, tries: Tries, *, is_counted: bool = True
-) -> PutBack:
-    labels = {name: value for name, value in message.labels.items() if name != _TRIED}
+) -> Requeue:
+    labels = {name: value for name, value in message.labels.items() if name != _TRIES_LABEL}
 
     def with_tries(tried: int) -> bytes:
         counted = TaskiqMessage(
             task_id=message.task_id,
             task_name=message.task_name,
-            labels={**labels, _TRIED: tried} if tried else labels,
+            labels={**labels, _TRIES_LABEL: tried} if tried else labels,
             labels_types=message.labels_types,
             args=message.args,
             kwargs=message.kwargs,
         )
         return broker.formatter.dumps(counted).message
 
-    tried = int(message.labels.get(_TRIED, 0))
-    return PutBack(message.task_id, reason, tried, tries, is_counted, with_tries)
+    tried = int(message.labels.get(_TRIES_LABEL, 0))
+    return Requeue(message.task_id, reason, tried, tries, is_counted, with_tries)
 
 
-async def _put_again(context: Context, tried: int) -> None:
+async def _send_again(context: Context, tried: int) -> None:
     message = context.message
     kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, context.broker, dict(message.labels))
     await (
         kicker.with_task_id(message.task_id)
-        .with_labels(**{_TRIED: tried})
+        .with_labels(**{_TRIES_LABEL: tried})
         .kiq(*message.args, **message.kwargs)
     )
 
 
-def _ledger_of(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger, float]:
+def _required_ledger(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger, float]:
     ledger, policy = client.ledger, client.ledger_policy
     if ledger is None or policy is None:
-        raise ConfigurationError("client", "must have a ledger: a queue delivers more than once")
+        raise ConfigurationError("client", "must have a ledger: a queue may deliver a message more than once")
     if isinstance(ledger, MemoryLedger) and not isinstance(broker, InMemoryBroker):
         raise ConfigurationError("client", "must have a ledger that outlives the worker, not a MemoryLedger")
     return ledger, policy.patience
 
 
-def _require(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:
-    setting, within = _redelivery_of(broker) if redelivery is None else ("redelivery", redelivery)
+def _check_redelivery(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:
+    setting, within = _broker_redelivery(broker) if redelivery is None else ("redelivery", redelivery)
     if within is None:
         raise ConfigurationError(
-            setting, "say after how many seconds this broker delivers again what was not acknowledged"
+            setting, "must be the seconds after which this broker redelivers an unacknowledged message"
         )
     if within < longest:
         raise ConfigurationError(
             setting,
-            f"must be at least {longest:g} seconds, not {within:g}: so long a delivery may take "
-            "(timeout.total, ledger_policy.patience, cap), and only then may another worker have it",
+            f"must be at least {longest:g} seconds, not {within:g}: a delivery may take that long "
+            "(timeout.total, ledger_policy.patience, cap) before another worker may receive its message",
         )
 
 
-def _redelivery_of(broker: Any) -> tuple[str, float | None]:  # noqa: ANN401  (neither package need be installed)
-    """Return the setting of a broker for the time until it delivers again, and its seconds."""
-    if hasattr(broker, "idle_timeout"):  # of taskiq-redis
+def _broker_redelivery(broker: Any) -> tuple[str, float | None]:  # noqa: ANN401  (the packages of these brokers are optional)
+    """Return the name of the broker's setting for the redelivery of a message, and its value in seconds."""
+    if hasattr(broker, "idle_timeout"):  # taskiq-redis
         return "idle_timeout", broker.idle_timeout / 1000
-    if hasattr(broker, "consumer_config"):  # of taskiq-nats
+    if hasattr(broker, "consumer_config"):  # taskiq-nats
         config = broker.consumer_config
         return "consumer_config.ack_wait", float((config and config.ack_wait) or _NATS_ACK_WAIT)
     return "redelivery", None

@@ -148,7 +148,7 @@ async def test_jetstream_start_waits_for_a_stream_that_cannot_be_made_yet(
 
 
 async def test_broker_whose_server_never_comes_raises_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.worker.delivery._WITHIN", 0.1)
+    monkeypatch.setattr("loanasync.worker.delivery._RETRY_LIMIT", 0.1)
     broker = RedisStreams(f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(NotConnectedError):
         await broker.startup()
@@ -323,12 +323,12 @@ async def test_a_message_of_which_only_the_number_is_left_is_taken_off(
     """As Redis 6.2 tells of a deleted one."""
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue, redelivery=60.0)
-    left, told = broker._left, [(b"7-1", None)]
+    left, told = broker._claim_idle, [(b"7-1", None)]
 
     async def as_redis_6(redis: Any, cursor: bytes) -> tuple[bytes, Any]:
         return (cursor, [told.pop()]) if told else await left(redis, cursor)
 
-    monkeypatch.setattr(broker, "_left", as_redis_6)
+    monkeypatch.setattr(broker, "_claim_idle", as_redis_6)
     async with filled(broker, 1):
         (found,) = await taken(broker, 1)
         assert (found.data, told) == (b"message 0", [])

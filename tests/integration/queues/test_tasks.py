@@ -66,7 +66,7 @@ async def test_what_was_not_sent_is_tried_again_after_growing_delays(
     assert result.return_value["status"] == "approved"
     told = [record.message for record in caplog.records if "tried" in record.message]
     delays = ["0.1", "0.2", "0.3", "0.3"]
-    assert told == [f"ConnectError: tried again in {delay} s" for delay in delays]
+    assert told == [f"ConnectError: trying again in {delay} s" for delay in delays]
 
 
 async def test_a_message_is_given_up_after_so_many_tries() -> None:
@@ -110,7 +110,7 @@ def test_tries_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_client_without_a_ledger_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a queue delivers more than once"):
+    with pytest.raises(ConfigurationError, match="may deliver a message more than once"):
         register(InMemoryBroker(), scripted_client(), redelivery=600)
 
 
@@ -133,7 +133,7 @@ TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
     (lambda: RedisStreamBroker("redis://h", idle_timeout=5_000), {}, "idle_timeout: .* not 5:"),
     (lambda: JetStream("nats://h", redelivery=179), {}, "consumer_config.ack_wait: .* not 179"),
     (lambda: PullBasedJetStreamBroker("nats://h"), {}, "consumer_config.ack_wait: .* not 30:"),
-    (lambda: ListQueueBroker("redis://h"), {}, "say after how many seconds"),
+    (lambda: ListQueueBroker("redis://h"), {}, "must be the seconds after which"),
     (InMemoryBroker, {"redelivery": 179}, "redelivery: must be at least 180"),
     (lambda: JetStream("nats://h"), {"cap": 11.0}, "at least 181"),
 ]
