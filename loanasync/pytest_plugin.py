@@ -1,6 +1,6 @@
-"""Pytest fixtures: a sandbox and a client for each test; a protocol misuse fails the test.
+"""Pytest fixtures `loan_sandbox` and `loan_client`. A test fails if it misuses the protocol.
 
-pytest loads this file in every run where loanasync is installed, so it imports lazily.
+pytest loads this module in every run where loanasync is installed, so it imports the package lazily.
 """
 
 import difflib
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
 __all__ = ["loan_client", "loan_sandbox"]
 
 _MARK = "loan_sandbox"
-_MARKED = (
+_MARK_HELP = (
     "loan_sandbox(dialect=..., faults=[...], seed=..., allow=[...], **options): arguments of"
-    " loanasync.sandbox.Sandbox for the fixture loan_sandbox, and the rules of the protocol that this test"
-    " may break (allow='all': any). The nearest mark counts for each argument; what is allowed adds up."
+    " loanasync.sandbox.Sandbox for the fixture loan_sandbox, and protocol rules that the test may break"
+    " (allow='all' for any). Of several marks, the closest one sets an argument; allowed rules add up."
 )
 _LISTS = ("allow", "faults")
-_SHOWN = 20  # calls in the report of a failed test
-_PATIENCE = 5.0  # seconds for calls that a test left under way
+_MAX_CALLS = 20  # calls in the report of a failed test
+_CLOSE_TIMEOUT = 5.0  # seconds to wait for calls that are still in progress after the test
 
 _sandboxes = pytest.StashKey["Sandbox"]()
 
 
 @pytest.fixture
 def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
-    """A sandbox in a thread of its own: for async tests, blocking clients and loops that come and go.
+    """Provide a running `loanasync.sandbox.Sandbox` in a separate thread.
 
-    The mark ``@pytest.mark.loan_sandbox(...)`` gives it its arguments. When the test is over, whatever
-    broke the protocol fails it, unless the mark allows it.
+    It works with async tests, blocking clients and tests that use several event loops. The mark
+    ``@pytest.mark.loan_sandbox(...)`` sets the sandbox's arguments. If the test broke a rule of the protocol,
+    it fails in teardown, unless the mark allows that rule.
     """
-    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
+    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (imported on first use)
 
     options, allowed = _read_marks(request.node)
     try:
@@ -46,21 +47,23 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
     with running as sandbox:
         request.node.stash[_sandboxes] = sandbox
         yield sandbox
-    # Read after the end: also what came last is in it.
+    # Read after the sandbox has stopped, so that the last calls are included.
     findings = [found for found in sandbox.findings if found.rule not in allowed]
     if findings:
-        pytest.fail(_told(findings), pytrace=False)
+        pytest.fail(_misuse_report(findings), pytrace=False)
     if any(rule.outcome is None for rule in sandbox.rules):
-        pytest.fail("a rule says nothing: sandbox.on(...) needs its .respond(...)", pytrace=False)
+        pytest.fail(
+            "a rule has no response: call .respond(...) on the result of sandbox.on(...)", pytrace=False
+        )
 
 
 @pytest.fixture
 def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iterator["LoanClient"]:
-    """A client for `loan_sandbox` that waits a millisecond between attempts, and that is closed for you.
+    """Provide a `loanasync.LoanClient` for `loan_sandbox`, which the fixture closes.
 
-    It speaks the dialect of the mark, if that names one.
+    It waits about a millisecond between attempts, and uses the dialect in the mark, if there is one.
     """
-    from loanasync import Dialect, RetryPolicy  # noqa: PLC0415  (loaded by those who use it)
+    from loanasync import Dialect, RetryPolicy  # noqa: PLC0415  (imported on first use)
 
     options: dict[str, Any] = {"retry": RetryPolicy(base=0.001, cap=0.002)}
     dialect = _read_marks(request.node)[0].get("dialect")
@@ -68,24 +71,24 @@ def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iter
         options["dialect"] = getattr(Dialect, dialect)()
     client = loan_sandbox.client(**options)
     yield client
-    # Outside of any event loop: those of the test have ended, are stopped, or run in other threads.
-    client.close(_PATIENCE)
+    # No event loop runs here: those of the test are closed, stopped or in other threads.
+    client.close(_CLOSE_TIMEOUT)
 
 
 def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:
-    """The sandbox's arguments and the rules that may be broken."""
-    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (loaded by those who use it)
-    from loanasync.sandbox.linter import RULES  # noqa: PLC0415  (loaded by those who use it)
+    """Return the sandbox's arguments and the names of the rules that may be broken."""
+    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (imported on first use)
+    from loanasync.sandbox.linter import RULES  # noqa: PLC0415  (imported on first use)
 
     known = [*inspect.signature(Sandbox).parameters, "allow"]
     options: dict[str, Any] = {}
     allowed: set[str] = set()
-    for mark in node.iter_markers(_MARK):  # the nearest first
+    for mark in node.iter_markers(_MARK):  # the closest first
         if mark.args:
-            _refuse(f"{mark.args[0]!r} has no name: every argument of it is named, as in seed=7")
+            _refuse(f"unexpected positional argument {mark.args[0]!r}: pass it by name, such as seed=7")
         for name, value in mark.kwargs.items():
             _require_known("argument", name, known)
-            # One word, forgotten to be put into a list, must not be read letter by letter.
+            # A single string stands for a list of one; do not iterate over its characters.
             given = [value] if name in _LISTS and isinstance(value, str) else value
             if name == "allow":
                 allowed.update(_rules(given, RULES))
@@ -106,43 +109,43 @@ def _rules(given: Iterable[str], known: Mapping[str, str]) -> Iterator[str]:
 def _require_known(kind: str, name: object, known: Collection[str]) -> None:
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-        _refuse(f"{kind} {name!r} is unknown, did you mean {near!r}? Known: {', '.join(known)}")
+        _refuse(f"unknown {kind} {name!r}, did you mean {near!r}? Known: {', '.join(known)}")
 
 
-def _refuse(why: str) -> NoReturn:
-    pytest.fail(f"@pytest.mark.{_MARK}: {why}", pytrace=False)
+def _refuse(reason: str) -> NoReturn:
+    pytest.fail(f"@pytest.mark.{_MARK}: {reason}", pytrace=False)
 
 
-def _told(findings: Iterable["Finding"]) -> str:
+def _misuse_report(findings: Iterable["Finding"]) -> str:
     rules = sorted({found.rule for found in findings})
     lines = "".join(f"\n  {found}" for found in findings)
     return (
-        f"The sandbox saw misuse of the protocol:{lines}\n"
-        f"A test that means it says so: @pytest.mark.{_MARK}(allow={rules})"
+        f"The sandbox found misuse of the protocol:{lines}\n"
+        f"If the test does this on purpose, mark it: @pytest.mark.{_MARK}(allow={rules})"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line("markers", _MARKED)
+    """Register the mark."""
+    config.addinivalue_line("markers", _MARK_HELP)
 
 
-@pytest.hookimpl(hookwrapper=True)  # the old form, which every pytest knows
+@pytest.hookimpl(hookwrapper=True)  # works with every version of pytest
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Show beside a failure what the sandbox saw, once, with everything personal masked."""
+    """Add the sandbox's calls to the report of a failed test, with personal data masked."""
     report: pytest.TestReport = (yield).get_result()
     sandbox = item.stash.get(_sandboxes, None)
     if sandbox is None:
         return
     if report.failed:
-        report.sections.append(("What the loan sandbox saw", _seen(sandbox.journal)))
+        report.sections.append(("Calls to the loan sandbox", _calls_report(sandbox.journal)))
     if report.failed or report.when == "teardown":
-        del item.stash[_sandboxes]  # the item outlives its test
+        del item.stash[_sandboxes]  # the item lives longer than its test
 
 
-def _seen(journal: "Journal") -> str:
+def _calls_report(journal: "Journal") -> str:
     if not journal.on:
-        return "The journal is off."
-    left_out = max(len(journal) - _SHOWN, 0)
-    first = f"The last {_SHOWN} of {len(journal)} calls:\n" if left_out else ""
-    return first + "\n".join(map(str, journal[left_out:])) or "No call came."
+        return "The journal is switched off."
+    left_out = max(len(journal) - _MAX_CALLS, 0)
+    first = f"The last {_MAX_CALLS} of {len(journal)} calls:\n" if left_out else ""
+    return first + "\n".join(map(str, journal[left_out:])) or "There were no calls."

@@ -17,7 +17,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.outcomes import KNOWN, TAGS
+from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
 from loanasync.testing import approval_request, fiscal_code
 
 __all__ = ["PAGE", "example", "tables", "with_tables"]
@@ -60,9 +60,9 @@ async def cells_of(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
 async def tables() -> str:
     """Return all tables. The approvals of all tags are requested concurrently."""
     async with Sandbox() as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
-        examples = [example(word) for word in KNOWN]
+        examples = [example(word) for word in TAG_WORDS]
         cells = await asyncio.gather(*(cells_of(client, sandbox, tag) for tag in examples))
-    by_word = dict(zip(KNOWN, cells, strict=True))
+    by_word = dict(zip(TAG_WORDS, cells, strict=True))
     lines = []
     for title, tags in TAGS.items():
         lines += [f"## {title}", "", "| tag | response | `approve` | decided |", "|---|---|---|---|"]

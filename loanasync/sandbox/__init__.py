@@ -1,6 +1,6 @@
-"""A local service that responds as the specification says, without credentials and network.
+"""A local HTTP service that implements the specification, for tests and development.
 
-It shares only the HTTP format with the SDK, and no code, so that an error in one does not hide in the other.
+It shares no code with the SDK, so that a mistake in one is not hidden by the same mistake in the other.
 """
 
 from loanasync.sandbox.customers import Snapshot
@@ -25,5 +25,5 @@ __all__ = [
     "serve",
 ]
 
-for _name in __all__:  # by the place where users find it
+for _name in __all__:  # show the public module in repr and documentation
     globals()[_name].__module__ = __name__

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox.customers import Customer, Customers, Told
+from loanasync.sandbox.customers import Customer, Customers, LastResult
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
 from loanasync.sandbox.outcomes import (
+    DEFAULT_OUTCOME,
     FAULTS,
-    PLAIN,
     SYSTEM_ERROR,
-    Answer,
     Outcome,
+    Response,
     UnknownTagError,
-    read_email,
+    parse_email,
 )
 from loanasync.sandbox.readings import Readings
-from loanasync.sandbox.responder import Answers, is_already_evaluated, order_of
+from loanasync.sandbox.responder import Responder, is_already_evaluated, order_token_of
 from loanasync.sandbox.rules import Rule, Rules
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-_MANY = 10_000  # customers, as a sandbox remembers by default
-_TOO_LONG = "(too long to be kept)"
+_DEFAULT_CUSTOMERS = 10_000  # the default of `Sandbox`
+_BODY_OMITTED = "(too large to keep)"
 
 
 @define(eq=False)
 class Call:
-    """A call on its way, as it came and as it was planned."""
+    """A call as received, and the outcome that was planned for it."""
 
     operation: str
     code: str = field(repr=False)
@@ -41,48 +41,49 @@ class Call:
     route: str = ""
     base_url: str = ""
     findings: tuple[str, ...] = ()
-    outcome: Outcome = PLAIN
+    outcome: Outcome = DEFAULT_OUTCOME
     rule: Rule | None = None
     customer: Customer | None = None
 
     @property
-    def is_forgotten(self) -> bool:
-        """Whether somebody reset its customer while it waited: it belongs to what is no more."""
-        return self.customer is not None and self.customer.gone
+    def was_reset(self) -> bool:
+        """True if the customer was reset while the call waited."""
+        return self.customer is not None and self.customer.was_removed
 
     @property
-    def counted(self) -> str:
-        """Name under which its customer's faults are counted: each tag and each rule counts its own."""
+    def fault_counter(self) -> str:
+        """Key of the customer's fault counter; each tag and each rule has its own."""
         return f"{self.operation} {self.outcome.name if self.rule is None else self.rule.name}"
 
     @property
-    def is_large(self) -> bool:
-        """Whether its body is too much to be kept for each of many calls; documents are."""
+    def has_large_body(self) -> bool:
+        """True if the body is too large for the journal, as documents are."""
         return self.operation == "upload_documents"
 
 
 @frozen
-class Treated:
-    """An answer, the fault that spoils it on its way, and whether a rule wrote it."""
+class Delivery:
+    """A response and the fault that is applied while sending it; `canned` if a rule supplied the response."""
 
-    answer: Answer
+    response: Response
     fault: str = ""
     phase: str = ""
     canned: bool = False
 
 
 class Engine:
-    """What is behind the endpoints; its methods do not wait, so each is whole to all others.
+    """The service without HTTP: plan a call, process it, then record it.
 
-    It needs no server: plan a call, then treat it. A call is changed by both, so each is made once.
+    The methods are synchronous; `plan`, `process` and `record` hold the lock, so each of them is atomic.
+    `plan` and `process` modify the call: run each once per call.
 
     Args:
-        customers: The customers that it knows.
+        customers: The customers and their states.
         rules: The rules that choose outcomes.
-        linter: The linter of the protocol.
+        linter: The linter that detects misuse of the protocol.
         journal: The journal that `record` writes.
-        dialect: The one description to speak; None accepts both.
-        readings: The reading of the specification to play.
+        dialect: The one description of the approval to implement; None accepts both.
+        readings: The readings of the specification to play.
 
     Example:
         >>> from loanasync.sandbox import Readings
@@ -107,154 +108,153 @@ class Engine:
         self.rules = rules
         self.linter = linter
         self.journal = journal
-        self.watching: set[Callable[[], None]] = set()  # who wants to know that something changed
-        self.lock: AbstractContextManager[bool] = (
-            threading.RLock()
-        )  # a test may reset what another thread serves
+        self.listeners: set[Callable[[], None]] = set()  # called after each change
+        # A test may reset the sandbox while another thread serves a request.
+        self.lock: AbstractContextManager[bool] = threading.RLock()
         self.readings = readings
-        self._answers = Answers(customers, dialect, readings)
-        rules.changed = self.changed
+        self._responder = Responder(customers, dialect, readings)
+        rules.on_change = self.notify
 
     @classmethod
     def in_memory(cls, readings: Readings = Readings(), *, dialect: str | None = None) -> "Engine":
         """Return an engine without a server and without a state file."""
-        return cls(Customers(_MANY), Rules(0), Linter(""), Journal(), dialect, readings)
+        return cls(Customers(_DEFAULT_CUSTOMERS), Rules(0), Linter(""), Journal(), dialect, readings)
 
-    def plan(self, call: Call) -> Answer | None:
-        """Choose the call's outcome; an answer when its tag cannot be read."""
+    def plan(self, call: Call) -> Response | None:
+        """Choose the call's outcome; return a response if the tag cannot be read."""
         with self.lock:
             customer = call.customer = self.customers.of(call.code)
             self._select_order(call, customer)
             number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
             call.rule = self.rules.choose(call.operation, call.code, number)
             try:
-                call.outcome = self._tagged(call, customer)
+                call.outcome = self._outcome_from_tag(call, customer)
             except UnknownTagError as unknown:
-                return self._answers.rejected({"email": [str(unknown)]})
+                return self._responder.rejected({"email": [str(unknown)]})
             if call.rule is not None and call.rule.outcome is not None:
-                call.outcome = call.rule.outcome.over(call.outcome)
+                call.outcome = call.rule.outcome.merged_with(call.outcome)
             return None
 
     def _select_order(self, call: Call, customer: Customer) -> None:
         if self.readings.evaluates == "order" and call.operation == "approve":
-            customer.select(order_of(call.body))
+            customer.select(order_token_of(call.body))
 
-    def _tagged(self, call: Call, customer: Customer) -> Outcome:
+    def _outcome_from_tag(self, call: Call, customer: Customer) -> Outcome:
         if call.operation == "complete":
-            return read_email(customer.email)  # the body of a completion has no address (spec §2.2)
+            return parse_email(customer.email)  # the body of a completion has no e-mail address (spec §2.2)
         if call.operation != "approve" or call.body is None:
-            return PLAIN
+            return DEFAULT_OUTCOME
         email = call.body.get("email")
-        outcome = read_email(email)
-        if customer.approved is None:  # a repeat after the decision changes nothing of the request
+        outcome = parse_email(email)
+        if customer.approved is None:  # a repeat after the decision does not change the request
             customer.email = email if isinstance(email, str) else ""
         return outcome
 
-    def treat(self, call: Call) -> Treated:
-        """Do the call's work, or what its outcome wants instead, and remember it."""
+    def process(self, call: Call) -> Delivery:
+        """Carry out the call, or the fault or error that its outcome asks for, and save the customer."""
         with self.lock:
-            if call.is_forgotten:
-                return Treated(SYSTEM_ERROR)
+            if call.was_reset:
+                return Delivery(SYSTEM_ERROR)
             customer = self.customers.of(call.code)
-            self._select_order(call, customer)  # another call may have come while this one waited
-            call.findings += tuple(self.linter.of_call(call.operation, customer))
-            treated = self._fault_before(call, customer) or self._worked(call, customer)
+            self._select_order(call, customer)  # another call may have selected another order meanwhile
+            call.findings += tuple(self.linter.check_call(call.operation, customer))
+            delivery = self._fault_before(call, customer) or self._processed(call, customer)
             if call.operation == "approve":
-                customer.told = _told(treated)
+                customer.last_result = _last_result(delivery)
             self.customers.save(call.code, customer)
-            return treated
+            return delivery
 
-    def nobody_listens(self, call: Call) -> None:
-        """The shop went before it was answered: whatever it was, it was told nothing."""
+    def client_disconnected(self, call: Call) -> None:
+        """Record that the shop closed the connection and received no response."""
         with self.lock:
             if call.operation == "approve" and call.customer is not None:
                 self._select_order(call, call.customer)
-                call.customer.told = "nothing"
+                call.customer.last_result = "nothing"
                 self.customers.save(call.code, call.customer)
 
-    def _fault_before(self, call: Call, customer: Customer) -> Treated | None:
-        outcome, counted = call.outcome, call.counted
-        turn = customer.faults.get(counted, 0)
-        fault = outcome.fault_of(turn)
+    def _fault_before(self, call: Call, customer: Customer) -> Delivery | None:
+        outcome, fault_counter = call.outcome, call.fault_counter
+        turn = customer.faults.get(fault_counter, 0)
+        fault = outcome.fault_for(turn)
         if fault is not None:
-            if not outcome.endless:
-                customer.faults[counted] = turn + 1
-            return Treated(FAULTS[fault].answer or SYSTEM_ERROR, fault, "before")
+            if not outcome.every_call:
+                customer.faults[fault_counter] = turn + 1
+            return Delivery(FAULTS[fault].response or SYSTEM_ERROR, fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
-            return Treated(outcome.canned, str(outcome.canned.status), "before", canned=True)
+            return Delivery(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
 
-    def _worked(self, call: Call, customer: Customer) -> Treated:
+    def _processed(self, call: Call, customer: Customer) -> Delivery:
         outcome = call.outcome
-        answer = self._work(call)
-        if call.rule is None and not _is_due(call, customer, answer):
-            return Treated(answer)
+        response = self._respond(call)
+        if call.rule is None and not _tag_fault_applies(call, customer, response):
+            return Delivery(response)
         if outcome.canned is not None:
-            canned = evolve(outcome.canned, evaluated=answer.evaluated, saved=answer.saved)
-            return Treated(canned, str(canned.status), "after", canned=True)
-        if outcome.after and (own := FAULTS[outcome.after].answer):
-            answer = evolve(own, evaluated=answer.evaluated, saved=answer.saved)
-        return Treated(answer, outcome.after or "", "after" if outcome.after else "")
+            canned = evolve(outcome.canned, evaluated=response.evaluated, saved=response.saved)
+            return Delivery(canned, str(canned.status), "after", canned=True)
+        if outcome.after and (own := FAULTS[outcome.after].response):
+            response = evolve(own, evaluated=response.evaluated, saved=response.saved)
+        return Delivery(response, outcome.after or "", "after" if outcome.after else "")
 
-    def _work(self, call: Call) -> Answer:
+    def _respond(self, call: Call) -> Response:
         body = call.body or {}
         if call.rule is not None and call.rule.outcome is not None:
-            chosen = self._answers.chosen_by_rule(call.operation, call.rule.outcome)
+            chosen = self._responder.error_from_rule(call.operation, call.rule.outcome)
             if chosen is not None:
                 return chosen
         match call.operation:
             case "create_request":
-                return self._answers.create(body)
+                return self._responder.create(body)
             case "approve":
-                return self._answers.approve(call.code, body, call.outcome, call.base_url)
+                return self._responder.approve(call.code, body, call.outcome, call.base_url)
             case "upload_documents":
-                return self._answers.upload_documents(call.code)
+                return self._responder.upload_documents(call.code)
             case _:
-                return self._answers.complete(call.code, body, call.outcome)
+                return self._responder.complete(call.code, body, call.outcome)
 
     def reset(self) -> None:
-        """Forget all that came and all rules."""
+        """Remove all customers, rules, calls and findings."""
         self.customers.restore({})
         self.rules.clear()
         self.journal.clear()
         self.linter.findings.clear()
 
-    def record(self, call: Call, treated: Treated, started: float) -> None:
-        """Note the call, before its first byte is answered."""
-        with self.lock:  # a reset by another thread comes before all of it, or after
-            if call.is_forgotten:
+    def record(self, call: Call, delivery: Delivery, started: float) -> None:
+        """Add the call to the journal, before the first byte of the response is sent."""
+        with self.lock:  # a reset by another thread comes before or after all of this
+            if call.was_reset:
                 return
             self.journal.total += 1
             number = self.journal.total
             for rule in call.findings:
-                self.linter.note(rule, number)
+                self.linter.add(rule, number)
             if self.journal.on:
-                self.journal.append(_entry(number, call, treated, started))
-        self.changed()
+                self.journal.append(_journal_entry(number, call, delivery, started))
+        self.notify()
 
-    def changed(self) -> None:
-        """Tell whoever watches."""
-        for tell in list(self.watching):
-            tell()
+    def notify(self) -> None:
+        """Call all listeners after a change."""
+        for listener in list(self.listeners):
+            listener()
 
 
-def _is_due(call: Call, customer: Customer, answer: Answer) -> bool:
-    """Return whether a tag's fault is due: it spoils the one response that decides, and one that saves.
+def _tag_fault_applies(call: Call, customer: Customer, response: Response) -> bool:
+    """Return whether the fault of a tag applies: to the response that decides, and to the first that saves.
 
-    A rule needs no such count: it spoils each call that it chose.
+    The fault of a rule applies to every call that the rule matches.
     """
-    if not answer.saved or call.outcome.after is None:
-        return answer.evaluated
-    counted = f"{call.counted} after"
-    turn = customer.faults[counted] = customer.faults.get(counted, 0) + 1
+    if not response.saved or call.outcome.after is None:
+        return response.evaluated
+    fault_counter = f"{call.fault_counter} after"
+    turn = customer.faults[fault_counter] = customer.faults.get(fault_counter, 0) + 1
     return turn == 1
 
 
-def _entry(number: int, call: Call, treated: Treated, started: float) -> JournalEntry:
-    answer, fault = treated.answer, FAULTS.get(treated.fault)
-    status: int | None = answer.status
+def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) -> JournalEntry:
+    response, fault = delivery.response, FAULTS.get(delivery.fault)
+    status: int | None = response.status
     if fault is not None:
-        status = None if fault.silent else fault.status or answer.status
+        status = None if fault.silent else fault.status or response.status
     return JournalEntry(
         number=number,
         at=time.time(),
@@ -264,22 +264,22 @@ def _entry(number: int, call: Call, treated: Treated, started: float) -> Journal
         fiscal_code=call.code,
         status=status,
         elapsed=time.perf_counter() - started,
-        evaluated=answer.evaluated,
-        fault=f"{treated.fault}{treated.phase}",
-        request=dict.fromkeys(call.body or {}, _TOO_LONG) if call.is_large else call.body,
-        answer=answer.body,
+        evaluated=response.evaluated,
+        fault=f"{delivery.fault}{delivery.phase}",
+        request=dict.fromkeys(call.body or {}, _BODY_OMITTED) if call.has_large_body else call.body,
+        response=response.body,
         findings=call.findings,
-        canned=treated.canned,
+        canned=delivery.canned,
     )
 
 
-def _told(treated: Treated) -> Told:
-    status = treated.answer.status
-    fault = FAULTS.get(treated.fault)
-    if (fault is not None and fault.answer is None) or status > 500:  # noqa: PLR2004  (spec §7 knows one fault)
+def _last_result(delivery: Delivery) -> LastResult:
+    status = delivery.response.status
+    fault = FAULTS.get(delivery.fault)
+    if (fault is not None and fault.response is None) or status > 500:  # noqa: PLR2004  (spec §7 lists no other 5xx)
         return "nothing"
-    body = treated.answer.body
+    body = delivery.response.body
     approved = body.get("approved") if isinstance(body, Mapping) else None
-    if isinstance(approved, bool):  # the one value that states the decision (spec §3), whatever the status
+    if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "approved" if approved else "refused"
-    return "already" if is_already_evaluated(treated.answer) else "other"
+    return "already" if is_already_evaluated(delivery.response) else "other"

@@ -1,4 +1,4 @@
-"""Reading of forms and queries sent to the sandbox: each field must be known and given once."""
+"""Parsing of forms and queries sent to the sandbox; each field must be known and given once."""
 
 from collections.abc import Mapping
 
@@ -14,25 +14,25 @@ _FILTERS = ("number", "method", "route", "operation", "fiscal_code", "status", "
 async def read_form(request: web.Request, *known: str) -> dict[str, str]:
     """Return the fields of a form.
 
-    A field that nothing reads would be ignored, and the call would then apply to all customers or rules.
+    Unknown fields are errors: if they were ignored, the call would apply to all customers or rules.
 
     Args:
-        request: The POST.
-        known: Names of the fields that it may have; none for a POST without fields.
+        request: The POST request.
+        known: Names of the allowed fields; empty for a POST without fields.
 
     Raises:
-        HTTPBadRequest: The body is not a form, or has an unknown, repeated or unreadable field. The text says
-            what to send.
+        HTTPBadRequest: The body is not a form, or has an unknown, repeated or unreadable field. The message
+            says what to send.
     """
     if request.content_type not in _FORMS and await request.read():
         raise web.HTTPBadRequest(text=f"send {_wanted(known)}, not {request.content_type}")
     for name in request.query:
         if name not in _QUERY:
-            raise web.HTTPBadRequest(text=f"the query has {name!r}, which is ignored: send {_wanted(known)}")
+            raise web.HTTPBadRequest(text=f"unknown query parameter {name!r}: send {_wanted(known)}")
     try:
         posted = await request.post()
     except (LookupError, ValueError):  # an unknown encoding, a missing boundary
-        raise web.HTTPBadRequest(text=f"this is no form: send {_wanted(known)}") from None
+        raise web.HTTPBadRequest(text=f"the body is not a form: send {_wanted(known)}") from None
     return _checked(posted, known)
 
 
@@ -56,17 +56,17 @@ def _wanted(known: tuple[str, ...]) -> str:
 
 
 def read_filters(query: Mapping[str, str]) -> dict[str, object]:
-    """Criteria for `Journal.calls`.
+    """Return the criteria for `Journal.calls` from a query.
 
     Raises:
-        ValueError: There is no such filter, or it cannot have this value; the text names the nearest.
+        ValueError: A filter is unknown, repeated or has an invalid value.
     """
     criteria: dict[str, object] = {}
     for name, text in query.items():
         if name in criteria:
-            raise ValueError(f"filter {name!r} is given twice: ask once for each value")
+            raise ValueError(f"filter {name!r} is given twice: send one request for each value")
         if name not in _FILTERS:
-            raise ValueError(f"calls have no filter {name!r}, did you mean {nearest(name, _FILTERS)!r}?")
+            raise ValueError(f"unknown filter {name!r}, did you mean {nearest(name, _FILTERS)!r}?")
         criteria[name] = _criterion(name, text)
     return criteria
 
@@ -76,7 +76,7 @@ def _criterion(name: str, text: str) -> object:
         if text not in ("true", "false"):
             raise ValueError(f"{name} {text!r} must be true or false")
         return text == "true"
-    if name == "status" and text == "none":  # a fault left nothing to answer
+    if name == "status" and text == "none":  # a fault left no response
         return None
     if name in ("number", "status"):
         try:

@@ -1,4 +1,4 @@
-"""The journal: one entry for each call, and criteria to find calls."""
+"""Journal of the calls to the sandbox, and criteria to find calls in it."""
 
 import asyncio
 import json
@@ -16,30 +16,30 @@ from typing import Any, cast, overload
 from attrs import define, field
 
 from loanasync.sandbox.linter import RULES
-from loanasync.sandbox.masking import MASK, masked, masked_answer, pseudonym, shown
+from loanasync.sandbox.masking import MASK, masked, masked_response, masked_value, pseudonym
 from loanasync.sandbox.outcomes import FAULT_NAMES, nearest
 from loanasync.sandbox.rules import OPERATIONS
 
 
 @define(kw_only=True, eq=False)
 class JournalEntry:
-    """One call. Attributes are as they were sent; what is printed or exported is masked.
+    """One call to the sandbox. Attributes have the real values; `masked`, `repr` and `str` mask them.
 
     Args:
-        number: Counted from 1, across the whole life of the sandbox.
-        at: When it was answered, seconds since 1970.
+        number: Number of the call, counted from 1 since the sandbox object was made.
+        at: Time of the response, in seconds since 1970.
         method: HTTP method.
         route: Path template, such as ``/api/shops/{shopId}/requests``.
         operation: create_request, approve, upload_documents or complete; empty for any other path.
-        fiscal_code: The customer's fiscal code, or an empty string.
-        status: HTTP status that was answered; None when the fault left nothing to answer.
-        elapsed: Seconds that the sandbox took, its waits for faults included.
-        evaluated: Whether this very call decided the request.
-        fault: The fault with its phase, such as ``resetafter``; empty for none.
-        request: The JSON object that came; None when it was none.
-        answer: The JSON value that was answered, also when a fault spoiled it on its way; None for no body.
-        findings: Rules of the protocol that this call broke.
-        canned: Whether the answer is one that a rule wrote.
+        fiscal_code: Fiscal code of the customer, or an empty string.
+        status: HTTP status of the response; None if a fault left no response.
+        elapsed: Seconds until the response, including the delays of faults.
+        evaluated: Whether this call made the decision.
+        fault: The fault with its phase, such as ``resetafter``; empty if there was no fault.
+        request: JSON object in the request; None if the body was not a JSON object.
+        response: JSON value of the response, before a fault damaged it; None if it has no body.
+        findings: Names of the protocol rules that this call broke.
+        canned: Whether the response was given in full by a rule.
 
     Example:
         >>> call = sandbox.journal[0]
@@ -60,12 +60,12 @@ class JournalEntry:
     evaluated: bool
     fault: str
     request: Mapping[str, Any] | None
-    answer: Mapping[str, Any] | list[Any] | None
+    response: Mapping[str, Any] | list[Any] | None
     findings: tuple[str, ...] = field(default=())
     canned: bool = False
 
     def masked(self) -> dict[str, Any]:
-        """Everything of it that may be shown, as JSON."""
+        """Return the call as a JSON object with personal data masked."""
         return {
             "number": self.number,
             "at": round(self.at, 3),
@@ -79,27 +79,27 @@ class JournalEntry:
             "evaluated": self.evaluated,
             "fault": self.fault,
             "request": masked(self.request),
-            "answer": self._masked_answer(),
+            "response": self._masked_response(),
             "findings": list(self.findings),
         }
 
-    def _masked_answer(self) -> dict[str, Any] | list[Any] | None:
-        """Return the body of the response as it may be shown: messages that a rule wrote are masked, too."""
-        if self.canned and isinstance(self.answer, Mapping):
-            return masked(self.answer)
-        return masked_answer(self.answer, self.request, self.fiscal_code)
+    def _masked_response(self) -> dict[str, Any] | list[Any] | None:
+        """Return the masked body of the response; in a canned response, messages are masked, too."""
+        if self.canned and isinstance(self.response, Mapping):
+            return masked(self.response)
+        return masked_response(self.response, self.request, self.fiscal_code)
 
     def __repr__(self) -> str:
-        told = self.status if self.status is not None else "no answer"
-        parts = [f"#{self.number} {self.operation or f'{self.method} {self.route}'} -> {told}"]
+        status = self.status if self.status is not None else "no response"
+        parts = [f"#{self.number} {self.operation or f'{self.method} {self.route}'} -> {status}"]
         parts += ["evaluated"] if self.evaluated else []
         parts += [self.fault] if self.fault else []
         return f"<JournalEntry {', '.join(parts)}>"
 
     def __str__(self) -> str:
-        who = f" customer {pseudonym(self.fiscal_code)[:6]}" if self.fiscal_code else ""
+        customer = f" customer {pseudonym(self.fiscal_code)[:6]}" if self.fiscal_code else ""
         broken = f" [{', '.join(self.findings)}]" if self.findings else ""
-        return f"{self!r}{broken}{who}, {self.elapsed * 1000:.1f} ms"
+        return f"{self!r}{broken}{customer}, {self.elapsed * 1000:.1f} ms"
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -114,50 +114,56 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "evaluated": (bool,),
     "fault": (str,),
     "body": (Mapping,),
-    "answer": (Mapping, list, type(None)),
+    "response": (Mapping, list, type(None)),
     "findings": (tuple,),
     "canned": (bool,),
 }
-_KNOWN: Mapping[str, Iterable[str]] = {"operation": OPERATIONS, "findings": RULES, "fault": FAULT_NAMES}
-_BY_RULE = re.compile("[2-5][0-9]{2}(before|after)")  # a status that a rule answers
-_PERSONAL = ("fiscal_code", "answer")
-_NEAREST = 3
+_KNOWN_VALUES: Mapping[str, Iterable[str]] = {
+    "operation": OPERATIONS,
+    "findings": RULES,
+    "fault": FAULT_NAMES,
+}
+_CANNED_FAULT = re.compile("[2-5][0-9]{2}(before|after)")  # the status of a rule's response
+_PERSONAL = ("fiscal_code", "response")
+_MAX_NEAREST = 3
 _ABSENT = object()
 
 
 class Criteria:
-    """Attributes of an entry that are wanted, and fields of its body.
+    """Expected values of a call's attributes and of fields of its request.
 
     Raises:
-        TypeError: There is no attribute of that name, or it is never of that type.
-        ValueError: There is no operation of that name.
+        TypeError: An attribute does not exist or never has a value of that type.
+        ValueError: An operation, finding or fault does not exist.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self._attributes = {name: _checked(name, value) for name, value in wanted.items()}
+        self._attributes = {name: _validated(name, value) for name, value in wanted.items()}
         self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
 
-    def met_by(self, entry: JournalEntry) -> bool:
+    def matches(self, entry: JournalEntry) -> bool:
         """Return True if a call meets the criteria."""
         return next(self._differences(entry), None) is None
 
     def nearest(self, entries: Sequence[JournalEntry]) -> str:
-        """The calls that miss the criteria by the least, with what they miss."""
+        """Describe the calls that come closest to the criteria, with their differences."""
         if not entries:
-            return "There were no calls at all."
+            return "The journal has no calls."
         missed = [(list(self._differences(entry)), entry) for entry in entries]
-        # A call of another operation is farther away than any of this one.
-        missed.sort(key=lambda each: (any(said.startswith("operation ") for said in each[0]), len(each[0])))
-        told = [f"  {entry!r}: {'; '.join(said)}" for said, entry in missed if said][:_NEAREST]
-        if not told:
-            return "No other call came."
-        return "The nearest:\n" + "\n".join(told)
+        # Calls of another operation come last.
+        missed.sort(
+            key=lambda each: (any(text.startswith("operation ") for text in each[0]), len(each[0])),
+        )
+        lines = [f"  {entry!r}: {'; '.join(texts)}" for texts, entry in missed if texts][:_MAX_NEAREST]
+        if not lines:
+            return "The journal has no other calls."
+        return "The closest calls:\n" + "\n".join(lines)
 
     def __str__(self) -> str:
         named = [
             f"{name}={MASK if name in _PERSONAL else repr(value)}" for name, value in self._attributes.items()
         ]
-        named += [f"body.{name}={_told(name, value)}" for name, value in self._body.items()]
+        named += [f"body.{name}={_display(name, value)}" for name, value in self._body.items()]
         return ", ".join(named) or "any criteria"
 
     def _differences(self, entry: JournalEntry) -> Iterator[str]:
@@ -167,62 +173,75 @@ class Criteria:
                 found = found.strip().upper()
             if found != wanted:
                 personal = name in _PERSONAL
-                yield f"{name} is another" if personal else f"{name} is {found!r}, wanted {wanted!r}"
+                yield f"{name} differs" if personal else f"{name} is {found!r}, expected {wanted!r}"
         sent = entry.request or {}
         for name, wanted in self._body.items():
             found = sent.get(name, _ABSENT)
             if found is _ABSENT:
-                yield f"body.{name} is absent"
+                yield f"body.{name} is missing"
             elif found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-                told, wish = _told(name, found), _told(name, wanted)
-                yield f"body.{name} is " + ("another" if MASK in (told, wish) else f"{told}, wanted {wish}")
+                shown, expected = _display(name, found), _display(name, wanted)
+                personal = MASK in (shown, expected)
+                yield f"body.{name} differs" if personal else f"body.{name} is {shown}, expected {expected}"
 
 
-def _checked(name: str, value: object) -> object:
+def _validated(name: str, value: object) -> object:
     if name not in _TYPES:
-        raise TypeError(f"calls have no {name!r}, did you mean {nearest(name, _TYPES)!r}?")
+        raise TypeError(f"unknown criterion {name!r}, did you mean {nearest(name, _TYPES)!r}?")
     if name == "findings":
         value = (value,) if isinstance(value, str) else tuple(cast("Iterable[str]", value))
     types = _TYPES[name]
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
-        raise TypeError(f"{name} of a call is {wanted}, never {type(value).__name__}")
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
     if name in ("fiscal_code", "method"):
-        return str(value).strip().upper()  # as clients send them
-    if name in _KNOWN:
-        # With a name that no call has, `assert_never` would always pass. Empty: no fault, any other path.
+        return str(value).strip().upper()  # the form in which clients send them
+    if name in _KNOWN_VALUES:
+        # A misspelt name would make `assert_never` pass. An empty name means no fault, or another path.
         for each in value if isinstance(value, tuple) else (value,):
-            if each not in ("", *_KNOWN[name]) and not (name == "fault" and _BY_RULE.fullmatch(str(each))):
-                raise ValueError(f"{name} {each!r} is unknown, did you mean {nearest(each, _KNOWN[name])!r}?")
+            is_canned = name == "fault" and _CANNED_FAULT.fullmatch(str(each))
+            if each not in ("", *_KNOWN_VALUES[name]) and not is_canned:
+                near = nearest(each, _KNOWN_VALUES[name])
+                raise ValueError(f"unknown {name} {each!r}, did you mean {near!r}?")
     return value
 
 
-def _told(name: str, value: object) -> str:
-    told = shown(name, value)
-    return MASK if told == MASK else repr(told)
+def _display(name: str, value: object) -> str:
+    shown = masked_value(name, value)
+    return MASK if shown == MASK else repr(shown)
 
 
-_OFF = "the journal is off and knows no calls: start the sandbox with journal=1000, its usual length"
+_OFF = "the journal is switched off: create the sandbox with journal=1000, the default"
 
 
-class _Waiting(Future[list[JournalEntry]]):
-    """Somebody who waits for calls, in this thread's loop or in another's."""
+class _Waiter(Future[list[JournalEntry]]):
+    """A pending `wait` or `wait_for`, in any thread."""
 
     def __init__(self, criteria: Criteria, count: int) -> None:
         super().__init__()
         if type(count) is not int or count < 1:
-            raise ValueError(f"count {count!r} must be a whole number, 1 or more")
+            raise ValueError(f"count {count!r} must be a whole number of 1 or more")
         self.criteria = criteria
         self.count = count
-        self.set_running_or_notify_cancel()  # from here on only an answer ends it
+        self.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
 
 class Journal(Sequence[JournalEntry]):
-    """The last calls, oldest first.
+    """The last calls to a sandbox, oldest first; available as `Sandbox.journal`.
+
+    It is a sequence of `JournalEntry`. Methods that take criteria accept:
+
+    - attributes of `JournalEntry` by name, such as ``operation="approve"``, ``status=500`` or
+      ``fiscal_code=...``; ``findings`` takes one name or a list;
+    - ``body={...}``: fields of the request with their values.
+
+    A call matches if it meets all criteria. An unknown criterion is a TypeError. An operation, fault or
+    finding that does not exist is a ValueError. If the journal is switched off (`Sandbox(journal=0)`), these
+    methods raise RuntimeError.
 
     Args:
-        most: Calls to keep.
-        on: False keeps none, for measurements under load.
+        most: Number of calls to keep.
+        on: False switches the journal off, for load tests.
 
     Example:
         >>> decision = run(client.approve(fiscal_code, request))
@@ -244,8 +263,8 @@ class Journal(Sequence[JournalEntry]):
         self.on = on
         self.total = 0
         self._entries: deque[JournalEntry] = deque(maxlen=most)
-        self._waiting: list[_Waiting] = []
-        self._serving = threading.Lock()
+        self._waiters: list[_Waiter] = []
+        self._lock = threading.Lock()
         self._cleared = 0
 
     @overload
@@ -265,43 +284,46 @@ class Journal(Sequence[JournalEntry]):
         return f"<Journal of {len(self)} calls{'' if self.on else ', off'}>"
 
     def append(self, entry: JournalEntry) -> None:
-        """Note a call, and wake whoever waits for it."""
+        """Add a call and complete the waits that it satisfies. The sandbox calls this."""
         self._entries.append(entry)
-        for waiting in self._waiting[:]:
-            self._serve(waiting)
+        for waiter in self._waiters[:]:
+            self._complete(waiter)
 
     def clear(self) -> None:
-        """Forget all calls; their numbers go on."""
+        """Remove all calls. The next call continues the numbering."""
         self._entries.clear()
         self._cleared = self.total
 
     def calls(self, **criteria: Any) -> list[JournalEntry]:
-        """The calls that meet all criteria, oldest first.
+        """Return the calls that match all criteria, oldest first.
 
         Args:
-            criteria: Attributes of `JournalEntry` by name, such as ``operation="approve"``, ``status=500``,
-                ``fiscal_code=...``; ``body={...}`` for fields of the request.
+            criteria: See `Journal`.
 
         Raises:
-            RuntimeError: The journal is off.
-            TypeError: There is no criterion of this name.
+            RuntimeError: The journal is switched off.
+            TypeError: A criterion is unknown, or its value has the wrong type.
             ValueError: A criterion has a value that no call can have.
         """
         if not self.on:
             raise RuntimeError(_OFF)
         wanted = Criteria(criteria)
-        return [entry for entry in self if wanted.met_by(entry)]
+        return [entry for entry in self if wanted.matches(entry)]
 
     def to_jsonl(self, **criteria: Any) -> str:
-        """The calls as lines of JSON, masked."""
+        """Return the matching calls in JSON Lines format, with personal data masked.
+
+        Args:
+            criteria: See `Journal`.
+        """
         return "".join(json.dumps(entry.masked()) + "\n" for entry in self.calls(**criteria))
 
     def write_jsonl(self, file: str | Path, **criteria: Any) -> None:
-        """Write `to_jsonl` to a file, in UTF-8.
+        """Write the result of `to_jsonl` to a file in UTF-8.
 
         Args:
-            file: Its path; what was in it is gone.
-            criteria: As for `calls`.
+            file: Path of the file. An existing file is overwritten.
+            criteria: See `Journal`.
 
         Example:
             >>> from pathlib import Path
@@ -314,115 +336,124 @@ class Journal(Sequence[JournalEntry]):
         Path(file).write_text(self.to_jsonl(**criteria), encoding="utf-8")
 
     def assert_once(self, **criteria: Any) -> JournalEntry:
-        """The one call that meets the criteria.
+        """Assert that exactly one call matches the criteria, and return it.
+
+        Args:
+            criteria: See `Journal`.
 
         Raises:
-            AssertionError: There is none, or more than one; the text has the nearest ones.
+            AssertionError: No call matches, or several do. The message lists the closest calls.
+            RuntimeError: The journal is switched off, or has already dropped calls.
         """
         wanted = Criteria(criteria)
-        self._know_all()
+        self._require_complete()
         found = self.calls(**criteria)
         if len(found) == 1:
             return found[0]
         if found:
-            told = "\n".join(f"  {entry!r}" for entry in found)
-            raise AssertionError(f"{len(found)} calls with {wanted}, wanted one:\n{told}")
-        raise AssertionError(f"no call with {wanted}, wanted one. {wanted.nearest(list(self))}")
+            lines = "\n".join(f"  {entry!r}" for entry in found)
+            raise AssertionError(f"{len(found)} calls with {wanted}, expected one:\n{lines}")
+        raise AssertionError(f"no call with {wanted}, expected one. {wanted.nearest(list(self))}")
 
     def assert_never(self, *, within: float | None = None, **criteria: Any) -> None:
-        """No call meets the criteria.
+        """Assert that no call matches the criteria.
 
         Args:
-            within: Only the last so many seconds count; None: ever.
-            criteria: As for `calls`.
+            within: Check only the last `within` seconds; None checks all calls.
+            criteria: See `Journal`.
 
         Raises:
-            AssertionError: There is one.
+            AssertionError: A call matches.
+            RuntimeError: The journal is switched off, or has already dropped calls of that time.
         """
         since = 0.0 if within is None else time.time() - within
-        self._know_all(since)
+        self._require_complete(since)
         found = [entry for entry in self.calls(**criteria) if entry.at >= since]
         if found:
-            told = "\n".join(f"  {entry!r}" for entry in found)
-            raise AssertionError(f"{len(found)} calls with {Criteria(criteria)}, wanted none:\n{told}")
+            lines = "\n".join(f"  {entry!r}" for entry in found)
+            raise AssertionError(f"{len(found)} calls with {Criteria(criteria)}, expected none:\n{lines}")
 
     async def wait_for(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
-        """Wait until so many calls met the criteria; those before count, too.
+        """Wait until `count` calls match the criteria, and return all matching calls.
+
+        Calls that are already in the journal count.
 
         Args:
-            count: How many.
-            timeout: Seconds.
-            criteria: As for `calls`.
+            count: Number of calls to wait for.
+            timeout: Seconds to wait.
+            criteria: See `Journal`.
 
         Raises:
-            AssertionError: They did not come in time; the text has the nearest ones.
-            ValueError: The count is not a whole number of 1 or more.
+            AssertionError: The calls did not arrive in time. The message lists the closest calls.
+            RuntimeError: The journal is switched off.
+            ValueError: `count` is not a whole number of 1 or more.
 
         Example:
             >>> [call] = run(sandbox.journal.wait_for(operation="create_request"))
             >>> call.status
             201
         """
-        with self._wait(count, criteria) as waiting:
+        with self._wait(count, criteria) as waiter:
             try:
-                return await asyncio.wait_for(asyncio.wrap_future(waiting), timeout)
+                return await asyncio.wait_for(asyncio.wrap_future(waiter), timeout)
             except TimeoutError:
-                raise self._late(waiting, timeout) from None
+                raise self._timeout_error(waiter, timeout) from None
 
     def wait(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
-        """`wait_for` without a loop, for a sandbox in another thread.
+        """Wait like `wait_for`, but without an event loop, for a sandbox that runs in another thread.
 
         Args:
-            count: How many.
-            timeout: Seconds.
-            criteria: As for `calls`.
+            count: Number of calls to wait for.
+            timeout: Seconds to wait.
+            criteria: See `Journal`.
 
         Raises:
-            AssertionError: They did not come in time.
-            ValueError: The count is not a whole number of 1 or more.
+            AssertionError: The calls did not arrive in time. The message lists the closest calls.
+            RuntimeError: The journal is switched off.
+            ValueError: `count` is not a whole number of 1 or more.
 
         Example:
             >>> [call] = sandbox.journal.wait(operation="create_request")
             >>> call.status
             201
         """
-        with self._wait(count, criteria) as waiting:
+        with self._wait(count, criteria) as waiter:
             try:
-                return waiting.result(timeout)
+                return waiter.result(timeout)
             except FutureTimeoutError:
-                raise self._late(waiting, timeout) from None
+                raise self._timeout_error(waiter, timeout) from None
 
     @contextmanager
-    def _wait(self, count: int, criteria: dict[str, Any]) -> Iterator[_Waiting]:
+    def _wait(self, count: int, criteria: dict[str, Any]) -> Iterator[_Waiter]:
         if not self.on:
             raise RuntimeError(_OFF)
-        waiting = _Waiting(Criteria(criteria), count)
-        self._waiting.append(waiting)
+        waiter = _Waiter(Criteria(criteria), count)
+        self._waiters.append(waiter)
         try:
-            self._serve(waiting)
-            yield waiting
+            self._complete(waiter)
+            yield waiter
         finally:
-            self._waiting.remove(waiting)
+            self._waiters.remove(waiter)
 
-    def _serve(self, waiting: _Waiting) -> None:
-        with self._serving:
-            found = [entry for entry in self if waiting.criteria.met_by(entry)]
-            if len(found) >= waiting.count and not waiting.done():
-                waiting.set_result(found)
+    def _complete(self, waiter: _Waiter) -> None:
+        with self._lock:
+            found = [entry for entry in self if waiter.criteria.matches(entry)]
+            if len(found) >= waiter.count and not waiter.done():
+                waiter.set_result(found)
 
-    def _late(self, waiting: _Waiting, timeout: float) -> AssertionError:
+    def _timeout_error(self, waiter: _Waiter, timeout: float) -> AssertionError:
         entries = list(self)
-        found = sum(waiting.criteria.met_by(entry) for entry in entries)
+        found = sum(waiter.criteria.matches(entry) for entry in entries)
         return AssertionError(
-            f"{found} calls with {waiting.criteria} within {timeout} seconds, wanted {waiting.count}."
-            f" {waiting.criteria.nearest(entries)}"
+            f"{found} calls with {waiter.criteria} within {timeout} seconds, expected {waiter.count}."
+            f" {waiter.criteria.nearest(entries)}"
         )
 
-    def _know_all(self, since: float = 0.0) -> None:
+    def _require_complete(self, since: float = 0.0) -> None:
         if not self.on:
             raise RuntimeError(_OFF)
-        kept, came = len(self), self.total - self._cleared
-        if kept < came and (not kept or self[0].at > since):
+        kept, total = len(self), self.total - self._cleared
+        if kept < total and (not kept or self[0].at > since):
             raise RuntimeError(
-                f"the journal kept the last {kept} of {came} calls and cannot tell of all: make it longer"
+                f"the journal has only the last {kept} of {total} calls: increase Sandbox(journal=...)"
             )

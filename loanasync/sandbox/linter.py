@@ -1,4 +1,4 @@
-"""Detection of protocol misuse, from the responses that the shop received before (spec §3 to §5)."""
+"""Detection of protocol misuse, based on the responses that the shop received before (spec §3 to §5)."""
 
 import re
 from collections import deque
@@ -11,43 +11,52 @@ from loanasync.sandbox.customers import Customer
 
 RULES = {
     "post-after-422": (
-        "A refused customer was asked for again. A refusal is final: offer another way to pay (spec §3)."
+        "Approval was requested again for a refused customer. A refusal is final: offer another way to pay"
+        " (spec §3)."
     ),
     "post-after-201": (
-        "An approved customer was asked for again. Keep the first answer: it has the redirectUrl (spec §3)."
+        "Approval was requested again for an approved customer. Keep the first response: it has the"
+        " redirectUrl (spec §3)."
     ),
     "repeat-after-already-evaluated": (
-        "Asked again after 'User already evaluated for approval'. It will never be another answer (spec §3)."
+        "Approval was requested again after 'User already evaluated for approval'. The response will not"
+        " change: do not repeat the request (spec §3)."
     ),
     "repeat-after-lost-answer": (
-        "Asked again although the answer to the last call was lost. It may have been evaluated:"
-        " only a 500 may be repeated (spec §3, §7)."
+        "Approval was requested again after the response to the last call was lost. That call may have been"
+        " evaluated: repeat only after a 500 (spec §3, §7)."
     ),
-    "approve-before-create": "An approval was asked for before the request was created (spec §4.1).",
-    "patch-before-documents": "Data were completed before the documents were uploaded (spec §4.2).",
-    "token-in-url": "The token was in the URL, where logs keep it. It belongs in X-Auth-Token (spec §5).",
+    "approve-before-create": (
+        "Approval was requested before the request was created. Call create_request first (spec §4.1)."
+    ),
+    "patch-before-documents": (
+        "User data was completed before documents were uploaded. Call upload_documents first (spec §4.2)."
+    ),
+    "token-in-url": (
+        "The token was in the URL, which ends up in logs. Send it in the header X-Auth-Token (spec §5)."
+    ),
     "production-token": (
-        "The token looks like a production one. Keep it out of test environments; whoever saw it may use it."
+        "The token looks like a production token. Use a made-up one, and replace the token if others saw it."
     ),
     "person-in-query": (
-        "A fiscal code or an e-mail address was in the query, where logs keep it."
-        " The code belongs in the path, all else in the body (spec §4)."
+        "A fiscal code or an e-mail address was in the query, which ends up in logs. Send the code in the"
+        " path and everything else in the body (spec §4)."
     ),
 }
 
-_BY_TOLD = {
+_RULE_BY_LAST_RESULT = {
     "refused": "post-after-422",
     "approved": "post-after-201",
     "already": "repeat-after-already-evaluated",
     "nothing": "repeat-after-lost-answer",
 }
-_MOST = 1000
-# A fiscal code: letters, year, month, day, place and check letter.
-_WELL_FORMED = re.compile("[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]")
-# With a typing error it is still personal.
-_LIKE_A_CODE = re.compile("[A-Z]{6}[A-Z0-9]{2}[A-Z][A-Z0-9]{2}[A-Z][A-Z0-9]{3}[A-Z]")
-_SHORTEST = 11  # characters: a provisional code has digits only
-_DIGITS = 4  # of seven places; random keys of 16 characters have fewer
+_MAX_FINDINGS = 1000
+# A fiscal code: six letters of the name, year, month, day, municipality and check letter.
+_FISCAL_CODE = re.compile("[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]")
+# A fiscal code with a typing error is still personal data.
+_MISTYPED_CODE = re.compile("[A-Z]{6}[A-Z0-9]{2}[A-Z][A-Z0-9]{2}[A-Z][A-Z0-9]{3}[A-Z]")
+_MIN_CODE_LENGTH = 11  # characters; a provisional code has 11 digits
+_MIN_DIGITS = 4  # of the seven digits of a fiscal code; random keys of 16 characters rarely have as many
 _CODE_NAMES = frozenset({"fiscalcode", "codicefiscale", "taxcode", "cf"})
 _SEPARATORS = re.compile(r"[\s.\-_+]")
 _WORDS = re.compile("[A-Za-z0-9]+")
@@ -56,12 +65,12 @@ _TOKEN = re.compile("(?:x-)?(?:auth[-_]?)?token", re.IGNORECASE)
 
 @frozen
 class Finding:
-    """One misuse.
+    """One misuse of the protocol; `Sandbox.findings` lists them.
 
     Args:
-        rule: Its name, such as ``post-after-422``.
+        rule: Name of the rule that was broken, such as ``post-after-422``.
         call: Number of the call in the journal.
-        sentence: What was wrong, and what to do instead.
+        sentence: Description of the mistake and of the correct behaviour.
 
     Example:
         >>> import attrs
@@ -85,41 +94,41 @@ class Finding:
 
 
 class Linter:
-    """The last thousand findings, and the rules that make them."""
+    """Checks calls for misuse of the protocol and keeps the last thousand findings."""
 
     def __init__(self, auth_token: str) -> None:
-        self.findings: deque[Finding] = deque(maxlen=_MOST)
+        self.findings: deque[Finding] = deque(maxlen=_MAX_FINDINGS)
         self._auth_token = auth_token
 
-    def of_url(
+    def check_url(
         self, path: str, query: str, is_customer: Callable[[str], bool] = lambda _: False
     ) -> Iterator[str]:
-        """Rules that an address breaks: its path decoded, its query as it was sent.
+        """Yield the rules that a URL breaks.
 
         Args:
-            path: The path, decoded.
-            query: The query, encoded.
-            is_customer: Tells whether a fiscal code is the one of a known customer, whatever its format.
+            path: The decoded path.
+            query: The query as it was sent.
+            is_customer: Returns whether a text is the fiscal code of a known customer, in any format.
         """
-        asked = parse_qsl(query, keep_blank_values=True)
-        values = [*path.split("/"), *(word for _, value in asked for word in (value, *value.split()))]
-        if self._auth_token in values or any(_TOKEN.fullmatch(name) for name, _ in asked):
+        parameters = parse_qsl(query, keep_blank_values=True)
+        values = [*path.split("/"), *(word for _, value in parameters for word in (value, *value.split()))]
+        if self._auth_token in values or any(_TOKEN.fullmatch(name) for name, _ in parameters):
             yield "token-in-url"
-        if any(_is_personal(name, unquote(value), is_customer) for name, value in asked):
+        if any(_is_personal(name, unquote(value), is_customer) for name, value in parameters):
             yield "person-in-query"
 
-    def of_call(self, operation: str, customer: Customer) -> Iterator[str]:
-        """Rules that a call breaks, by what its shop had been told before."""
+    def check_call(self, operation: str, customer: Customer) -> Iterator[str]:
+        """Yield the rules that a call breaks, given the last response that the shop received."""
         if operation == "approve":
             if not customer.created:
                 yield "approve-before-create"
-            if customer.told in _BY_TOLD:
-                yield _BY_TOLD[customer.told]
+            if customer.last_result in _RULE_BY_LAST_RESULT:
+                yield _RULE_BY_LAST_RESULT[customer.last_result]
         elif operation == "complete" and not customer.documents:
             yield "patch-before-documents"
 
-    def note(self, rule: str, call: int) -> None:
-        """Remember a finding."""
+    def add(self, rule: str, call: int) -> None:
+        """Add a finding."""
         self.findings.append(Finding(rule, call, RULES[rule]))
 
 
@@ -128,12 +137,12 @@ def _is_personal(name: str, value: str, is_customer: Callable[[str], bool]) -> b
         return True
     words = {word.upper() for text in (name, value) for word in _WORDS.findall(text)}
     words.add(_SEPARATORS.sub("", value).upper())  # TST XYZ 00A00 A000A
-    codes = [word for word in words if len(word) >= _SHORTEST]
+    codes = [word for word in words if len(word) >= _MIN_CODE_LENGTH]
     return "@" in value or "@" in name or any(_is_code(code) or is_customer(code) for code in codes)
 
 
 def _is_code(word: str) -> bool:
-    if _WELL_FORMED.fullmatch(word):
+    if _FISCAL_CODE.fullmatch(word):
         return True
     digits = sum(map(str.isdecimal, word))
-    return digits >= _DIGITS and _LIKE_A_CODE.fullmatch(word) is not None
+    return digits >= _MIN_DIGITS and _MISTYPED_CODE.fullmatch(word) is not None

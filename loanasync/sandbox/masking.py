@@ -1,4 +1,4 @@
-"""Masking of calls: values on a list of harmless ones are shown, all others are masked."""
+"""Masking of personal data in calls: only values on a list of harmless ones are shown."""
 
 import re
 import secrets
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from loanasync.sandbox.outcomes import UnknownTagError, read_email, words_of
+from loanasync.sandbox.outcomes import UnknownTagError, parse_email, tag_of
 from loanasync.sandbox.validation import USER_DATA
 
 MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
 _FIELD = re.compile("[a-z][A-Za-z0-9_]{0,39}")
-_FIELD_DIGITS = 4  # fewer than a fiscal code in small letters has
-_DIGITS = 5  # shorter numbers stand in messages by chance, such as "between 3 and 60"
+_MAX_NAME_DIGITS = 4  # a fiscal code in lower case has more
+_MIN_DIGITS = 5  # messages contain shorter numbers by chance, such as "between 3 and 60"
 _KEY = secrets.token_bytes(16)
 
-# spec §2.1 and §2.2: the order, not the person; what is not listed here, unknown fields too, is masked.
+# spec §2.1 and §2.2: fields of the order. All other fields, also unknown ones, are masked.
 _NUMBERS = frozenset({"amount", "netAmount", "instalments", "installments", "paymentDayOfMonth"})
 _FLAGS = frozenset({"approved", "zeroInterestRate", "additionalDataNeeded"})
 _WORDS = {
@@ -26,8 +26,8 @@ _WORDS = {
 }
 
 
-def shown(name: str, value: object) -> object:
-    """A field's value where it is nobody's, and is what the field is for; else the mask."""
+def masked_value(name: str, value: object) -> object:
+    """Return the value of a field if it is not personal and is valid for the field, else the mask."""
     if name == "email":
         return masked_email(value)
     number = isinstance(value, int | float) and not isinstance(value, bool) and name in _NUMBERS
@@ -37,46 +37,50 @@ def shown(name: str, value: object) -> object:
 
 
 def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a body with the names of all its fields, and the values that belong to nobody."""
-    return None if body is None else {_field(name): shown(name, value) for name, value in body.items()}
+    """Return a body with all field names and with personal values masked."""
+    return (
+        None
+        if body is None
+        else {_masked_name(name): masked_value(name, value) for name, value in body.items()}
+    )
 
 
-def _field(name: str) -> str:
-    """Return the name of a member, or the mask: a document may have the name of a file or a person."""
+def _masked_name(name: str) -> str:
+    """Return a member name, masked if it may be personal: members of documents can be named like a person."""
     digits = sum(map(str.isdecimal, name))
-    return name if _FIELD.fullmatch(name) and digits < _FIELD_DIGITS else MASK
+    return name if _FIELD.fullmatch(name) and digits < _MAX_NAME_DIGITS else MASK
 
 
-def masked_answer(
-    answer: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None, code: str
+def masked_response(
+    response: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None, code: str
 ) -> dict[str, Any] | list[Any] | None:
-    """Return the body of the service's own response: its messages are readable, the rest is as in `masked`.
+    """Return the body of a response of the service with readable messages and all else as in `masked`.
 
     Args:
-        answer: The body, an object or an array.
-        request: The body of the request. Its values are taken out of the messages.
-        code: The customer's fiscal code, which is taken out, too.
+        response: Body of the response, an object or an array.
+        request: Body of the request. Its values are masked in the messages.
+        code: Fiscal code of the customer. It is masked in the messages, too.
     """
-    if isinstance(answer, list):
-        return [masked(each) if isinstance(each, Mapping) else MASK for each in answer]
-    body = masked(answer)
-    if answer is None or body is None:
+    if isinstance(response, list):
+        return [masked(each) if isinstance(each, Mapping) else MASK for each in response]
+    body = masked(response)
+    if response is None or body is None:
         return None
-    # A completion returns the fields that were sent, whatever their names are.
-    own = [name for name in _MESSAGES if name in answer and name not in (request or {})]
-    return body | {name: _without(_personal(request, code), answer[name]) for name in own}
+    # A completion returns all fields that were sent, also one that is named like a member with messages.
+    own = [name for name in _MESSAGES if name in response and name not in (request or {})]
+    return body | {name: _redacted(_personal_values(request, code), response[name]) for name in own}
 
 
-def _personal(request: object, code: str) -> re.Pattern[str]:
-    values = sorted({code, *_texts(request)}, key=len, reverse=True)  # the longest first: they hold others
-    found = [re.escape(value) for value in values if len(value) >= (_DIGITS if value.isdecimal() else 2)]
+def _personal_values(request: object, code: str) -> re.Pattern[str]:
+    values = sorted({code, *_texts(request)}, key=len, reverse=True)  # longest first: they may contain others
+    found = [re.escape(value) for value in values if len(value) >= (_MIN_DIGITS if value.isdecimal() else 2)]
     return re.compile(rf"(?<!\w)(?:{'|'.join(found) or '(?!)'})(?!\w)", re.IGNORECASE)
 
 
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if name == "email" or shown(name, inner) == MASK:
+            if name == "email" or masked_value(name, inner) == MASK:
                 yield from _texts(inner)
     elif isinstance(value, list):
         for inner in value:
@@ -85,24 +89,24 @@ def _texts(value: object) -> Iterator[str]:
         yield str(value).strip()
 
 
-def _without(personal: re.Pattern[str], message: object) -> object:
+def _redacted(personal: re.Pattern[str], message: object) -> object:
     if isinstance(message, Mapping):
-        return {name: _without(personal, inner) for name, inner in message.items()}
+        return {name: _redacted(personal, inner) for name, inner in message.items()}
     if isinstance(message, list):
-        return [_without(personal, inner) for inner in message]
+        return [_redacted(personal, inner) for inner in message]
     return personal.sub(MASK, message) if isinstance(message, str) else MASK
 
 
 def masked_email(email: object) -> str:
-    """An address of which only the sandbox's tag is left."""
+    """Return an e-mail address in which only the sandbox's tag is readable."""
     try:
-        read_email(email)
-    except UnknownTagError:  # what stands there may be a name
+        parse_email(email)
+    except UnknownTagError:  # the text may be a person's name
         return MASK
-    words = words_of(email)
+    words = tag_of(email)
     return f"{MASK}+{words}@{MASK}" if words else MASK
 
 
 def pseudonym(code: str) -> str:
-    """A name for a customer that tells nothing of them, the same for as long as this process lives."""
+    """Return a keyed hash that identifies a customer without personal data until the process ends."""
     return blake2b(code.encode(), key=_KEY, digest_size=6).hexdigest() if code else ""

@@ -10,7 +10,7 @@ from loanasync.sandbox.validation import (
     BLANK_IN_ITALIAN,
     CREATION,
     FISCAL_CODE,
-    SHOWN,
+    SPEC_MESSAGES,
     USER_DATA,
     Field,
 )
@@ -20,7 +20,7 @@ Fields = Mapping[str, Field]
 
 
 def _assumed(what: str, schema: Schema) -> Schema:
-    """A shape that the specification leaves open, and what is assumed of it."""
+    """Return a schema marked as assumed, with a description of the assumption."""
     return {**schema, "x-assumed": True, "description": f"Assumed: {what}."}
 
 
@@ -29,7 +29,7 @@ def _schema(field: Field) -> Schema:
 
 
 _DOMAIN = DOMAIN["verbatim"]  # spec §7
-_UNKNOWN_TAG = _assumed("a tag in an address asks for an outcome", {"pattern": "^Unknown sandbox tag"})
+_UNKNOWN_TAG = _assumed("tags in e-mail addresses choose outcomes", {"pattern": "^Unknown sandbox tag"})
 
 
 def _object(properties: Schema, required: Iterable[str] | None = None, **more: object) -> Schema:
@@ -48,17 +48,17 @@ def _or_null(what: str, schema: Schema) -> Schema:
 
 
 def _either(first: str, second: str, schema: Schema) -> list[Schema]:
-    """Two spellings of one field: at least one is sent, and of both only the second is read."""
+    """Return the schemas for a field with two spellings; if both are sent, the second one is used."""
     only_first = _object({first: schema, second: False}, [first])
     with_second = _object({second: schema})
-    return [only_first, _assumed(f"it counts where {first} is sent, too", with_second)]
+    return [only_first, _assumed(f"if {first} is sent, too, this field is used", with_second)]
 
 
 def _approval() -> Schema:
-    needed = "required where the creation answered additionalDataNeeded"
+    needed = "required if the creation returned additionalDataNeeded"
     spelled = {name: field for name, field in APPROVAL.items() if field.other_name}
     properties = {
-        name: _schema(field) if field.required else _or_null("null is as if not sent", _schema(field))
+        name: _schema(field) if field.required else _or_null("null means not sent", _schema(field))
         for name, field in APPROVAL.items()
         if name not in spelled
     }
@@ -71,7 +71,7 @@ def _approval() -> Schema:
 
 
 def _decision(*, approved: bool) -> Schema:
-    """Spec §2.1, response; spec §7: a refusal has the shape of an approval."""
+    """Return the schema of a decision (spec §2.1; spec §7: a refusal has the shape of an approval)."""
     not_echoed = {"loanFinality", "countryCallingCode"}
     echoed = {name: field for name, field in APPROVAL.items() if name not in not_echoed}
     url: Schema = {"type": "string", "format": "uri"} if approved else {"not": {}}
@@ -87,24 +87,24 @@ def _decision(*, approved: bool) -> Schema:
         "streetNumber": street_number,
         "civicNumber": street_number,
         "netAmount": {"type": "integer"},
-        "zeroInterestRate": _assumed("false where it was not asked for", {"type": "boolean"}),
+        "zeroInterestRate": _assumed("false if it was not requested", {"type": "boolean"}),
         "paymentDayOfMonth": _schema(USER_DATA["paymentDayOfMonth"]),  # here it is an integer
     }
     sometimes = {name for name, field in echoed.items() if not field.required} - {"zeroInterestRate"}
     sometimes |= {"streetNumber", "civicNumber"} | (set() if approved else {"redirectUrl"})
     required = [name for name in properties if name not in sometimes]
     one_spelling = [{"required": ["streetNumber"]}, {"required": ["civicNumber"]}]
-    what = "what was not sent is not echoed, and the street number keeps its spelling"
+    what = "fields that were not sent are not echoed, and the street number keeps its spelling"
     return _assumed(what, _object(properties, required, oneOf=one_spelling))
 
 
 def _message(text: str) -> Schema:
-    shown = text in SHOWN or text in _DOMAIN.values()
-    return {"const": text} if shown else _assumed("the wording", {"const": text})
+    is_in_spec = text in SPEC_MESSAGES or text in _DOMAIN.values()
+    return {"const": text} if is_in_spec else _assumed("the wording", {"const": text})
 
 
 def _rejection(fields: Fields, *domain: str, **more: Schema) -> Schema:
-    """Spec §7, 400: `errors` maps a parameter, or `domain`, to its messages."""
+    """Return the schema of a 400 (spec §7): `errors` maps a parameter, or `domain`, to messages."""
     texts = {name: field.messages for name, field in fields.items()}
     texts |= {"domain": domain, "body": ("This value should be a JSON object.",)}
     messages = {name: [_message(text) for text in each] for name, each in texts.items()}
@@ -117,7 +117,7 @@ def _rejection(fields: Fields, *domain: str, **more: Schema) -> Schema:
 
 
 def _schemas() -> Mapping[str, Schema]:
-    no_documents = _assumed("the answer while there are no documents", _message(BLANK_IN_ITALIAN))
+    no_documents = _assumed("the response without documents", _message(BLANK_IN_ITALIAN))
     code = {"fiscalCode": _schema(FISCAL_CODE)}
     approval = {**APPROVAL, **ADDITIONAL, "fiscalCode": FISCAL_CODE}
     return {
@@ -125,17 +125,17 @@ def _schemas() -> Mapping[str, Schema]:
         "Created": _assumed(
             "the whole shape", _object({**code, "additionalDataNeeded": {"type": "boolean"}})
         ),
-        "CreationRejected": _assumed("which errors there are", _rejection(CREATION, _DOMAIN["already"])),
+        "CreationRejected": _assumed("the list of errors", _rejection(CREATION, _DOMAIN["already"])),
         "Approval": _approval(),
         "Approved": _decision(approved=True),
         "Refused": _decision(approved=False),
         "ApprovalRejected": _rejection(approval, *_DOMAIN.values(), email=_UNKNOWN_TAG),
         "Conflict": _object({"errors": _assumed("the wording", {"type": "string"})}),
-        "Documents": _assumed("any object will do", {"type": "object"}),
+        "Documents": _assumed("any object is accepted", {"type": "object"}),
         "DocumentsReceived": _assumed(
             "the whole shape", _object({**code, "documents": {"const": "received"}})
         ),
-        "DocumentsRejected": _assumed("which errors there are", _rejection({}, _DOMAIN["nouser"])),
+        "DocumentsRejected": _assumed("the list of errors", _rejection({}, _DOMAIN["nouser"])),
         "UserData": _assumed("no field is mandatory", _body(USER_DATA)),
         "UserDataRejected": _rejection(USER_DATA, _DOMAIN["code"], _DOMAIN["nouser"], documents=no_documents),
         "Denied": _object({"error": {"const": "Access denied"}}),  # spec §7: singular, and a string
@@ -182,11 +182,11 @@ def _paths() -> Mapping[str, Schema]:
     decisions = {201: "Approved", 422: "Refused", 409: "Conflict"}
     failures = {400: "ApprovalRejected", 500: "SystemError"}
     approve = _operation("Approve a request", "Approval", {**decisions, **failures})
-    # spec §4.2 has a 500, too; the sandbox never answers it
+
     completions = {200: "UserData", 400: "UserDataRejected", 500: "SystemError"}
     complete = _operation("Complete user data", "UserData", completions)
     upload = _operation("Upload documents", "Documents", {201: "DocumentsReceived", 400: "DocumentsRejected"})
-    not_shown = "what is sent and answered, which spec §4.3 does not show"
+    not_shown = "the shapes of request and response, which spec §4.3 does not show"
     of_request = {"parameters": [shop, customer]}
     return {
         requests: {"parameters": [shop], "post": _assumed(not_shown, create)},
@@ -199,13 +199,13 @@ def _path_parameter(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-_ABOUT = "What the specification leaves open has x-assumed. Integers are written without a fraction. "
-_ABOUT += "It describes the default readings, whatever readings the sandbox plays. "
-_ABOUT += "A sandbox that speaks one description only knows that one's spellings alone."
+_ABOUT = "Schemas marked with x-assumed are not in the specification. Integers have no fraction. "
+_ABOUT += "The document describes the default readings, also if the sandbox uses other readings. "
+_ABOUT += "A sandbox with a fixed dialect accepts the spellings of that description only."
 
 
 def document(base_url: str) -> dict[str, Any]:
-    """The document of a sandbox at an address; what is only assumed in it is marked with `x-assumed`."""
+    """Return the OpenAPI document of a sandbox; assumptions are marked with `x-assumed`."""
     title = "Sandbox of the loan request approval service"
     token = {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}  # spec §5
     parameters = {"shopId": {"type": "string"}, "fiscalCode": _schema(FISCAL_CODE)}

@@ -1,6 +1,6 @@
-"""Outcomes as words: the tags of e-mail addresses such as anna+500x2.refused@example.com, and rules.
+"""Outcomes in words, as in the e-mail tag of anna+500x2.refused@example.com and in rules.
 
-A new tag is a row of `TAGS`. A new fault is a row of `FAULTS` besides, a new error a row of `ERRORS`.
+To add a tag, add a row to `TAGS`; for a new fault also to `FAULTS`, for a new error also to `ERRORS`.
 """
 
 import difflib
@@ -15,15 +15,20 @@ from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """The most alike of the known words, however little that is."""
+    """Return the known word that is most similar to `word`."""
     return difflib.get_close_matches(str(word), sorted(known), n=1, cutoff=0.0)[0]
 
 
 @frozen
-class Answer:
-    """A status and its body; `evaluated` when the very call decided, `saved` when it completed.
+class Response:
+    """An HTTP response before it is encoded.
 
-    The body is None where nothing but the status and headers is sent.
+    Args:
+        status: HTTP status.
+        body: JSON value of the body; None sends no body.
+        evaluated: True if this call made the decision.
+        saved: True if this call completed the user data.
+        headers: More headers.
     """
 
     status: int
@@ -34,9 +39,9 @@ class Answer:
 
 
 # spec §7
-DENIED = Answer(403, {"error": "Access denied"})  # `error`, singular, and a string
-CONFLICT = Answer(409, {"errors": "The request cannot be completed"})  # a single string; wording assumed
-SYSTEM_ERROR = Answer(500, {"errors": {"system": ["System error"]}})
+DENIED = Response(403, {"error": "Access denied"})  # `error` is singular and its value a string
+CONFLICT = Response(409, {"errors": "The request cannot be completed"})  # a string; wording assumed
+SYSTEM_ERROR = Response(500, {"errors": {"system": ["System error"]}})
 
 
 @frozen(kw_only=True)
@@ -44,16 +49,16 @@ class Fault:
     """A fault of the service or of the connection.
 
     Args:
-        before: Whether it can also come instead of the service's work. Each can come after the work.
-        answer: The service's own response to it; None if the shop gets no response of the service.
+        before: Whether the fault can occur before the call is processed. Every fault can occur after that.
+        response: The service's error response; None if the fault is not a response of the service.
         silent: Whether nothing is sent.
-        status: Status that is sent instead of the response's.
-        body: Bytes that are sent instead of the response's.
-        content_type: The media type of `body`.
+        status: Status to send instead of the status of the response.
+        body: Bytes to send instead of the body of the response.
+        content_type: Media type of `body`.
     """
 
     before: bool = False
-    answer: Answer | None = None
+    response: Response | None = None
     silent: bool = False
     status: int | None = None
     body: bytes | None = None
@@ -61,7 +66,7 @@ class Fault:
 
 
 FAULTS: Mapping[str, Fault] = {
-    "500": Fault(before=True, answer=SYSTEM_ERROR),
+    "500": Fault(before=True, response=SYSTEM_ERROR),
     "reset": Fault(before=True, silent=True),
     "hang": Fault(before=True, silent=True),
     "html502": Fault(
@@ -74,45 +79,43 @@ FAULTS: Mapping[str, Fault] = {
     "trunc": Fault(),
     "garbage": Fault(body=b'{"approved": \x00\xff tr'),
 }
-# As the journal names them.
+# Names in the journal.
 FAULT_NAMES = (
     *(f"{name}before" for name, fault in FAULTS.items() if fault.before),
     *(f"{name}after" for name in FAULTS),
 )
 
-# All other errors are domain errors, whose wording a reading decides.
-ERRORS: Mapping[str, Answer] = {"forbidden": DENIED, "conflict": CONFLICT}
+# All other errors are domain errors. Their wording depends on the readings.
+ERRORS: Mapping[str, Response] = {"forbidden": DENIED, "conflict": CONFLICT}
 
 
 @frozen
 class Tag:
-    """A word of a tag.
+    """One word of a tag.
 
     Args:
-        text: The response, in a sentence for the reference.
-        asks: Attributes of `Outcome`; empty for a fault, and for a word with a number or a field.
+        text: The response, as described in the reference.
+        attributes: Attributes of `Outcome`; empty for a fault and for a word with a number or a field.
     """
 
     text: str
-    asks: Mapping[str, Any] = {}
+    attributes: Mapping[str, Any] = {}
 
 
-# By section of the reference page. N is a count, <ms> a number of milliseconds, <field> the name of a field.
+# By section of the reference page. N is a count, <ms> a number of milliseconds, <field> a field name.
 TAGS: Mapping[str, Mapping[str, Tag]] = {
     "Decisions": {
         "approved": Tag(
-            "201, whatever the amount; without a tag it is a 422 above 1,000,000 cents",
+            "201 for any amount; without a tag, amounts above 1,000,000 cents get a 422",
             {"decision": "approved"},
         ),
         "refused": Tag("422, final", {"decision": "refused"}),
-        "noredirect": Tag(
-            "201 without `redirectUrl`, as one description has it", {"without": ("redirectUrl",)}
-        ),
-        "civic": Tag("the street number comes back as `civicNumber`", {"street_number": "civicNumber"}),
-        "street": Tag("the street number comes back as `streetNumber`", {"street_number": "streetNumber"}),
+        "noredirect": Tag("201 without `redirectUrl`, as in one description", {"without": ("redirectUrl",)}),
+        "civic": Tag("the street number is returned as `civicNumber`", {"street_number": "civicNumber"}),
+        "street": Tag("the street number is returned as `streetNumber`", {"street_number": "streetNumber"}),
     },
-    "Errors that decide nothing": {
-        "invalid.<field>": Tag("400 for this field, or any other; a field of the completion is wrong there"),
+    "Errors without a decision": {
+        "invalid.<field>": Tag("400 for this field or any other; fields of the completion fail there"),
         "already": Tag('400 "User already evaluated for approval"', {"error": "already"}),
         "nouser": Tag('400 "User not found"', {"error": "nouser"}),
         "noshop": Tag('400 "This sales point cannot apply for a loan"', {"error": "noshop"}),
@@ -120,81 +123,81 @@ TAGS: Mapping[str, Mapping[str, Tag]] = {
         "conflict": Tag("409", {"error": "conflict"}),
     },
     "Faults before the decision": {
-        "500xN": Tag("500, as often as it says"),
-        "resetbefore": Tag("a connection that is reset"),
-        "hangbefore": Tag("nothing, for as long as the client waits"),
+        "500xN": Tag("500, N times"),
+        "resetbefore": Tag("the connection is reset"),
+        "hangbefore": Tag("no response, until the client gives up"),
         "html502": Tag("502 with HTML, as from a proxy"),
     },
     "Faults after the decision": {
         "500after": Tag("500"),
-        "resetafter": Tag("a connection that is reset"),
-        "hangafter": Tag("nothing, for as long as the client waits"),
+        "resetafter": Tag("the connection is reset"),
+        "hangafter": Tag("no response, until the client gives up"),
         "html502after": Tag("502 with HTML, as from a proxy"),
-        "emptyafter": Tag("the status with no body"),
-        "truncafter": Tag("half of the body"),
-        "garbage": Tag("the status with bytes that are no JSON"),
+        "emptyafter": Tag("the status without a body"),
+        "truncafter": Tag("the status with half of the body"),
+        "garbage": Tag("the status with a body that is not JSON"),
     },
-    "Answers that take their time": {
-        "slow<ms>": Tag("the answer, 300 milliseconds late; every time"),
-        "slow<ms>after": Tag("the answer, 300 milliseconds after the decision; every time"),
-        "drip": Tag("the answer in twenty pieces, 50 milliseconds apart; every time", {"drip": True}),
+    "Slow responses": {
+        "slow<ms>": Tag("every response 300 milliseconds late"),
+        "slow<ms>after": Tag("every response 300 milliseconds after the decision"),
+        "drip": Tag("every response in twenty pieces, 50 milliseconds apart", {"drip": True}),
     },
 }
 _WORDS = {word: tag for group in TAGS.values() for word, tag in group.items()}
-KNOWN = tuple(_WORDS)
+TAG_WORDS = tuple(_WORDS)
 
 _FAULT = re.compile(f"({'|'.join(FAULTS)})(before|after)?(?:x([1-9][0-9]?))?")
 _SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
 _FIELDS = {name.lower(): name for name in (*APPROVAL_FIELDS, *USER_DATA_FIELDS)}
-_LONGEST = 200
-_ONE_ONLY = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
-_SEVERAL = ("before", "invalid", "without")
+_MAX_TAG_LENGTH = 200
+_SINGLE_VALUED = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
+_LIST_VALUED = ("before", "invalid", "without")
 
 
 @frozen(kw_only=True)
 class Outcome:
-    """The outcome that the words of a tag, a rule or a command line ask for.
+    """The outcome that a tag, a rule or the command line asks for.
 
     Args:
-        decision: ``approved`` or ``refused``, whatever the amount.
-        error: One of the answers that decide nothing: nouser, already, noshop, or one of `ERRORS`.
-        invalid: Fields to be answered as wrong.
-        before: Names of faults instead of the service's work, one for each of the next calls.
-        endless: The one fault of `before` is for every call.
-        after: Name of a fault once the service has done its work.
-        wait_before: Milliseconds to wait before the work.
-        wait_after: Milliseconds to wait after the work, before the answer.
-        drip: The answer's body in small pieces.
-        without: Members that the decision leaves out; one description has no ``redirectUrl`` (spec §2.1).
-        street_number: Name of the street number in the answer; None for the one that was sent.
-        canned: An answer to give as it is.
-        canned_after: The canned answer comes after the work, not instead of it.
-        name: The words themselves, for the journal.
+        decision: ``approved`` or ``refused``, for any amount.
+        error: An error without a decision: nouser, already, noshop, or one of `ERRORS`.
+        invalid: Fields to report as invalid.
+        before: Names of faults that replace the processing of the call, one for each of the next calls.
+        every_call: Apply the one fault in `before` to every call.
+        after: Name of a fault that occurs after the call was processed.
+        wait_before: Milliseconds to wait before processing.
+        wait_after: Milliseconds to wait after processing, before the response.
+        drip: Send the body of the response in small pieces.
+        without: Members to omit from the decision; one description has no ``redirectUrl`` (spec §2.1).
+        street_number: Name of the street number in the response; None for the name in the request.
+        canned: A response to send unchanged.
+        canned_after: Process the call before sending the canned response.
+        name: The words of the tag or rule, for the journal.
     """
 
     decision: Literal["approved", "refused"] | None = None
     error: str | None = None
     invalid: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
-    endless: bool = False
+    every_call: bool = False
     after: str | None = None
     wait_before: int = 0
     wait_after: int = 0
     drip: bool = False
     without: tuple[str, ...] = ()
     street_number: Literal["streetNumber", "civicNumber"] | None = None
-    canned: Answer | None = None
+    canned: Response | None = None
     canned_after: bool = False
     name: str = ""
 
-    def fault_of(self, turn: int) -> str | None:
-        """The fault instead of the service's work for the call of this turn, counted from 0."""
-        if self.endless:
+    def fault_for(self, turn: int) -> str | None:
+        """Return the fault that replaces the processing of a call; `turn` counts its calls from 0."""
+        if self.every_call:
             return self.before[0]
         return self.before[turn] if turn < len(self.before) else None
 
-    def over(self, tagged: "Outcome") -> "Outcome":
-        """A rule's outcome for a call that has a tag: what the rule leaves open, the tag decides."""
+    def merged_with(self, tagged: "Outcome") -> "Outcome":
+        """Return this rule's outcome, completed by the tag where the rule does not choose a response."""
         if self.decision or self.error or self.invalid or self.canned is not None:
             return self
         return evolve(
@@ -207,64 +210,64 @@ class Outcome:
         )
 
 
-PLAIN = Outcome()
+DEFAULT_OUTCOME = Outcome()
 
 
 class UnknownTagError(ValueError):
-    """Words that the sandbox does not know; the text names the nearest that it does."""
+    """A tag has an unknown word; the message suggests the most similar known word."""
 
 
-def words_of(email: object) -> str:
-    """Return the words between ``+`` and ``@``, or an empty text."""
+def tag_of(email: object) -> str:
+    """Return the part of an e-mail address between ``+`` and ``@``, or an empty string."""
     if not isinstance(email, str) or "+" not in email:
         return ""
     return email.partition("@")[0].partition("+")[2].strip(".")
 
 
-def read_email(email: object) -> Outcome:
-    """Return the outcome that an address asks for; a fault without a count is for one call.
+def parse_email(email: object) -> Outcome:
+    """Return the outcome for the tag of an e-mail address. A fault without a count applies to one call.
 
     Raises:
-        UnknownTagError: A word is not known; a silent approval would be worse.
+        UnknownTagError: A word is not known. Ignoring it would silently approve the request.
     """
-    words = words_of(email)
-    return read_words(words) if words else PLAIN
+    words = tag_of(email)
+    return parse_words(words) if words else DEFAULT_OUTCOME
 
 
 @lru_cache(maxsize=1024)
-def read_words(words: str, *, endless: bool = False) -> Outcome:
-    """Return the outcome that words joined by dots ask for.
+def parse_words(words: str, *, every_call: bool = False) -> Outcome:
+    """Return the outcome for words joined by dots.
 
     Args:
-        words: Such as ``500x2.refused`` or ``invalid.city``.
-        endless: A fault that does not say for how many calls is for all of them.
+        words: For example ``500x2.refused`` or ``invalid.city``.
+        every_call: A fault without a count applies to every call, not to one.
 
     Raises:
         UnknownTagError: A word is not known, or two of them exclude each other.
     """
-    if len(words) > _LONGEST:
-        raise UnknownTagError(f"A sandbox tag has at most {_LONGEST} characters.")
+    if len(words) > _MAX_TAG_LENGTH:
+        raise UnknownTagError(f"A sandbox tag has at most {_MAX_TAG_LENGTH} characters.")
     found: dict[str, Any] = {}
     rest = iter(word for word in words.lower().split(".") if word)
     for word in rest:
-        for name, value in _read(word, rest).items():
-            if name in _SEVERAL:
+        for name, value in _parse_word(word, rest).items():
+            if name in _LIST_VALUED:
                 found[name] = (*found.get(name, ()), *value)
-            elif name in _ONE_ONLY and found.get(name, value) != value:
+            elif name in _SINGLE_VALUED and found.get(name, value) != value:
                 raise UnknownTagError("Two of these sandbox tags exclude each other: choose one of them.")
             else:
                 found[name] = value
     if "decision" in found and found.get("error", "conflict") != "conflict":
         raise UnknownTagError("A decision and an error exclude each other: choose one of these sandbox tags.")
     counted = found.pop("counted", False)
-    whole = endless and not counted and len(found.get("before", ())) == 1
-    return Outcome(**found, endless=whole, name=words)
+    whole = every_call and not counted and len(found.get("before", ())) == 1
+    return Outcome(**found, every_call=whole, name=words)
 
 
-def _read(word: str, rest: Iterator[str]) -> Mapping[str, Any]:
-    """Return what one word asks for, as attributes of `Outcome`."""
-    if word in _WORDS and _WORDS[word].asks:
-        return _WORDS[word].asks
+def _parse_word(word: str, rest: Iterator[str]) -> Mapping[str, Any]:
+    """Return the attributes of `Outcome` for one word."""
+    if word in _WORDS and _WORDS[word].attributes:
+        return _WORDS[word].attributes
     if match := _FAULT.fullmatch(word):
         name, phase, times = match.groups()
         is_before = FAULTS[name].before
@@ -275,15 +278,15 @@ def _read(word: str, rest: Iterator[str]) -> Mapping[str, Any]:
     if match := _SLOW.fullmatch(word):
         return {"wait_after" if match[2] == "after" else "wait_before": int(match[1])}
     if word == "invalid":
-        return {"invalid": (_field(next(rest, "")),)}
-    known = ", ".join(f"+{each}" for each in KNOWN)
-    raise UnknownTagError(f"Unknown sandbox tag, did you mean +{nearest(word, KNOWN)}? Known: {known}")
+        return {"invalid": (_field_name(next(rest, "")),)}
+    known = ", ".join(f"+{each}" for each in TAG_WORDS)
+    raise UnknownTagError(f"Unknown sandbox tag, did you mean +{nearest(word, TAG_WORDS)}? Known: {known}")
 
 
-def _field(word: str) -> str:
+def _field_name(word: str) -> str:
     if word in _FIELDS:
         return _FIELDS[word]
-    # What stands in an address may be a name: it is not said again.
+    # The word is not repeated in the message: in an e-mail address it may be a person's name.
     raise UnknownTagError(
         f"Unknown field in sandbox tag +invalid, did you mean +invalid.{_FIELDS[nearest(word, _FIELDS)]}?"
     )

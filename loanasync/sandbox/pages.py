@@ -1,4 +1,4 @@
-"""The HTML pages; they show personal data only on request."""
+"""The HTML pages of the sandbox. They mask personal data unless `show_personal` is set."""
 
 import json
 import shlex
@@ -15,18 +15,18 @@ from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import JournalEntry
 from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
-from loanasync.sandbox.outcomes import KNOWN
+from loanasync.sandbox.outcomes import TAG_WORDS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NEWEST = 100
-# What pages load, and nothing else; without the script a reload does the same.
+_NEWEST = slice(None, -101, -1)  # the last 100 entries, newest first
+# The only files that pages load. Without the script, reload a page to update it.
 ASSETS = {"icon.svg": "image/svg+xml", "live.js": "text/javascript", "style.css": "text/css"}
 
-# spec §2.1: the order first; the person is behind a click.
+# spec §2.1: fields of the order, which are always shown, and of the person, which are masked.
 _ORDER = {"amount": "Amount", "instalments": "Instalments", "orderToken": "Order"}
 _PERSON = {
     "firstname": "First name",
@@ -67,22 +67,24 @@ def _render(template: str, **values: Any) -> str | None:
 
 @cache
 def asset(name: str) -> str:
-    """A file of `ASSETS`."""
+    """Return the text of a file in `ASSETS`."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def missing() -> str | None:
-    """The page for an address that belongs to nothing."""
+    """Return the 404 page."""
     return _render("missing.html")
 
 
 def shop(shop_id: str) -> str | None:
-    """Return the page to which the customer returns if no `shop_url` is set."""
+    """Return the page that replaces the shop's own page if no `shop_url` is set."""
     return _render("shop.html", shop_id=shop_id)
 
 
-def application(code: str, customer: Customer, shop_id: str, shop_url: str, *, shown: bool) -> str | None:
-    """The customer's page: which request it is, and what can be done with it."""
+def application(
+    code: str, customer: Customer, shop_id: str, shop_url: str, *, show_personal: bool
+) -> str | None:
+    """Return the customer's page with the request and the buttons to accept or cancel the loan."""
     sent = customer.request
     order = {"Shop": shop_id}
     order |= {label: _money(name, sent[name]) for name, label in _ORDER.items() if sent.get(name) is not None}
@@ -91,9 +93,9 @@ def application(code: str, customer: Customer, shop_id: str, shop_url: str, *, s
         "application.html",
         customer=customer,
         order=order,
-        person=person if shown else dict.fromkeys(person, MASK),
+        person=person if show_personal else dict.fromkeys(person, MASK),
         shop_url=shop_url,
-        shown=shown,
+        show_personal=show_personal,
     )
 
 
@@ -103,7 +105,7 @@ def _money(name: str, value: float | str) -> str:
 
 @frozen
 class CustomerRow:
-    """A customer as the inspector lists them."""
+    """A row of the inspector's table of requests."""
 
     handle: str
     name: str
@@ -112,64 +114,70 @@ class CustomerRow:
 
     @property
     def state(self) -> str:
-        """In the words of spec §3."""
+        """State of the request in the terms of spec §3."""
         decided = {None: "created", True: "approved", False: "refused"}[self.customer.approved]
         return decided if self.customer.created else "not created"
 
 
 def inspector(
-    engine: Engine, shop_id: str, *, shown: bool, wrong: str = "", typed: str = "", notice: str = ""
+    engine: Engine,
+    shop_id: str,
+    *,
+    show_personal: bool,
+    rule_error: str = "",
+    rule_text: str = "",
+    reset_error: str = "",
 ) -> str | None:
-    """Return the page with all requests, calls, findings and rules.
+    """Return the inspector, the page with all requests, calls, findings and rules.
 
     Args:
-        engine: The sandbox.
-        shop_id: The shop's name.
-        shown: Whether personal data is shown.
-        wrong: Error of the fault that was typed.
-        typed: That fault.
-        notice: Error of a reset.
+        engine: Engine of the sandbox.
+        shop_id: Identifier of the shop.
+        show_personal: Whether to show personal data.
+        rule_error: Error of the submitted rule.
+        rule_text: Text of the submitted rule.
+        reset_error: Error of a reset.
     """
     with engine.lock:
         return _render(
             "inspector.html",
             shop_id=shop_id,
-            rows=[_row(*each, shown=shown) for each in engine.customers.items()[: -_NEWEST - 1 : -1]],
+            rows=[_row(*each, show_personal=show_personal) for each in engine.customers.items()[_NEWEST]],
             count=len(engine.customers),
             readings=engine.readings.texts(),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
-            calls=engine.journal[: -_NEWEST - 1 : -1],
-            findings=list(engine.linter.findings)[: -_NEWEST - 1 : -1],
+            calls=engine.journal[_NEWEST],
+            findings=list(engine.linter.findings)[_NEWEST],
             rules=list(engine.rules),
-            known=[word for word in KNOWN if "<" not in word and "N" not in word],
-            wrong=wrong,
-            typed=typed,
-            notice=notice,
-            shown=shown,
-            query="?personal=shown" if shown else "",
+            words=[word for word in TAG_WORDS if "<" not in word and "N" not in word],
+            rule_error=rule_error,
+            rule_text=rule_text,
+            reset_error=reset_error,
+            show_personal=show_personal,
+            query="?personal=shown" if show_personal else "",
         )
 
 
-def _row(code: str, customer: Customer, *, shown: bool) -> CustomerRow:
-    email = customer.email if shown or not customer.email else masked_email(customer.email)
-    return CustomerRow(pseudonym(code), code if shown else MASK, email, customer)
+def _row(code: str, customer: Customer, *, show_personal: bool) -> CustomerRow:
+    email = customer.email if show_personal or not customer.email else masked_email(customer.email)
+    return CustomerRow(pseudonym(code), code if show_personal else MASK, email, customer)
 
 
 def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def call(entry: JournalEntry, base_url: str, shop_id: str, *, shown: bool) -> str | None:
-    """One call, with what it takes to make it again."""
+def call(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str | None:
+    """Return the page of one call, with commands that repeat it."""
     return _render(
         "call.html",
         entry=entry,
-        path=_path(entry, shop_id, shown=shown),
-        request=_indented(entry.request if shown else masked(entry.request)),
-        answer=_indented(entry.answer if shown else entry.masked()["answer"]),
-        replay=_replay(entry, base_url, shop_id, shown=shown),
-        shown=shown,
+        path=_path(entry, shop_id, show_personal=show_personal),
+        request=_indented(entry.request if show_personal else masked(entry.request)),
+        response=_indented(entry.response if show_personal else entry.masked()["response"]),
+        replay=_replay(entry, base_url, shop_id, show_personal=show_personal),
+        show_personal=show_personal,
     )
 
 
@@ -177,22 +185,24 @@ def _indented(body: object) -> str:
     return "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
 
 
-def _path(entry: JournalEntry, shop_id: str, *, shown: bool) -> str:
-    """The path that was called, as a URL has it."""
-    code = quote(entry.fiscal_code, safe="") if shown else MASK
+def _path(entry: JournalEntry, shop_id: str, *, show_personal: bool) -> str:
+    """Return the path of the call, encoded for a URL."""
+    code = quote(entry.fiscal_code, safe="") if show_personal else MASK
     return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
 
 
-def _replay(entry: JournalEntry, base_url: str, shop_id: str, *, shown: bool) -> dict[str, str] | None:
-    """Return the call as a curl command and as a Python program; None for an address that is not kept."""
+def _replay(
+    entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool
+) -> dict[str, str] | None:
+    """Return the call as a curl command and as a Python program; None if the path was not kept."""
     if not entry.route.startswith("/"):
         return None
-    url = base_url + _path(entry, shop_id, shown=shown)
-    body = entry.request if shown else masked(entry.request)
+    url = base_url + _path(entry, shop_id, show_personal=show_personal)
+    body = entry.request if show_personal else masked(entry.request)
     return {"curl": _curl(entry.method, url, body), "python": _python(entry.method, url, body)}
 
 
-# Both read the token from the environment: it is not kept.
+# Both read the token from the environment, because the journal does not keep it.
 def _curl(method: str, url: str, body: Mapping[str, Any] | None) -> str:
     lines = [
         shlex.join(["curl", "-i", "-X", method, url]),
@@ -220,8 +230,8 @@ BODY = {sent}
 async def main():
     headers = {{"X-Auth-Token": os.environ["TOKEN"]}}
     async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.request({method!r}, URL, json=BODY) as answer:
-            print(answer.status, await answer.text())
+        async with session.request({method!r}, URL, json=BODY) as response:
+            print(response.status, await response.text())
 
 
 asyncio.run(main())

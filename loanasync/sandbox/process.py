@@ -1,4 +1,4 @@
-"""A sandbox in a separate process, and a proxy that controls it."""
+"""`SandboxProcess`: a sandbox in a separate process, controlled over HTTP."""
 
 import json
 import os
@@ -12,27 +12,36 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from loanasync.sandbox.readings import NO_READINGS, Readings
-from loanasync.sandbox.rules import fault_texts
+from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
+from loanasync.sandbox.rules import fault_list
 
 if TYPE_CHECKING:
     from loanasync import LoanClient
 
 
 _READY = "sandbox ready at "
-_SPELLED = ("status", "evaluated")  # None, True and False as the journal's filters have them
-_PATIENCE = 10.0  # seconds, for a process that was asked for something
-_OPENER = build_opener(ProxyHandler({}))  # it is on this machine, whatever the environment says
+_LITERALS = ("status", "evaluated")  # filters whose values None, True and False are sent in lower case
+_TIMEOUT = 10.0  # seconds, for a response or for the end of the process
+_OPENER = build_opener(ProxyHandler({}))  # ignores proxy settings, because the process is on this machine
 
 
 class SandboxProcess:
-    """A running ``python -m loanasync.sandbox``; made by `Sandbox.subprocess`.
+    """A sandbox in a separate process, ``python -m loanasync.sandbox``. Create it with `Sandbox.subprocess`.
+
+    The process runs inside its ``with`` block. `base_url`, `shop_id` and `auth_token` are the values that a
+    client needs.
+
+    Args:
+        options: The arguments of `Sandbox`, by name.
+
+    Raises:
+        RuntimeError: The process could not start; the message is its error output. Raised by the ``with``.
 
     Example:
         >>> with Sandbox.subprocess() as process:
         ...     shop = process.client()
         ...     process.fault("create_request=500x1")
-        ...     answer = run(shop.create_request({"fiscalCode": fiscal_code}))
+        ...     created = run(shop.create_request({"fiscalCode": fiscal_code}))
         ...     print(process.pid > 0, [call["status"] for call in process.calls()])
         ...     process.reset()
         ...     run(shop.aclose())
@@ -46,61 +55,78 @@ class SandboxProcess:
         self.base_url: str = ""
         self._command = [sys.executable, "-m", "loanasync.sandbox", *_arguments(options)]
         self._process: subprocess.Popen[str] | None = None
-        self._told: IO[str] | None = None
+        self._stderr: IO[str] | None = None
 
     @property
     def pid(self) -> int:
-        """The process's number.
+        """Process id.
 
         Raises:
-            RuntimeError: It does not run.
+            RuntimeError: The process is not running.
         """
         if self._process is None:
-            raise RuntimeError("the sandbox runs within `with Sandbox.subprocess()` only")
+            raise RuntimeError("the sandbox process is not running: use `with Sandbox.subprocess()`")
         return self._process.pid
 
     def client(self, **options: Any) -> "LoanClient":
-        """A client of the SDK for this sandbox; options as for `loanasync.LoanClient`."""
-        return client_of(self.base_url, self.shop_id, self.auth_token, options)
-
-    def calls(self, **criteria: str | float | None) -> list[dict[str, Any]]:
-        """The journal, masked, oldest first.
+        """Return a `loanasync.LoanClient` for this sandbox.
 
         Args:
-            criteria: As for `Journal.calls`: operation, status, fiscal_code, fault and the like.
+            options: Arguments of `loanasync.LoanClient` other than address and credentials.
+        """
+        return make_client(self.base_url, self.shop_id, self.auth_token, options)
+
+    def calls(self, **criteria: str | float | None) -> list[dict[str, Any]]:
+        """Return the calls in the journal as JSON objects with personal data masked, oldest first.
+
+        Args:
+            criteria: The calls to return: number, method, route, operation, fiscal_code, status, evaluated
+                or fault, as for `Journal.calls`.
 
         Raises:
-            RuntimeError: It does not run.
-            ValueError: There is no such criterion, or the journal is off.
+            RuntimeError: The process is not running.
+            ValueError: A criterion is unknown or has an invalid value, or the journal is switched off.
         """
-        texts = {name: str(value).lower() if name in _SPELLED else value for name, value in criteria.items()}
-        lines = self._ask(f"/_sandbox/journal.jsonl?{urlencode(texts)}").split("\n")
+        texts = {name: str(value).lower() if name in _LITERALS else value for name, value in criteria.items()}
+        lines = self._request(f"/_sandbox/journal.jsonl?{urlencode(texts)}").split("\n")
         return [json.loads(line) for line in lines if line]
 
     def fault(self, text: str) -> None:
-        """Add a rule in words, such as ``approve=500:0.1:after``.
+        """Add a rule.
+
+        Args:
+            text: The rule as ``[operation=]words[:rate[:phase]]``, such as ``approve=500:0.1:after``.
 
         Raises:
-            ValueError: The words are not understood.
+            RuntimeError: The process is not running.
+            ValueError: A part of the rule is not valid; the message names it.
         """
-        self._ask("/_sandbox/faults", {"rule": text})
+        self._request("/_sandbox/faults", {"rule": text})
 
     def reset(self) -> None:
-        """Forget all customers, calls, findings and rules."""
-        self._ask("/_sandbox/reset", {})
+        """Remove all customers, calls, findings and rules.
+
+        Raises:
+            RuntimeError: The process is not running.
+        """
+        self._request("/_sandbox/reset", {})
 
     def kill(self) -> None:
-        """End it as a crash would, without a chance to tidy up."""
+        """Kill the process with SIGKILL, as in a crash.
+
+        Raises:
+            RuntimeError: The process is not running.
+        """
         os.kill(self.pid, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
         self._wait()
 
-    def _ask(self, path: str, form: Mapping[str, str] | None = None) -> str:
-        _ = self.pid  # it runs
+    def _request(self, path: str, form: Mapping[str, str] | None = None) -> str:
+        _ = self.pid  # raises RuntimeError if the process is not running
         data = None if form is None else urlencode(form).encode()
-        request = Request(self.base_url + path, data=data)  # noqa: S310  (its own address)
+        request = Request(self.base_url + path, data=data)  # noqa: S310  (a local URL)
         try:
-            with _OPENER.open(request, timeout=_PATIENCE) as answer:
-                text: str = answer.read().decode()
+            with _OPENER.open(request, timeout=_TIMEOUT) as response:
+                text: str = response.read().decode()
         except HTTPError as error:
             with error:
                 raise ValueError(error.read().decode()) from None
@@ -108,20 +134,20 @@ class SandboxProcess:
 
     def __enter__(self) -> Self:
         if self._process is not None:
-            raise RuntimeError(f"the sandbox runs already, at {self.base_url}")
-        # A pipe that nobody reads would block.
-        self._told = tempfile.TemporaryFile("w+", encoding="utf-8")
-        self._process = subprocess.Popen(  # noqa: S603  (this very Python)
-            self._command, stdout=subprocess.PIPE, stderr=self._told, text=True
+            raise RuntimeError(f"the sandbox process is already running at {self.base_url}")
+        # A file, because the process would block on a full pipe.
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self._process = subprocess.Popen(  # noqa: S603  (the running interpreter)
+            self._command, stdout=subprocess.PIPE, stderr=self._stderr, text=True
         )
         assert self._process.stdout is not None  # noqa: S101  (for the type checkers)
         line = self._process.stdout.readline()
         if not line.startswith(_READY):
             self._wait()
-            self._told.seek(0)
-            told = self._told.read().strip()
-            self._told.close()
-            raise RuntimeError(told or "the sandbox ended before it was ready")
+            self._stderr.seek(0)
+            message = self._stderr.read().strip()
+            self._stderr.close()
+            raise RuntimeError(message or "the sandbox process ended before it was ready")
         self.base_url = line.removeprefix(_READY).strip()
         return self
 
@@ -129,13 +155,13 @@ class SandboxProcess:
         if self._process is not None:
             self._process.terminate()
             self._wait()
-        if self._told is not None:
-            self._told.close()
+        if self._stderr is not None:
+            self._stderr.close()
 
     def _wait(self) -> None:
         if self._process is not None:
             try:
-                self._process.communicate(timeout=_PATIENCE)
+                self._process.communicate(timeout=_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.communicate()
@@ -147,10 +173,10 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if name == "faults":
-            arguments += [f"--fault={each}" for each in fault_texts(value)]
+            arguments += [f"--fault={each}" for each in fault_list(value)]
         elif name == "readings":
             if not isinstance(value, Readings):
-                raise TypeError(NO_READINGS)
+                raise TypeError(READINGS_TYPE_ERROR)
             arguments += [f"--reading={each}" for each in value.texts()]
         elif value is True:
             arguments.append(option)
@@ -159,8 +185,8 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def client_of(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "LoanClient":
-    """A client for the service at this address."""
-    from loanasync import LoanClient  # noqa: PLC0415  (the sandbox itself runs without the SDK)
+def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "LoanClient":
+    """Return a client of the SDK for a sandbox."""
+    from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
 
     return LoanClient(base_url, shop_id=shop_id, auth_token=auth_token, **options)

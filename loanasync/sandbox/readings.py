@@ -1,33 +1,34 @@
-"""Switches of the sandbox, one for each point that the specification leaves open."""
+"""`Readings`: a switch for each point that the specification leaves open."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from attrs import fields, frozen
 
-NO_READINGS = "readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')"
+READINGS_TYPE_ERROR = "readings must be a loanasync.sandbox.Readings, such as Readings(refusal='201')"
 
 
 @frozen(kw_only=True)
 class Readings:
-    """One reading of the specification; the defaults are the readings that this package assumes.
+    """Choices for the points that the specification leaves open; the defaults are what the SDK assumes.
 
     Args:
-        refusal: Status of a refusal, 422 or 201, with ``approved: false`` in both (spec §3, §4.1).
+        refusal: Status of a refusal; the body has ``approved: false`` with either (spec §3, §4.1).
         validation: Status of validation errors (spec §7).
-        conflict: Whether a 409 is sent before the evaluation, or after it (spec §7).
-        evaluates: Whether a customer is evaluated once, or once for each order token (spec §3).
-        fiscal_code: How the fiscal code is echoed (spec §2.1).
-        domain: Whether domain messages have the text of spec §7, another one, or another language.
-        dates: Whether dates of a completion come back as days, or with a time (spec §2.2).
+        conflict: Whether a 409 is sent ``before`` or ``after`` the evaluation (spec §7).
+        evaluates: Whether each ``customer`` or each ``order`` token is evaluated once (spec §3).
+        fiscal_code: Form of the echoed fiscal code (spec §2.1). ``omocodia`` replaces the last digit by its
+            letter.
+        domain: Whether domain messages have the text of spec §7, another wording or another language.
+        dates: Whether dates of a completion are returned as days or with a time (spec §2.2).
         creation: Shape of the response to a creation (spec §4.3).
         documents: Shape of the response to an upload of documents (spec §4.3).
-        completion: Which fields the 200 of a completion has (spec §4.2).
+        completion: Fields of the response to a completion (spec §4.2); ``partial`` is the first half.
         redirect_url: Whether an approval has a ``redirectUrl`` (spec §1.3, §2.1).
         already_evaluated: Status of "User already evaluated for approval" (spec §3, §7).
 
     Raises:
-        ValueError: A switch has no such value; the text names those that it has.
+        ValueError: A switch has an invalid value; the message lists the valid ones.
 
     Example:
         >>> from loanasync.sandbox import Readings
@@ -56,7 +57,7 @@ class Readings:
 
     @classmethod
     def choices(cls) -> dict[str, tuple[str, ...]]:
-        """Return the values that each switch can have, the default first.
+        """Return the valid values of each switch, the default first.
 
         Example:
             >>> from loanasync.sandbox import Readings
@@ -68,13 +69,13 @@ class Readings:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
-        """Return the readings that texts such as ``refusal=201`` name; the others are the defaults.
+        """Return the readings for texts such as ``refusal=201``; other switches have their defaults.
 
         Args:
-            texts: One ``switch=value`` each, as on the command line.
+            texts: Strings of the form ``switch=value``, as on the command line.
 
         Raises:
-            ValueError: There is no such switch or value, or a switch is named twice; the text names it.
+            ValueError: A switch or value is unknown, or a switch is given twice; the message names it.
 
         Example:
             >>> from loanasync.sandbox import Readings
@@ -85,16 +86,16 @@ class Readings:
         for text in texts:
             name, equals, value = text.partition("=")
             if name not in choices:
-                raise ValueError(f"reading {name!r} is unknown; the readings are {', '.join(choices)}")
+                raise ValueError(f"unknown reading {name!r}: choose one of {', '.join(choices)}")
             if not equals:
-                raise ValueError(f"reading {name} needs a value: {name}={choices[name][0]}, for example")
+                raise ValueError(f"reading {name} needs a value, for example {name}={choices[name][0]}")
             if name in found:
                 raise ValueError(f"reading {name} is given twice: choose one value")
             found[name] = value
         return cls(**found)
 
     def texts(self) -> list[str]:
-        """Return the switches that are not at their default, as `parse` reads them.
+        """Return the switches with a value other than the default, in the form that `parse` takes.
 
         Example:
             >>> from loanasync.sandbox import Readings

@@ -1,4 +1,4 @@
-"""Rules that choose outcomes, from Python and the command line, reproducibly by a seed."""
+"""Rules that choose the outcomes of calls, set from Python or the command line."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from attrs import define, field
 
 from loanasync.sandbox.outcomes import (
     FAULTS,
-    Answer,
     Outcome,
+    Response,
     UnknownTagError,
     nearest,
-    read_words,
+    parse_words,
 )
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
@@ -22,20 +22,31 @@ Operation = Literal["create_request", "approve", "upload_documents", "complete"]
 Phase = Literal["before", "after"]
 OPERATIONS: tuple[Operation, ...] = ("create_request", "approve", "upload_documents", "complete")
 
-# Statuses that say by themselves what they mean (spec §7), in the words of a tag.
-_BY_STATUS = {201: "approved", 403: "forbidden", 409: "conflict", 422: "refused", 500: "500"}
+# Words for the statuses that have one meaning (spec §7).
+_WORD_BY_STATUS = {201: "approved", 403: "forbidden", 409: "conflict", 422: "refused", 500: "500"}
 _CREATED = 201
 _NO_BODY = (204, 304)
 _CREATING = ("create_request", "upload_documents")  # assumed: spec §4.3 does not show their status
 _FIELDS: Mapping[str, tuple[str, ...]] = {"approve": APPROVAL_FIELDS, "complete": USER_DATA_FIELDS}
-_TO_THE_RATE = 2**64
+_DRAW_RANGE = 2**64
 _BEFORE = ", ".join(name for name, fault in FAULTS.items() if fault.before)
-_SERVER_S_OWN = ("content-length", "content-type", "transfer-encoding", "connection")
+_RESERVED_HEADERS = ("content-length", "content-type", "transfer-encoding", "connection")
 
 
 @define(kw_only=True)
 class Rule:
-    """Which calls are meant, and with what they are answered; made by `Sandbox.on`.
+    """A rule that chooses the response to some calls. Create rules with `Sandbox.on` and `respond`.
+
+    Args:
+        operation: Operation of the calls; None for any.
+        fiscal_code: Fiscal code of the customer; None for any.
+        call: Number of the call among the customer's calls of the operation, from 1; None for every call.
+        rate: Share of the calls to choose, from 0 to 1.
+        seed: Seed of the random choice.
+        number: Number of the rule in the sandbox.
+        changed: Called when the response of the rule changes.
+        outcome: The outcome that `respond` set; None before that.
+        answered: Number of calls that the rule has answered.
 
     Example:
         >>> rule = sandbox.on(operation="approve").respond("500x2")
@@ -59,13 +70,13 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """Its number and its words, which are what its faults are counted by, and its rate is drawn with."""
+        """Number and words of the rule; key of its fault counters and of its random choice."""
         return f"#{self.number} {self.outcome.name if self.outcome is not None else ''}"
 
     def __attrs_post_init__(self) -> None:
         if self.operation not in (None, *OPERATIONS):
             near = nearest(self.operation, OPERATIONS)
-            raise ValueError(f"operation {self.operation!r} is unknown, did you mean {near!r}?")
+            raise ValueError(f"unknown operation {self.operation!r}, did you mean {near!r}?")
         if not isinstance(self.rate, int | float):
             raise TypeError(f"rate {self.rate!r} must be a number between 0 and 1")
         if not 0 <= self.rate <= 1:
@@ -73,195 +84,210 @@ class Rule:
         if self.call is not None and type(self.call) is not int:
             raise TypeError(f"call {self.call!r} must be a whole number, such as 1 for the first call")
         if self.call is not None and self.call < 1:
-            raise ValueError(f"call {self.call} must be 1, for the first call, or more")
+            raise ValueError(f"call {self.call} must be 1 (the first call) or more")
 
     def respond(
         self,
-        answer: int | str,
+        response: int | str,
         body: Mapping[str, Any] | None = None,
         *,
         phase: Phase | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Self:
-        """Answer the calls that are meant so.
+        """Set the response to the calls that this rule matches, and return the rule.
 
         Args:
-            answer: An HTTP status, or the words of a tag, such as ``"reset"`` or ``"slow300.refused"``.
-            body: The JSON object to answer with, for a status.
-            phase: A fault ``before`` the service does anything, or ``after`` it has done its work and its
-                answer is lost. By default what the word says, else before.
-            headers: Headers to answer with, such as ``Retry-After``.
+            response: An HTTP status, or the words of a tag, such as ``"reset"`` or ``"slow300.refused"``.
+            body: JSON object of the response, if `response` is a status.
+            phase: ``"before"`` sends the response instead of processing the call; ``"after"`` processes the
+                call, so that the decision is made and its response is lost. By default, the phase in the
+                word, else ``"before"``.
+            headers: Headers of the response, such as ``Retry-After``, if `response` is a status.
 
         Raises:
-            TypeError: The body is no JSON object.
-            ValueError: The status needs a body, a word is unknown or has no such phase, or what is given
-                cannot be sent.
+            TypeError: An argument has the wrong type; the message names it.
+            ValueError: The status needs a body, a word is unknown or does not have this phase, the operation
+                would ignore the outcome, or the response cannot be sent.
+
+        Example:
+            >>> sandbox.on("complete").respond("reset", phase="after").name
+            '#1 resetafter'
+            >>> sandbox.on("approve").respond(503, {"later": True}, headers={"Retry-After": "7"}).name
+            '#2 503'
         """
         if phase not in (None, "before", "after"):
-            raise ValueError(f"phase {phase!r} is unknown: 'before' or 'after'")
-        if isinstance(answer, str):
-            answer = answer.strip().removeprefix("+")
-            answer = int(answer) if answer.isdecimal() else answer
-        elif not isinstance(answer, int):
+            raise ValueError(f"phase {phase!r} must be 'before' or 'after'")
+        if isinstance(response, str):
+            response = response.strip().removeprefix("+")
+            response = int(response) if response.isdecimal() else response
+        elif not isinstance(response, int):
             raise TypeError(
-                f"respond() takes a status or the words of a tag, such as 500 or 'refused', not {answer!r}"
+                f"respond() takes a status or the words of a tag, such as 500 or 'refused', not {response!r}"
             )
-        if isinstance(answer, str):
+        if isinstance(response, str):
             if body is not None or headers is not None:
-                raise ValueError("body and headers go with a status, not with the words of a tag")
-            outcome = _in_words(answer, phase)
-        elif body is None and headers is None and answer == _CREATED and self.operation in _CREATING:
-            outcome = Outcome(name=str(answer))
-        elif body is None and headers is None and answer in _BY_STATUS:
-            outcome = _in_words(_BY_STATUS[answer], phase)
+                raise ValueError("body and headers need a status, such as 503, instead of the words of a tag")
+            outcome = _outcome_from_words(response, phase)
+        elif body is None and headers is None and response == _CREATED and self.operation in _CREATING:
+            outcome = Outcome(name=str(response))
+        elif body is None and headers is None and response in _WORD_BY_STATUS:
+            outcome = _outcome_from_words(_WORD_BY_STATUS[response], phase)
         else:
-            outcome = _canned(answer, body, headers, phase)
+            outcome = _canned_outcome(response, body, headers, phase)
         self._check(outcome)
         self.outcome = outcome
         self.changed()
         return self
 
     def _check(self, outcome: Outcome) -> None:
-        """Refuse an outcome that calls of this operation would ignore."""
-        if self.operation is None:  # each operation takes what it has
+        """Raise ValueError for an outcome that calls of this operation would ignore."""
+        if self.operation is None:  # each operation applies the parts that it supports
             return
         decides = outcome.decision or outcome.without or outcome.street_number
         if decides and self.operation != "approve":
             raise ValueError(
-                f"{self.operation} cannot be answered with {outcome.name!r}: it is a decision, which only"
-                " approve makes. For another response give a status with a body"
+                f"{self.operation} cannot respond with {outcome.name!r}, which is a decision: only approve"
+                " decides. For another response pass a status with a body"
             )
         for name in outcome.invalid:
             if name not in _FIELDS.get(self.operation, ()):
                 raise ValueError(
-                    f"{self.operation} cannot be answered with {outcome.name!r}: it has no field {name}."
-                    " For another response give a status with a body"
+                    f"{self.operation} cannot respond with {outcome.name!r}: there is no field {name}."
+                    " For another response pass a status with a body"
                 )
 
     def chosen(self, operation: str, code: str, call: int) -> bool:
-        """Whether the call of this number is meant; its number decides, not what runs beside."""
+        """Return whether the rule matches a call.
+
+        The random choice depends on the seed, the rule, the customer and the call number only, so concurrent
+        calls do not affect it.
+        """
         return (
             self.outcome is not None
             and self.operation in (None, operation)
             and self.fiscal_code in (None, code.upper())
             and self.call in (None, call)
-            and (self.rate == 1 or self._drawn(operation, code, call) < self.rate)
+            and (self.rate == 1 or self._draw(operation, code, call) < self.rate)
         )
 
-    def _drawn(self, operation: str, code: str, call: int) -> float:
+    def _draw(self, operation: str, code: str, call: int) -> float:
         key = f"{self.seed}|{self.name}|{operation}|{code}|{call}".encode()
-        return int.from_bytes(blake2b(key, digest_size=8).digest()) / _TO_THE_RATE
+        return int.from_bytes(blake2b(key, digest_size=8).digest()) / _DRAW_RANGE
 
 
-def _in_words(words: str, phase: Phase | None) -> Outcome:
+def _outcome_from_words(words: str, phase: Phase | None) -> Outcome:
     if not words.strip("."):
-        raise ValueError("a rule has no words for an answer: give a tag's, such as 500, refused or slow300")
+        raise ValueError("the rule has no response: write words of a tag, such as 500, refused or slow300")
     try:
-        plain = read_words(words, endless=True)
+        plain = parse_words(words, every_call=True)
         if phase is None:
             return plain
     except UnknownTagError as unknown:
-        raise ValueError(f"{words!r} cannot be answered with. {unknown}") from None
+        raise ValueError(f"invalid response {words!r}. {unknown}") from None
     try:
-        # A word that has its phase already says so twice here, and is then unknown: nothing is guessed.
-        return read_words(".".join(f"{word}{phase}" for word in words.split(".") if word), endless=True)
+        # A word that already has a phase becomes an unknown word here, which is an error.
+        return parse_words(".".join(f"{word}{phase}" for word in words.split(".") if word), every_call=True)
     except UnknownTagError:
         raise ValueError(
-            f"{words!r} in phase {phase!r} cannot be answered with: give a phase to faults and waits only,"
-            f" to each in one place, and 'before' to {_BEFORE} and slow only"
+            f"invalid response {words!r} in phase {phase!r}: only faults and delays have a phase, which may"
+            f" be given once; 'before' is for {_BEFORE} and slow only"
         ) from None
 
 
-def _canned(
+def _canned_outcome(
     status: int, body: Mapping[str, Any] | None, headers: Mapping[str, str] | None, phase: Phase | None
 ) -> Outcome:
-    if not 200 <= status <= 599:  # noqa: PLR2004  (statuses of an answer)
+    if not 200 <= status <= 599:  # noqa: PLR2004  (statuses of a final response)
         raise ValueError(f"status {status} must be between 200 and 599")
     if body and status in _NO_BODY:
-        raise ValueError(f"status {status} has no body in HTTP: leave the body out")
+        raise ValueError(f"a response with status {status} has no body in HTTP: omit the body")
     if body is None:
-        if status == 400:  # noqa: PLR2004  (spec §7: its body says what is wrong)
-            raise ValueError("status 400 needs a body; for one wrong field respond('invalid.city') has it")
+        if status == 400:  # noqa: PLR2004  (spec §7: the body names the error)
+            raise ValueError("status 400 needs a body; for one invalid field use respond('invalid.city')")
         body = {"errors": {"system": ["System error"]}} if status == 500 else {}  # noqa: PLR2004  (spec §7)
     try:
-        body = json.loads(json.dumps(body, allow_nan=False))  # as it is now, and as JSON can say it
+        body = json.loads(json.dumps(body, allow_nan=False))  # a copy, in the form that JSON can express
     except (TypeError, ValueError) as error:
         raise ValueError(f"the body cannot be sent as JSON: {error}") from None
     if not isinstance(body, dict):
         raise TypeError("the body must be a JSON object, such as {'errors': {...}}")
-    answer = Answer(status, body, headers=headers and _checked(headers))
-    return Outcome(canned=answer, canned_after=phase == "after", name=f"{status}{phase or ''}")
+    response = Response(status, body, headers=headers and _checked_headers(headers))
+    return Outcome(canned=response, canned_after=phase == "after", name=f"{status}{phase or ''}")
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        raise TypeError("headers must map names to texts, such as {'Retry-After': '7'}")
+        raise TypeError("headers must map names to strings, such as {'Retry-After': '7'}")
     for name, value in headers.items():
-        if name.lower() in _SERVER_S_OWN:
-            raise ValueError(f"header {name} is the server's own: leave it out")
+        if name.lower() in _RESERVED_HEADERS:
+            raise ValueError(f"header {name} is set by the server: omit it")
         if not re.fullmatch("[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise ValueError(f"header {name!r} is no header's name")
+            raise ValueError(f"header {name!r} is not a valid header name")
         if not isinstance(value, str) or not value.isprintable():
-            raise ValueError(f"the value of header {name} must be a text in one line, such as '7'")
+            raise ValueError(f"the value of header {name} must be a string of one line, such as '7'")
     return dict(headers)
 
 
-def fault_texts(faults: Iterable[str]) -> list[str]:
-    """Return rules in words as a list; one text is one rule.
+def fault_list(faults: Iterable[str]) -> list[str]:
+    """Return a list of rule texts; a single string is one rule.
 
     Raises:
-        TypeError: It is not a list of texts.
+        TypeError: The argument is not a list of strings.
     """
     texts = (
         [faults] if isinstance(faults, str) else list(faults) if isinstance(faults, Iterable) else [faults]
     )
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"faults must be texts, such as 'approve=500', not {type(text).__name__}")
+            raise TypeError(f"faults must be strings, such as 'approve=500', not {type(text).__name__}")
     return texts
 
 
 class Rules:
-    """All rules; of those that mean a call, the newest counts."""
+    """The rules of a sandbox. If several match a call, the newest one applies."""
 
     def __init__(self, seed: int) -> None:
-        self.changed: Callable[[], None] = lambda: None  # told when there is another answer
+        self.on_change: Callable[[], None] = lambda: None  # called after a change of the rules
         self._seed = seed
-        self._made = 0
+        self._last_number = 0
         self._rules: tuple[Rule, ...] = ()
 
     def add(self, **which: Any) -> Rule:
-        """A rule that waits for its `respond`."""
-        return self._added(self._made_of(which))
+        """Add a rule without a response; it matches calls after `Rule.respond`."""
+        return self._insert(self._new_rule(which))
 
-    def _made_of(self, which: Mapping[str, Any]) -> Rule:
-        return Rule(**{"seed": self._seed, "number": self._made + 1, "changed": self.changed, **which})
+    def _new_rule(self, which: Mapping[str, Any]) -> Rule:
+        return Rule(
+            **{"seed": self._seed, "number": self._last_number + 1, "changed": self.on_change, **which}
+        )
 
-    def _added(self, rule: Rule) -> Rule:
-        self._made = rule.number
+    def _insert(self, rule: Rule) -> Rule:
+        self._last_number = rule.number
         self._rules = (rule, *self._rules)
         return rule
 
     def add_text(self, text: str) -> Rule:
-        """A rule as the command line has it: ``[operation=]words[:rate[:phase]]``; a status is a word, too.
+        """Add a rule in the form of the command line: ``[operation=]words[:rate[:phase]]``.
+
+        A status can stand for the words.
 
         Raises:
-            ValueError: A part of it is not understood; it is named.
+            ValueError: A part of the text is not valid; the message names it.
         """
         operation, given, rest = text.rpartition("=")
         words, _, rest = rest.partition(":")
         rate, _, phase = rest.partition(":")
         if words in OPERATIONS:
-            raise ValueError(f"{text!r} has an operation for an answer: write {words}=500, for example")
+            raise ValueError(f"{text!r} has an operation but no response: write {words}=500, for example")
         try:
             number = float(rate or 1)
         except ValueError:
             raise ValueError(f"rate {rate!r} in {text!r} must be a number between 0 and 1") from None
-        rule = self._made_of({"operation": operation if given else None, "rate": number})
-        return self._added(rule.respond(words, phase=cast("Phase", phase) if phase else None))
+        rule = self._new_rule({"operation": operation if given else None, "rate": number})
+        return self._insert(rule.respond(words, phase=cast("Phase", phase) if phase else None))
 
     def choose(self, operation: str, code: str, call: int) -> Rule | None:
-        """The newest rule that means this call."""
+        """Return the newest rule that matches this call, and count the call."""
         for rule in self._rules:
             if rule.chosen(operation, code, call):
                 rule.answered += 1
@@ -269,23 +295,23 @@ class Rules:
         return None
 
     def remove(self, rule: Rule) -> None:
-        """Forget one rule.
+        """Remove one rule.
 
         Raises:
-            TypeError: It is not a rule.
-            ValueError: It is not in force.
+            TypeError: The argument is not a rule.
+            ValueError: The rule is not active.
         """
         if not isinstance(rule, Rule):
-            raise TypeError(f"off() takes a rule back that on() returned, not {type(rule).__name__}")
+            raise TypeError(f"off() takes a rule that on() returned, not {type(rule).__name__}")
         if not any(each is rule for each in self._rules):
             raise ValueError(
-                f"rule {rule.name} is not in force: it was taken back before, or is of another sandbox"
+                f"rule {rule.name} is not active: it was removed before, or belongs to another sandbox"
             )
         self._rules = tuple(each for each in self._rules if each is not rule)
-        self.changed()
+        self.on_change()
 
     def clear(self) -> None:
-        """Forget all rules."""
+        """Remove all rules."""
         self._rules = ()
 
     def __iter__(self) -> Iterator[Rule]:

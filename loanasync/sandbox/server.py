@@ -1,4 +1,4 @@
-"""`Sandbox`: start, stop, reset, rules, journal and findings."""
+"""`Sandbox`, the local service, and `serve`, which runs it until Ctrl-C."""
 
 import asyncio
 import signal
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from aiohttp import web
 
-from loanasync.sandbox.customers import Customers, Snapshot, code_of
+from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
-from loanasync.sandbox.process import SandboxProcess, client_of
-from loanasync.sandbox.readings import NO_READINGS, Readings
-from loanasync.sandbox.rules import Operation, Rule, Rules, fault_texts
-from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, quiet_logger
-from loanasync.sandbox.service import LARGEST_BODY, Service
+from loanasync.sandbox.process import SandboxProcess, make_client
+from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
+from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
+from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, server_logger
+from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
@@ -29,31 +29,36 @@ if TYPE_CHECKING:
 
 
 Description = Literal["street_number", "civic_number"]
-_ALL: Any = ...  # no argument was given
+_OMITTED: Any = ...  # the default of an optional argument for which None is an error
 _Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
 class Sandbox:
-    """The service on a port of this machine.
+    """A local HTTP server that implements the service of the specification.
+
+    Use it as an async context manager in a running event loop, or with `in_thread` or `subprocess`.
+    Customers, calls, findings and rules stay available after a stop.
 
     Args:
-        host: A loopback address, unless `allow_remote` says otherwise.
-        port: 0 takes a free one.
-        shop_id: The one shop that it knows.
-        auth_token: That shop's token; made up, never a real one.
-        dialect: Speak one description only; None accepts both.
-        state: A file of SQLite's to remember customers in; None: they end with the object.
-        faults: Rules in words, ``[operation=]words[:rate[:phase]]``, such as ``500:0.1:after``.
-        seed: Where the rates of rules begin; the same seed, the same outcomes.
-        journal: Calls to keep; 0 switches the journal off, for load.
-        customers: Customers to remember; beyond, the oldest are forgotten.
-        shop_url: Where the web application leads back to.
-        allow_remote: Serve the network, too, although nothing protects what is here.
-        readings: The reading of the specification to play, where it leaves a point open.
+        host: Address to listen on; a loopback address, unless `allow_remote` is True.
+        port: Port to listen on; 0 selects a free port.
+        shop_id: Identifier of the one shop that the sandbox serves.
+        auth_token: Token of the shop. Use a made-up one, never a real one.
+        dialect: Accept only one description of the approval, ``street_number`` or ``civic_number``; None
+            accepts both.
+        state: Path of an SQLite file that stores the customers; None keeps them in memory.
+        faults: Rules in the form ``[operation=]words[:rate[:phase]]``, such as ``500:0.1:after``.
+        seed: Seed of the rules' random choices. The same seed gives the same outcomes.
+        journal: Number of calls to keep; 0 switches the journal off, for load tests.
+        customers: Number of customers to remember. When there are more, the oldest are forgotten.
+        shop_url: URL or path of the link "Back to the shop" on the customer's page; None leads to a page of
+            the sandbox.
+        allow_remote: Allow a host that is not a loopback address. The sandbox has no access control.
+        readings: Choices for the points that the specification leaves open.
 
     Raises:
-        TypeError: An argument has another type; it is named.
-        ValueError: An argument cannot work; it is named.
+        TypeError: An argument has the wrong type; the message names it.
+        ValueError: An argument is not valid; the message names it.
 
     Example:
         >>> async def example() -> str:
@@ -69,7 +74,7 @@ class Sandbox:
         host: str = "127.0.0.1",
         port: int = 0,
         shop_id: str = "sandbox-shop",
-        auth_token: str = "sandbox-token",  # noqa: S107  (made up, and valid nowhere else)
+        auth_token: str = "sandbox-token",  # noqa: S107  (made up; not valid anywhere else)
         dialect: Description | None = None,
         state: str | Path | None = None,
         faults: Iterable[str] = (),
@@ -84,11 +89,13 @@ class Sandbox:
         check_token(auth_token)
         check_shop(shop_id, shop_url)
         if shop_id == auth_token:
-            raise ValueError("shop_id and auth_token are equal: each path would have the token in it")
+            raise ValueError(
+                "shop_id and auth_token are equal: choose another one, the shop_id is in the URL"
+            )
         if dialect not in (None, "street_number", "civic_number"):
-            raise ValueError(f"dialect {dialect!r} is unknown: street_number, civic_number or None")
+            raise ValueError(f"dialect {dialect!r} must be street_number, civic_number or None")
         if not isinstance(readings, Readings):
-            raise TypeError(NO_READINGS)
+            raise TypeError(READINGS_TYPE_ERROR)
         if journal < 0 or customers < 1:
             raise ValueError(f"journal {journal} must be 0 or more, customers {customers} 1 or more")
         self.shop_id = shop_id
@@ -101,11 +108,11 @@ class Sandbox:
         self._listening: asyncio.Server | None = None
         self._address = ""
         rules = Rules(seed)
-        for text in fault_texts(faults):
+        for text in fault_list(faults):
             rules.add_text(text)
         if state is not None and str(state) in ("", ":memory:"):
-            # A database that ends with its connection, to SQLite.
-            raise ValueError(f"state {str(state)!r} is no file: name one, or leave it out to keep nothing")
+            # SQLite would use a temporary database.
+            raise ValueError(f"state {str(state)!r} is not a file: pass a path, or omit it to store nothing")
         self._engine = Engine(
             Customers(customers, None if state is None else SqliteStore(state)),
             rules,
@@ -117,23 +124,23 @@ class Sandbox:
 
     @property
     def base_url(self) -> str:
-        """Where it listens, such as ``http://127.0.0.1:8080``.
+        """URL of the running sandbox, such as ``http://127.0.0.1:8080``.
 
         Raises:
-            RuntimeError: It is not started.
+            RuntimeError: The sandbox is not running.
         """
         if not self._address:
-            raise RuntimeError("the sandbox has an address once it is started: use `async with Sandbox()`")
+            raise RuntimeError("the sandbox is not running: start it with `async with Sandbox()`")
         return self._address
 
     @property
     def journal(self) -> Journal:
-        """The calls that came."""
+        """The journal of the calls to this sandbox."""
         return self._engine.journal
 
     @property
     def findings(self) -> list[Finding]:
-        """Misuse of the protocol, oldest first."""
+        """The misuses of the protocol that were found, oldest first."""
         return list(self._engine.linter.findings)
 
     def on(
@@ -145,17 +152,21 @@ class Sandbox:
         rate: float = 1.0,
         seed: int | None = None,
     ) -> Rule:
-        """Mean some calls; `Rule.respond` says what they are answered with. The newest rule counts.
+        """Add a rule for some calls and return it; `Rule.respond` sets the response.
+
+        If several rules match a call, the newest one applies. A rule takes precedence over the e-mail tag.
 
         Args:
-            operation: create_request, approve, upload_documents or complete; None: any.
-            fiscal_code: One customer's; None: anybody's.
-            call: Which call of this operation for this customer, counted from 1; None: every.
-            rate: The share of the calls, 0 to 1, decided for each customer and call by the seed alone.
-            seed: The rule's own seed; None: the sandbox's.
+            operation: create_request, approve, upload_documents or complete; None for any.
+            fiscal_code: Fiscal code of the customer; None for any.
+            call: Number of the call among the customer's calls of the operation, from 1; None for every call.
+            rate: Share of the calls to choose, from 0 to 1. The choice depends on the seed, the customer and
+                the call number only.
+            seed: Seed of the rule's random choice; None for the seed of the sandbox.
 
         Raises:
-            ValueError: An argument cannot be meant; it is named.
+            TypeError: An argument has the wrong type; the message names it.
+            ValueError: An argument is not valid; the message names it.
 
         Example:
             >>> rule = Sandbox().on(operation="approve", call=2).respond(500, phase="after")
@@ -163,22 +174,22 @@ class Sandbox:
             '500after'
         """
         if fiscal_code is not None:
-            fiscal_code = code_of(fiscal_code)
+            fiscal_code = normalize_fiscal_code(fiscal_code)
         which = {"operation": operation, "fiscal_code": fiscal_code, "call": call, "rate": rate}
         if seed is not None:
             which["seed"] = seed
         with self._engine.lock:
             return self._engine.rules.add(**which)
 
-    def off(self, rule: Rule = _ALL) -> None:
-        """Take one rule back; without an argument, all rules.
+    def off(self, rule: Rule = _OMITTED) -> None:
+        """Remove one rule; without an argument, remove all rules.
 
         Args:
-            rule: A rule of this sandbox; None is not one, so that a missing rule never takes all rules back.
+            rule: A rule of this sandbox. None is an error, so that a missing rule does not remove all rules.
 
         Raises:
-            TypeError: It is not a rule.
-            ValueError: The rule is not in force: it was taken back before, or is of another sandbox.
+            TypeError: The argument is not a rule.
+            ValueError: The rule is not active: it was removed before, or belongs to another sandbox.
 
         Example:
             >>> rule = sandbox.on().respond(503)
@@ -189,27 +200,28 @@ class Sandbox:
             []
         """
         with self._engine.lock:
-            if rule is _ALL:
+            if rule is _OMITTED:
                 self._engine.rules.clear()
-                self._engine.changed()
+                self._engine.notify()
             else:
                 self._engine.rules.remove(rule)
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules that are in force, newest first; each tells how many calls it `answered`."""
+        """The active rules, newest first. `Rule.answered` is the number of calls that a rule answered."""
         return list(self._engine.rules)
 
-    def reset(self, fiscal_code: str = _ALL) -> None:
-        """Forget one customer; without an argument, all customers, calls, findings and rules.
+    def reset(self, fiscal_code: str = _OMITTED) -> None:
+        """Remove one customer; without an argument, remove all customers, calls, findings and rules.
 
         Args:
-            fiscal_code: The customer's; None is not one, so that a missing code never forgets everything.
+            fiscal_code: Fiscal code of the customer. None is an error, so that a missing code does not remove
+                everything.
 
         Raises:
-            KeyError: Nothing is known of this customer.
-            TypeError: It is not a text.
-            ValueError: It is empty.
+            KeyError: No call named this customer, or the customer was reset already.
+            TypeError: The fiscal code is not a string.
+            ValueError: The fiscal code is empty.
 
         Example:
             >>> decision = run(client.approve(fiscal_code, request))
@@ -219,16 +231,16 @@ class Sandbox:
             True
         """
         with self._engine.lock:
-            if fiscal_code is _ALL:
+            if fiscal_code is _OMITTED:
                 self._engine.reset()
-            elif not any(map(self._engine.customers.forget, (code_of(fiscal_code), fiscal_code))):
-                raise KeyError(
-                    "nothing is known of this fiscal code: it was reset already, or never asked for"
-                )
-            self._engine.changed()
+            elif not any(
+                map(self._engine.customers.forget, (normalize_fiscal_code(fiscal_code), fiscal_code))
+            ):
+                raise KeyError("unknown fiscal code: no call has named this customer since the last reset")
+            self._engine.notify()
 
     def snapshot(self) -> Snapshot:
-        """All customers as they are now, for `restore`.
+        """Return the current state of all customers, for `restore`.
 
         Example:
             >>> before = sandbox.snapshot()
@@ -241,16 +253,28 @@ class Sandbox:
             return self._engine.customers.snapshot()
 
     def restore(self, snapshot: Mapping[str, str]) -> None:
-        """All customers as they were then, and no others; journal, findings and rules stay."""
-        with self._engine.lock:
-            self._engine.customers.restore(snapshot)
-            self._engine.changed()
-
-    def client(self, **options: Any) -> "LoanClient":
-        """A client of the SDK for this sandbox.
+        """Replace all customers by those of a snapshot. Journal, findings and rules stay.
 
         Args:
-            options: Those of `loanasync.LoanClient`, without address and credentials.
+            snapshot: The value that `snapshot` returned.
+
+        Raises:
+            ValueError: The argument is not a snapshot. Nothing is changed.
+
+        Example:
+            >>> sandbox.restore({})
+            >>> sandbox.snapshot()
+            <Snapshot of 0 customers>
+        """
+        with self._engine.lock:
+            self._engine.customers.restore(snapshot)
+            self._engine.notify()
+
+    def client(self, **options: Any) -> "LoanClient":
+        """Return a `loanasync.LoanClient` for this sandbox.
+
+        Args:
+            options: Arguments of `loanasync.LoanClient` other than address and credentials.
 
         Example:
             >>> shop = sandbox.client(timeout=Timeout(total=10, attempt=5, connect=1))
@@ -258,21 +282,23 @@ class Sandbox:
             True
             >>> run(shop.aclose())
         """
-        return client_of(self.base_url, self.shop_id, self.auth_token, options)
+        return make_client(self.base_url, self.shop_id, self.auth_token, options)
 
     @classmethod
     def in_thread(cls, **options: Any) -> AbstractContextManager[Self]:
-        """A sandbox that runs in a thread of its own, for blocking clients and for loops that come and go.
+        """Run a sandbox in a separate thread, inside a ``with`` block.
+
+        Use it for blocking clients, and for tests that use several event loops.
 
         Args:
-            options: Those of `Sandbox`.
+            options: Arguments of `Sandbox`.
 
         Example:
             >>> with Sandbox.in_thread() as sandbox:
             ...     sandbox.base_url.startswith("http://127.0.0.1:")
             True
         """
-        sandbox = cls(**options)  # wrong options are errors of this call
+        sandbox = cls(**options)  # raises for invalid options here, not in the with block
         return sandbox._in_thread()
 
     @contextmanager
@@ -298,7 +324,7 @@ class Sandbox:
     async def _serve(self, started: Future[_Running]) -> None:
         try:
             await self.start()
-        except BaseException as error:  # noqa: BLE001  (it is raised where the sandbox was asked for)
+        except BaseException as error:  # noqa: BLE001  (raised again in the thread that starts the sandbox)
             started.set_exception(error)
             return
         stop = asyncio.Event()
@@ -308,10 +334,12 @@ class Sandbox:
 
     @staticmethod
     def subprocess(**options: Any) -> AbstractContextManager[SandboxProcess]:
-        """A sandbox that runs as a process of its own, for measurements and for being killed.
+        """Run a sandbox in a separate process, inside a ``with`` block.
+
+        Use it for benchmarks, and for tests that kill the service. See `SandboxProcess`.
 
         Args:
-            options: Those of `Sandbox`.
+            options: Arguments of `Sandbox`.
 
         Example:
             >>> with Sandbox.subprocess() as sandbox:
@@ -321,11 +349,11 @@ class Sandbox:
         return SandboxProcess(options)
 
     async def start(self) -> None:
-        """Listen.
+        """Start the server in the running event loop.
 
         Raises:
-            OSError: The port is taken.
-            RuntimeError: It listens already.
+            OSError: The port is in use.
+            RuntimeError: The sandbox is already running.
             StateFileError: The state file cannot be used.
 
         Example:
@@ -336,10 +364,10 @@ class Sandbox:
             >>> run(other.stop())
         """
         if self._runner is not None:
-            raise RuntimeError(f"the sandbox listens already, at {self._address}")
-        self._ending = asyncio.Event()
+            raise RuntimeError(f"the sandbox is already running at {self._address}")
+        self._stopping = asyncio.Event()
         self._runner = web.AppRunner(
-            self._application(), access_log=None, logger=quiet_logger(), shutdown_timeout=1
+            self._application(), access_log=None, logger=server_logger(), shutdown_timeout=1
         )
         try:
             with self._engine.lock:
@@ -355,35 +383,41 @@ class Sandbox:
         self._address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=LARGEST_BODY)
-        Service(self._engine, self.shop_id, self.auth_token, self._ending).add_routes(app)
+        app = web.Application(client_max_size=MAX_BODY)
+        Service(self._engine, self.shop_id, self.auth_token, self._stopping).add_routes(app)
         is_own = bool if self._allow_remote else is_loopback
-        Web(self._engine, self.shop_id, self._shop_url, self._ending, is_own).add_routes(app)
+        Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own).add_routes(app)
         return app
 
     async def stop(self) -> None:
-        """Listen no more; what was remembered is kept for as long as the object lives."""
+        """Stop the server. Customers, journal, findings and rules stay available; `start` can follow.
+
+        Example:
+            >>> other = Sandbox()
+            >>> run(other.start())
+            >>> run(other.stop())
+        """
         runner, self._runner = self._runner, None
         self._address = ""
         if runner is not None:
-            self._ending.set()
+            self._stopping.set()
             try:
-                await self._hang_up()
+                await self._close_listener()
                 await runner.cleanup()
             finally:
                 with self._engine.lock:
                     self._engine.customers.close()
 
-    async def _hang_up(self) -> None:
+    async def _close_listener(self) -> None:
         server, self._listening = self._listening, None
         if server is None:
             return
-        # A connection that is accepted while its server closes would be left open by asyncio: let those
-        # that are on their way in come in, and then none any more.
-        with suppress(NotImplementedError):  # Windows' loop has no readers
+        # asyncio does not close connections that are accepted while the server closes. So stop accepting,
+        # let pending connections finish their set-up, then close the server.
+        with suppress(NotImplementedError):  # the event loop on Windows has no readers
             for listening in server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
-        for _ in range(3):  # accepted, made, known
+        for _ in range(3):  # accept, create the transport, register it
             await asyncio.sleep(0)
         server.close()
 
@@ -396,15 +430,16 @@ class Sandbox:
 
 
 async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
-    """Run a sandbox until Ctrl-C or SIGTERM, and say where it is.
+    """Run a sandbox until Ctrl-C or SIGTERM, and print its URL and credentials.
 
     Args:
-        sandbox: Not started yet.
-        open_page: Show the inspector in the browser.
+        sandbox: A sandbox that is not running.
+        open_page: Open the inspector in the browser.
 
     Raises:
-        OSError: The port is taken.
-        ValueError: The state file cannot be used.
+        OSError: The port is in use.
+        RuntimeError: The sandbox is already running.
+        StateFileError: The state file cannot be used.
     """
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -412,7 +447,7 @@ async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
         with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
             loop.add_signal_handler(number, ended.set)
     async with sandbox:
-        print(  # noqa: T201  (what a command is for)
+        print(  # noqa: T201  (output of the command)
             f"sandbox ready at {sandbox.base_url}\n"
             f"  shop id      {sandbox.shop_id}\n"
             f"  X-Auth-Token {sandbox.auth_token}\n"

@@ -1,7 +1,6 @@
-"""Fields of the request bodies, one row each, and the checks of whole bodies (spec §2, §4.3, §7, §8).
+"""Fields of the request bodies and their validation (spec §2, §4.3, §7, §8).
 
-Each row has the accepted values as a check and as a JSON Schema; `loanasync.sandbox.openapi` reads the
-same rows.
+Each field defines its accepted values twice: as a check and as a JSON Schema for the OpenAPI document.
 """
 
 import re
@@ -22,7 +21,7 @@ INSTALMENTS = "The number of installments must be between 3 and 60"
 INVALID_FISCAL_CODE = "Invalid fiscal code"
 PRIVACY = "This value should be equal to 'true'."
 DATE = "Invalid date format"
-SHOWN = frozenset({BLANK, CHOICE, AMOUNT, INSTALMENTS, INVALID_FISCAL_CODE, PRIVACY, DATE})
+SPEC_MESSAGES = frozenset({BLANK, CHOICE, AMOUNT, INSTALMENTS, INVALID_FISCAL_CODE, PRIVACY, DATE})
 # Assumed: the specification has no message for a wrong format.
 FORMAT = "This value is not valid."
 # spec §7: on PATCH, messages may be localized, and the documented samples are in Italian. Wording assumed.
@@ -33,7 +32,7 @@ TYPE_IN_ITALIAN = "Questo valore non è del tipo giusto."
 
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MONTH = "(0[1-9]|1[0-2])/[0-9]{4}"
-_SPACE = r"\s\x1c-\x1f\x85"  # blank to Python, which is more than \s in a pattern of JSON Schema
+_SPACE = r"\s\x1c-\x1f\x85"  # `str.strip` removes more characters than \s matches in JSON Schema
 
 
 @frozen
@@ -41,7 +40,7 @@ class Field:
     """A field of a request body.
 
     Args:
-        check: Message for a value; None if the value is accepted. A missing field has the value None.
+        check: Returns the message for a value; None if it is accepted. A missing field has the value None.
         schema: JSON Schema of the accepted values.
         messages: Messages that the check can return.
         required: Whether the field must be sent.
@@ -62,7 +61,7 @@ def _optional(field: Field) -> Field:
 
 
 def _nullable(field: Field) -> Field:
-    """Return an optional field of which null means that it is not sent."""
+    """Return an optional field for which null means "not sent"."""
     return evolve(field, check=lambda value: None if value is None else field.check(value), required=False)
 
 
@@ -134,7 +133,7 @@ FISCAL_CODE = evolve(
     assumed="16 capital letters and digits",
 )
 
-# spec §4.3: not shown. Spec §7 has messages for three of these fields, which no table of inputs has.
+# spec §4.3: not shown. Spec §7 has messages for three of these fields, which are in no table of inputs.
 CREATION: Mapping[str, Field] = {
     "fiscalCode": FISCAL_CODE,
     "privacy": Field(
@@ -143,7 +142,7 @@ CREATION: Mapping[str, Field] = {
         (PRIVACY,),
         required=False,
     ),
-    # The two formats that the specification has for dates: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
+    # Both date formats of the specification: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
     "actualJobEndingDate": evolve(_day_or_month(DATE), required=False, assumed="a month or a day"),
     "additionalDataNeeded": _optional(_boolean()),
 }
@@ -165,7 +164,7 @@ APPROVAL: Mapping[str, Field] = {
     "streetNumber": evolve(
         _text(), other_name="civicNumber", assumed="more than the 5 digits of one description"
     ),
-    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # either description's spelling
+    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # the spellings of both descriptions
     "iban": _nullable(_text()),
     "zeroInterestRate": _nullable(_boolean()),
     "orderToken": _nullable(_text()),  # as in one description; the other requires it
@@ -215,12 +214,12 @@ def is_fiscal_code(value: object) -> bool:
     return FISCAL_CODE.check(value) is None
 
 
-def asked_to_be_wrong(names: Iterable[str], fields: Mapping[str, Field]) -> Errors:
-    """Return the errors that a tag asks for: those of blank values of these fields."""
+def requested_errors(names: Iterable[str], fields: Mapping[str, Field]) -> Errors:
+    """Return the errors of blank values for the named fields, as requested by a tag or rule."""
     return {name: [fields[name].check(None) or FORMAT] for name in names if name in fields}
 
 
-def wrong_in(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
+def body_errors(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
     """Return the errors of a body, by field."""
     return {
         name: [message]
@@ -230,33 +229,33 @@ def wrong_in(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
 
 
 def street_number_of(body: Mapping[str, Any], dialect: str | None) -> tuple[str, Any]:
-    """The street number under the spelling that was used; a fixed dialect accepts its own only."""
+    """Return name and value of the street number; a fixed dialect accepts its own name only."""
     if dialect == "civic_number" or (dialect is None and "civicNumber" in body):
         return "civicNumber", body.get("civicNumber")
     return "streetNumber", body.get("streetNumber")
 
 
 def instalments_of(body: Mapping[str, Any], dialect: str | None) -> object:
-    """The number of instalments under the spelling that was used."""
-    # spec §2.1: one description spells the field `installments`. That it is the one with `civicNumber` is
-    # assumed, so `instalments` is accepted there, too.
+    """Return the number of instalments, sent under either spelling."""
+    # spec §2.1: one description spells the field `installments`. It is assumed to be the one with
+    # `civicNumber`, so both spellings are accepted there.
     if dialect != "street_number" and "installments" in body:
         return body["installments"]
     return body.get("instalments")
 
 
-def wrong_in_approval(body: Mapping[str, Any], dialect: str | None, *, additional: bool) -> Errors:
-    """Return all errors of an approval's body, also of its two fields that have two spellings."""
+def approval_errors(body: Mapping[str, Any], dialect: str | None, *, additional: bool) -> Errors:
+    """Return the errors of an approval's body, by field."""
     known = {
         **body,
-        # spec §7: the validation errors name `streetNumber` and `instalments`, whatever was sent.
+        # spec §7: validation errors use the names `streetNumber` and `instalments` for either spelling.
         "streetNumber": street_number_of(body, dialect)[1],
         "instalments": instalments_of(body, dialect),
     }
-    wrong = wrong_in(APPROVAL, known)
+    wrong = body_errors(APPROVAL, known)
     if dialect == "civic_number" and body.get("orderToken") is None:
-        wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description; in which one is assumed
+        wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description, assumed to be this one
     conditional = ADDITIONAL
-    if not additional:  # sent without need: the formats count, the blanks do not
+    if not additional:  # not required: check only the fields that were sent
         conditional = {name: field for name, field in ADDITIONAL.items() if body.get(name) is not None}
-    return wrong | wrong_in(conditional, body)
+    return wrong | body_errors(conditional, body)

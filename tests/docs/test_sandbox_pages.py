@@ -12,7 +12,7 @@ import tags_page
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox.linter import RULES
-from loanasync.sandbox.outcomes import KNOWN, PLAIN, read_words
+from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, parse_words
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "sandbox.md"
 
@@ -23,7 +23,7 @@ def written(pattern: str) -> set[str]:
 
 def test_tags_page_lists_every_tag_and_no_other() -> None:
     page = tags_page.PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in KNOWN]
+    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in TAG_WORDS]
 
 
 async def test_tags_page_has_the_result_of_each_tag() -> None:
@@ -37,7 +37,7 @@ def test_tags_in_the_sandbox_guide_exist() -> None:
     told = written(r"`\+([a-z0-9.]+)`")
     assert told
     for tag in told:
-        assert evolve(read_words(tag), name="") != PLAIN
+        assert evolve(parse_words(tag), name="") != DEFAULT_OUTCOME
 
 
 def test_sandbox_guide_lists_every_linter_rule() -> None:

@@ -1,19 +1,19 @@
-// Keeps a page up to date: asks for it again when something changed, and puts in the parts that differ.
-// Without this script a reload does the same.
-const PAUSE = 150; // milliseconds between two questions, so that a busy sandbox has time for its calls
+// Updates a page: fetches it again after a change and replaces the parts that differ.
+// Without this script, reload the page.
+const PAUSE = 150; // milliseconds between two fetches, so that a busy sandbox has time for its calls
 const main = document.querySelector("main");
 const state = document.querySelector("#live");
-let asking = false;
+let fetching = false;
 let again = false;
 
-// What a person has typed, and what they were told about it, is left alone.
+// A part with typed text or with an error message is not replaced.
 const inUse = (part) =>
   part.querySelector(".wrong") !== null ||
   [...part.querySelectorAll("input")].some(
     (input) => input === document.activeElement || input.value !== input.defaultValue,
   );
 
-function put(old, fresh) {
+function replace(old, fresh) {
   if (old.isEqualNode(fresh) || inUse(old)) return;
   const focused = old.contains(document.activeElement) ? document.activeElement.outerHTML : null;
   const scrolled = [...old.querySelectorAll(".table, pre")].map((each) => each.scrollLeft);
@@ -26,37 +26,37 @@ function put(old, fresh) {
 
 async function refresh() {
   again = true;
-  if (asking) return; // one at a time, so that an older page never replaces a newer one
-  asking = true;
+  if (fetching) return; // one at a time, so that an older page never replaces a newer one
+  fetching = true;
   try {
     while (again) {
       again = false;
-      const answer = await fetch(main.dataset.address ?? location.href);
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const response = await fetch(main.dataset.address ?? location.href);
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       const parts = [...(fresh.querySelector("main")?.children ?? main.children)];
-      if (parts.length === main.children.length) [...main.children].forEach((old, at) => put(old, parts[at]));
+      if (parts.length === main.children.length) [...main.children].forEach((old, at) => replace(old, parts[at]));
       else main.replaceChildren(...parts);
       await new Promise((done) => setTimeout(done, PAUSE));
     }
   } catch {
-    // It does not answer; the events say when it does again.
+    // The sandbox does not respond; the event source reconnects when it does.
   } finally {
-    asking = false;
+    fetching = false;
   }
 }
 
-function say(text, name) {
+function showState(text, name) {
   if (state.textContent !== text) state.textContent = text;
   state.className = name;
 }
 
 const source = new EventSource("/_sandbox/events");
 source.onopen = () => {
-  say("Live", "live");
-  refresh(); // for what changed between the page and this moment
+  showState("Live", "live");
+  refresh(); // for changes since the page was loaded
 };
 source.onmessage = refresh;
-source.onerror = () => say("The sandbox does not answer: this page may be out of date.", "lost");
-addEventListener("focusout", () => setTimeout(refresh)); // what was left alone meanwhile
+source.onerror = () => showState("The sandbox does not respond: this page may be out of date.", "lost");
+addEventListener("focusout", () => setTimeout(refresh)); // for parts that were not replaced while in use
 addEventListener("pagehide", () => source.close());
 addEventListener("pageshow", (event) => event.persisted && location.reload());

@@ -61,19 +61,19 @@ async def test_reset_forgets_a_customer_who_was_never_created(raw: Raw) -> None:
         ("reset", {"data": {"fiscal_code": CODE}}, "unknown field 'fiscal_code', did you mean 'customer'?"),
         ("reset", {"json": {"customer": "a"}}, "send a form with the field 'customer', not application/json"),
         ("reset", {"data": b"customer=a"}, "send a form with the field 'customer', not application/octet"),
-        ("reset", {"params": {"customer": "a"}}, "the query has 'customer', which is ignored: send a form"),
+        ("reset", {"params": {"customer": "a"}}, "unknown query parameter 'customer': send a form"),
         ("reset", {"data": [("customer", "a"), ("customer", "b")]}, "field 'customer' is given twice"),
         ("reset", {"data": {"customer": io.BytesIO(b"a")}}, "field 'customer' is a file: send text"),
         ("faults", {"json": {"rule": "500"}}, "send a form with the field 'rule', not application/json"),
         ("faults", {"data": {"rule": "500", "operation": "approve"}}, "unknown field 'operation', did you"),
         ("faults", {"data": [("rule", "500"), ("rule", "503")]}, "field 'rule' is given twice"),
-        ("faults", {"params": {"rule": "500"}}, "the query has 'rule', which is ignored: send a form"),
+        ("faults", {"params": {"rule": "500"}}, "unknown query parameter 'rule': send a form"),
         ("faults/clear", {"data": {"rule": "#1"}}, "this POST applies to everything and has no field 'rule'"),
         ("faults/clear", {"json": {"rule": "#1"}}, "send no fields, not application/json"),
         (
             "faults/clear",
             {"params": {"rule": "#1"}},
-            "the query has 'rule', which is ignored: send no fields",
+            "unknown query parameter 'rule': send no fields",
         ),
     ],
 )
@@ -104,18 +104,18 @@ async def test_second_decision_of_an_application_is_409(raw: Raw) -> None:
     for _ in range(2):  # the same decision again changes nothing, and is no error
         assert await send(raw, page, data={"action": "accept"}) == (204, "")
     status, text = await send(raw, page, data={"action": "cancel"})
-    assert (status, text) == (409, "the application was accepted before: the first decision stays")
+    assert (status, text) == (409, "the application is already accepted: the first decision is final")
     assert "Application accepted." in (await get(raw, page))[1]
 
 
 async def test_journal_filter_given_twice_is_400(raw: Raw) -> None:
     status, text = await get(raw, "/_sandbox/journal.jsonl?status=201&status=400")
-    assert (status, text) == (400, "filter 'status' is given twice: ask once for each value")
+    assert (status, text) == (400, "filter 'status' is given twice: send one request for each value")
 
 
 async def test_findings_have_no_filter(raw: Raw) -> None:
     status, text = await get(raw, "/_sandbox/findings.json?rule=post-after-201")
-    assert (status, text) == (400, "findings have no filter 'rule': ask for all of them")
+    assert (status, text) == (400, "unknown query parameter 'rule': findings cannot be filtered")
 
 
 @pytest.mark.parametrize(

@@ -136,11 +136,11 @@ async def test_a_malformed_request_puts_nothing_into_the_log(
 async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
     async with Sandbox(auth_token="test%1", shop_id="test%1-shop") as sandbox:
         linter = sandbox._engine.linter
-        assert list(linter.of_url("/api/shops/test%1-shop/requests", "page=1")) == []
-        assert list(linter.of_url("/api/shops/test%1-shop/requests", "key=test%251")) == ["token-in-url"]
-        assert list(linter.of_url("/", "authorization=Bearer%20test%251")) == ["token-in-url"]
-        assert list(linter.of_url("/api/test%1/requests", "")) == ["token-in-url"]
-        assert list(linter.of_url("/", "customerIdentity=1&customerIdentityTypes=1")) == []
+        assert list(linter.check_url("/api/shops/test%1-shop/requests", "page=1")) == []
+        assert list(linter.check_url("/api/shops/test%1-shop/requests", "key=test%251")) == ["token-in-url"]
+        assert list(linter.check_url("/", "authorization=Bearer%20test%251")) == ["token-in-url"]
+        assert list(linter.check_url("/api/test%1/requests", "")) == ["token-in-url"]
+        assert list(linter.check_url("/", "customerIdentity=1&customerIdentityTypes=1")) == []
 
 
 async def test_a_shop_that_went_was_told_nothing(raw: Raw) -> None:
@@ -186,7 +186,7 @@ async def test_strangers_take_no_customer_s_place() -> None:
         await raw("POST", "/TSTXYZ00A00A000Z/documents", {})
         assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
         assert list(sandbox.snapshot()) == [CODE]
-        assert len(sandbox._engine.customers._strangers) == 1000
+        assert len(sandbox._engine.customers._uncreated) == 1000
         two = {**sandbox.snapshot(), "TSTXYZ00A00A000B": "{}"}
         sandbox.restore(two)
         assert list(sandbox.snapshot()) == ["TSTXYZ00A00A000B"]
@@ -195,7 +195,7 @@ async def test_strangers_take_no_customer_s_place() -> None:
 async def test_documents_are_not_kept_in_the_journal(raw: Raw) -> None:
     await raw.create()
     await raw("POST", f"/{CODE}/documents", {"front": "x" * 100_000})
-    assert raw.sandbox.journal[-1].request == {"front": "(too long to be kept)"}
+    assert raw.sandbox.journal[-1].request == {"front": "(too large to keep)"}
 
 
 @pytest.mark.parametrize("depth", [60, 63, 64, 980, 5000])
@@ -263,7 +263,7 @@ async def test_events_have_no_head_that_never_ends(raw: Raw) -> None:
 
 async def test_a_rule_is_told_to_who_watches(raw: Raw) -> None:
     told = asyncio.Event()
-    raw.sandbox._engine.watching.add(told.set)
+    raw.sandbox._engine.listeners.add(told.set)
     raw.sandbox.on().respond(500)
     assert told.is_set()
 
@@ -286,8 +286,8 @@ async def test_a_browser_that_takes_its_time_holds_nothing_up(monkeypatch: pytes
 async def test_who_was_forgotten_is_not_written_again(tmp_path: Path) -> None:
     async with Sandbox(state=tmp_path / "shop.sqlite") as sandbox:
         customers = sandbox._engine.customers
-        customer = customers.admit(CODE)
-        assert len(customers._strangers) == 0
+        customer = customers.create(CODE)
+        assert len(customers._uncreated) == 0
         customers.save(CODE, customer)
         sandbox.reset(CODE)
         customers.save(CODE, customer)

@@ -108,7 +108,7 @@ def test_a_customer_looks_at_the_loan_and_accepts_it(visit: Visitor, shop: Shop,
     expect(page.locator("#state")).to_contain_text("Application accepted.")
     expect(page.get_by_role("button")).to_have_count(0)
     page.get_by_role("link", name="Back to the shop").click()
-    expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
+    expect(page.get_by_role("heading", name="Back at the shop")).to_be_visible()
 
 
 @both_ways
@@ -128,12 +128,12 @@ def test_another_customer_cancels_while_the_inspector_looks_on(
 @both_ways
 def test_a_call_appears_with_its_findings(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
     page = visit(scripts=scripts)
-    expect(page.get_by_text("No call yet.")).to_be_visible()
+    expect(page.get_by_text("No calls yet.")).to_be_visible()
     shop.approved()
     after(page, scripts=scripts)
     expect(journal(page)).to_have_count(2)
     expect(page.locator("#requests tbody tr")).to_contain_text("approved")
-    expect(page.get_by_text("No misuse of the protocol so far.")).to_be_visible()
+    expect(page.get_by_text("No misuse of the protocol found.")).to_be_visible()
     assert shop.approve()[0] == 400
     after(page, scripts=scripts)
     expect(page.locator("#findings")).to_contain_text("post-after-201")
@@ -172,10 +172,10 @@ def test_a_reset_empties_the_page(visit: Visitor, shop: Shop, *, scripts: bool) 
     shop.approve()
     page = visit(scripts=scripts)
     page.get_by_role("button", name="Reset customer").click()
-    expect(page.get_by_text("No request yet.")).to_be_visible()
+    expect(page.get_by_text("No requests yet.")).to_be_visible()
     expect(journal(page)).to_have_count(3)
     page.get_by_role("button", name="Reset everything").click()
-    for empty in ("No call yet.", "No misuse of the protocol so far."):
+    for empty in ("No calls yet.", "No misuse of the protocol found."):
         expect(page.get_by_text(empty)).to_be_visible()
 
 
@@ -225,7 +225,7 @@ def test_a_page_says_when_the_sandbox_is_gone(browser: Browser) -> None:
         page = context.new_page()
         page.goto(f"{sandbox.base_url}/_sandbox/")
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    expect(page.get_by_text("The sandbox does not answer")).to_be_visible()
+    expect(page.get_by_text("The sandbox does not respond")).to_be_visible()
     context.close()
 
 

@@ -163,7 +163,7 @@ def test_a_rule_in_words(text: str, operation: str | None, rate: float, name: st
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no words"),
+        ("", "the rule has no response"),
         ("50", "between 200 and 599"),
         ("400", "needs a body"),
         ("5oo", "did you mean"),
@@ -172,8 +172,8 @@ def test_a_rule_in_words(text: str, operation: str | None, rate: float, name: st
         ("500:nan", "between 0 and 1"),
         ("500:1:during", "'before' or 'after'"),
         ("aprove=500", "did you mean 'approve'"),
-        ("garbage:1:before", "cannot be answered with"),
-        ("500after:1:after", "cannot be answered with"),
+        ("garbage:1:before", "invalid response 'garbage' in phase 'before'"),
+        ("500after:1:after", "invalid response '500after' in phase 'after'"),
     ],
 )
 def test_a_rule_that_is_not_understood_says_what_is_wrong(text: str, told: str) -> None:
@@ -193,7 +193,7 @@ def test_a_rule_that_cannot_be_meant_is_refused_at_once() -> None:
         sandbox.on().respond(400)
     with pytest.raises(ValueError, match="between 200 and 599"):
         sandbox.on().respond(99)
-    with pytest.raises(ValueError, match="go with a status"):
+    with pytest.raises(ValueError, match="need a status"):
         sandbox.on().respond("refused", {"a": 1})
     with pytest.raises(ValueError, match="'before' or 'after'"):
         sandbox.on().respond(500, phase="during")  # type: ignore[arg-type]
@@ -241,8 +241,8 @@ def test_an_operation_for_an_answer_is_told_apart() -> None:
     ("shop", "token", "hint"),
     [
         ("sandbox-shop", None, "X-Auth-Token is missing"),
-        ("sandbox-shop", "other", "X-Auth-Token is another shop's"),
-        ("other", "sandbox-token", "the shop in the path is another than the token's"),
+        ("sandbox-shop", "other", "X-Auth-Token belongs to another shop"),
+        ("other", "sandbox-token", "the shop in the path does not match X-Auth-Token"),
     ],
 )
 async def test_a_403_says_in_a_header_what_was_wrong(

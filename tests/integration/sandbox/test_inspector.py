@@ -22,7 +22,7 @@ async def test_findings_are_json_with_what_to_do_instead(raw: Raw) -> None:
     await raw.approve()
     [found] = await findings(raw)
     assert (found["rule"], found["call"]) == ("post-after-201", 3)
-    assert "Keep the first answer" in found["sentence"]
+    assert "Keep the first response" in found["sentence"]
 
 
 async def test_the_openapi_document_is_of_this_very_server(raw: Raw) -> None:
@@ -60,9 +60,9 @@ async def test_the_journal_is_filtered_by_the_query(raw: Raw, query: str, number
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("oparation=approve", "calls have no filter 'oparation', did you mean 'operation'?"),
-        ("body=x", "calls have no filter 'body', did you mean"),
-        ("operation=aprove", "operation 'aprove' is unknown, did you mean 'approve'?"),
+        ("oparation=approve", "unknown filter 'oparation', did you mean 'operation'?"),
+        ("body=x", "unknown filter 'body', did you mean"),
+        ("operation=aprove", "unknown operation 'aprove', did you mean 'approve'?"),
         ("status=ok", "status 'ok' must be a whole number"),
         ("number=", "number '' must be a whole number"),
         ("evaluated=yes", "evaluated 'yes' must be true or false"),
@@ -120,13 +120,13 @@ async def test_a_fault_is_added_counts_and_is_removed(raw: Raw) -> None:
     ("rule", "said"),
     [
         ("refus", "did you mean +refused?"),
-        ("aprove=500", "operation 'aprove' is unknown, did you mean 'approve'?"),
+        ("aprove=500", "unknown operation 'aprove', did you mean 'approve'?"),
         ("500:often", "rate 'often' in '500:often' must be a number between 0 and 1"),
         ("500:2", "rate 2.0 must be between 0 and 1"),
         ("500:nan", "must be between 0 and 1"),
-        ("500:1:later", "phase 'later' is unknown: 'before' or 'after'"),
-        ("approve=:0.5", "has no words for an answer"),
-        ("", "has no words for an answer"),
+        ("500:1:later", "phase 'later' must be 'before' or 'after'"),
+        ("approve=:0.5", "the rule has no response"),
+        ("", "the rule has no response"),
     ],
 )
 async def test_a_fault_that_is_not_understood_is_refused_with_what_would_be(
@@ -192,13 +192,13 @@ async def test_the_events_end_with_the_sandbox() -> None:
     async with Sandbox() as sandbox, Events(sandbox) as events:
         await sandbox.stop()
         assert (await events.rest()).endswith("0\r\n\r\n"), "an end, not a lost connection"
-        assert not sandbox._engine.watching
+        assert not sandbox._engine.listeners
 
 
 async def test_who_has_gone_is_forgotten(raw: Raw) -> None:
     async with Events(raw.sandbox):
-        assert len(raw.sandbox._engine.watching) == 1
-    while raw.sandbox._engine.watching:  # found out by writing to it
+        assert len(raw.sandbox._engine.listeners) == 1
+    while raw.sandbox._engine.listeners:  # found out by writing to it
         await raw.create()
 
 
@@ -215,7 +215,7 @@ async def test_a_foreign_name_that_leads_here_shows_nothing(raw: Raw) -> None:
         async with raw.session.get(raw.sandbox.base_url + path, headers=headers) as answer:
             assert (answer.status, await answer.text()) == (
                 403,
-                "ask for this page by the address that the sandbox printed",
+                "open this page at the URL that the sandbox printed",
             )
     foreign = {"Host": "rebound.example:80"}
     async with (

@@ -133,15 +133,15 @@ def test_resets_at_once_leave_a_sandbox_that_serves(tmp_path: Path) -> None:
 
 def test_process_that_does_not_run_says_so() -> None:
     process = SandboxProcess({"journal": 0})
-    with pytest.raises(RuntimeError, match=r"within `with Sandbox.subprocess\(\)` only"):
+    with pytest.raises(RuntimeError, match=r"not running: use `with Sandbox.subprocess\(\)`"):
         process.calls()
     with process:
-        with pytest.raises(RuntimeError, match="the sandbox runs already, at http://"):
+        with pytest.raises(RuntimeError, match="the sandbox process is already running at http://"):
             process.__enter__()
-        with pytest.raises(ValueError, match="the journal is off"):
+        with pytest.raises(ValueError, match="the journal is switched off"):
             process.calls()
         process.kill()
-        with pytest.raises(RuntimeError, match="only"):
+        with pytest.raises(RuntimeError, match="is not running"):
             process.reset()
 
 
@@ -156,7 +156,7 @@ def test_process_takes_criteria_as_values() -> None:
 async def test_journal_that_is_off_lists_no_calls(raw: Raw) -> None:
     raw.sandbox.journal.on = False
     for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.to_jsonl):
-        with pytest.raises(RuntimeError, match="the journal is off"):
+        with pytest.raises(RuntimeError, match="the journal is switched off"):
             ask(operation="approve")
 
 

@@ -16,7 +16,7 @@ async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:
     number = raw.sandbox.journal[-1].number
     page = html.unescape((await get(raw, f"/_sandbox/calls/{number}"))[1])
     line = (await get(raw, f"/_sandbox/journal.jsonl?number={number}"))[1]
-    return page.partition('id="answer"')[2].partition("</section>")[0], json.loads(line)["answer"]
+    return page.partition('id="response"')[2].partition("</section>")[0], json.loads(line)["response"]
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:
 )
 async def test_service_message_is_readable(raw: Raw, changes: dict[str, Any], message: str) -> None:
     await raw.create()
-    _, answer = await raw.approve(**changes)
+    _, response = await raw.approve(**changes)
     page, exported = await shown(raw)
     assert message in page
-    assert exported == answer
+    assert exported == response
 
 
 async def test_message_of_an_unknown_path_is_readable(raw: Raw) -> None:
     await raw("GET", "", {})
     page, exported = await shown(raw)
-    assert "Known are: POST" in page
-    assert "Known are: POST" in str(exported)
+    assert "the service has: POST" in page
+    assert "the service has: POST" in str(exported)
 
 
 async def test_message_of_a_rule_is_masked(raw: Raw) -> None:
@@ -80,7 +80,7 @@ async def test_member_that_is_named_like_a_person_is_masked(raw: Raw, name: str)
         assert name not in (await get(raw, f"/_sandbox/calls/{number}"))[1]
 
 
-def entry(answer: dict[str, Any]) -> JournalEntry:
+def entry(response: dict[str, Any]) -> JournalEntry:
     request = {**BODY, "salary": 123_456, "documents": [{"holder": "Rossi"}]}
     return JournalEntry(
         number=1,
@@ -94,7 +94,7 @@ def entry(answer: dict[str, Any]) -> JournalEntry:
         evaluated=False,
         fault="",
         request=request,
-        answer=answer,
+        response=response,
     )
 
 
@@ -110,7 +110,7 @@ def entry(answer: dict[str, Any]) -> JournalEntry:
     ],
 )
 def test_personal_value_in_a_message_is_masked(message: str, masked: str) -> None:
-    assert entry({"errors": message}).masked()["answer"] == {"errors": masked}
-    assert entry({"errors": {"city": [message, 7]}}).masked()["answer"] == {
+    assert entry({"errors": message}).masked()["response"] == {"errors": masked}
+    assert entry({"errors": {"city": [message, 7]}}).masked()["response"] == {
         "errors": {"city": [masked, "***"]}
     }

@@ -15,14 +15,14 @@ async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
     await raw.create()
     journal = raw.sandbox.journal
     journal.on = False
-    with pytest.raises(RuntimeError, match="the journal is off"):
+    with pytest.raises(RuntimeError, match="the journal is switched off"):
         journal.assert_never(within=60)
     async with Sandbox(journal=1) as sandbox:
         other = Raw(sandbox, raw.session)
         await other.create()
         sandbox.journal.assert_never(status=500, within=60)
         await other.create()
-        with pytest.raises(RuntimeError, match="kept the last 1 of 2 calls"):
+        with pytest.raises(RuntimeError, match="only the last 1 of 2 calls"):
             sandbox.journal.assert_never(status=500, within=60)
         sandbox.journal[0].at -= 61
         sandbox.journal.assert_never(status=500, within=60)
@@ -32,10 +32,10 @@ async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
     ("criteria", "told"),
     [
         ({"operation": "aprove"}, "did you mean 'approve'"),
-        ({"status": "201"}, "status of a call is int or None, never str"),
-        ({"status": True}, "never bool"),
-        ({"evaluated": 1}, "evaluated of a call is bool"),
-        ({"body": "refused"}, "body of a call is Mapping"),
+        ({"status": "201"}, "status must be int or None, not str"),
+        ({"status": True}, "not bool"),
+        ({"evaluated": 1}, "evaluated must be bool"),
+        ({"body": "refused"}, "body must be Mapping"),
     ],
 )
 async def test_a_criterion_that_nothing_can_meet_is_an_error(
@@ -65,7 +65,7 @@ async def test_a_start_that_fails_leaves_the_file_to_others(tmp_path: Path) -> N
     store.put(CODE, '{"approved": "maybe"}')
     store.close()
     for _ in range(2):
-        with pytest.raises(StateFileError, match="holds no customers of a sandbox"):
+        with pytest.raises(StateFileError, match="does not contain customers of a sandbox"):
             await Sandbox(state=file).start()
     store.open()
     store.delete(CODE)
@@ -87,11 +87,11 @@ async def test_a_start_goes_on_where_the_file_is_by_now(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "headers", "told"),
     [
-        ({}, {"Retry-After": 7}, "a text in one line, such as '7'"),
-        ({}, {"X-A": "a\r\nX-B: b"}, "a text in one line"),
-        ({}, {"X A": "b"}, "is no header's name"),
-        ({}, {"Content-Length": "3"}, "is the server's own"),
-        ({}, {"content-type": "text/html"}, "is the server's own"),
+        ({}, {"Retry-After": 7}, "a string of one line, such as '7'"),
+        ({}, {"X-A": "a\r\nX-B: b"}, "a string of one line"),
+        ({}, {"X A": "b"}, "is not a valid header name"),
+        ({}, {"Content-Length": "3"}, "is set by the server"),
+        ({}, {"content-type": "text/html"}, "is set by the server"),
         ({"a": {1, 2}}, None, "cannot be sent as JSON"),
         ({"a": float("nan")}, None, "cannot be sent as JSON"),
         ([1], None, "must be a JSON object"),

@@ -25,7 +25,7 @@ async def test_the_customer_sees_the_order_and_may_accept_cancel_or_go_back(raw:
     assert 'value="accept"' in page
     assert 'value="cancel"' in page
     assert 'href="/shop"' in page
-    assert "Here the pages of sandbox-shop go on" in (await get(raw, "/shop"))[1]
+    assert "stands in for the website of sandbox-shop" in (await get(raw, "/shop"))[1]
 
 
 async def test_the_way_back_leads_to_the_shop_that_was_named() -> None:
@@ -112,8 +112,8 @@ async def test_what_a_person_decided_is_final(raw: Raw, first: str, then: str, s
 
 async def test_a_person_can_do_nothing_else(raw: Raw) -> None:
     page = await approved(raw)
-    assert await post(raw, page, action="pay") == (400, "the action is accept or cancel")
-    assert await post(raw, page) == (400, "the action is accept or cancel")
+    assert await post(raw, page, action="pay") == (400, "the field action must be accept or cancel")
+    assert await post(raw, page) == (400, "the field action must be accept or cancel")
     assert "The loan is approved." in (await get(raw, page))[1]
 
 
@@ -129,7 +129,7 @@ async def test_a_refused_customer_has_nothing_to_accept(raw: Raw) -> None:
 @pytest.mark.parametrize("path", ["/apply/unknown", "/_sandbox/calls/7", "/_sandbox/calls/x"])
 async def test_an_address_of_nothing_is_404(raw: Raw, path: str) -> None:
     status, text = await get(raw, path)
-    assert (status, "Nothing here" in text) == (404, True)
+    assert (status, "Page not found" in text) == (404, True)
     if path.startswith("/apply"):
         assert (await post(raw, path, action="accept"))[0] == 404
 
@@ -148,7 +148,7 @@ async def test_another_sites_form_changes_nothing(raw: Raw, origin: str) -> None
     forms = {page: "accept", "/_sandbox/reset": "", "/_sandbox/faults": "", "/_sandbox/faults/clear": ""}
     for path, action in forms.items():
         status, text = await post(raw, path, {"Origin": origin}, action=action, rule="500")
-        assert (status, text) == (403, "another site's page may not change the sandbox")
+        assert (status, text) == (403, "a page of another site cannot change the sandbox")
     assert await get(raw, INSPECTOR) == before
     assert (await post(raw, page, {"Origin": raw.sandbox.base_url}, action="accept"))[0] == 200
 
@@ -184,7 +184,7 @@ async def test_ways_to_the_inspector(raw: Raw, path: str) -> None:
 async def test_an_empty_inspector_says_so(raw: Raw) -> None:
     text = (await get(raw, INSPECTOR))[1]
     assert "0 customers, 0 calls so far." in text
-    for said in ("No misuse of the protocol so far.", "No request yet.", "No call yet.", "None: each"):
+    for said in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):
         assert said in text
 
 
@@ -216,8 +216,8 @@ async def test_an_inspector_without_a_journal_says_that_it_is_off() -> None:
         await raw.create()
         await raw("POST", "", {"fiscalCode": "TSTXYZ00A00A000B"})
         text = (await get(raw, INSPECTOR))[1]
-    assert "1 customer, 1 older one forgotten, 2 calls so far; the journal is off." in text
-    assert "calls are counted, not kept" in text
+    assert "1 customer, 1 older customer forgotten, 2 calls so far; the journal is switched off." in text
+    assert "calls are counted but not kept" in text
 
 
 async def test_a_long_list_is_cut_and_says_so(raw: Raw) -> None:
@@ -244,9 +244,9 @@ async def test_a_call_shows_what_came_what_went_and_how_to_make_it_again(raw: Ra
 async def test_a_call_to_no_address_of_the_specification_is_not_offered_again(raw: Raw) -> None:
     await raw("POST", "/x/y/z", {})
     page = (await get(raw, "/_sandbox/calls/1"))[1]
-    assert "The specification has no such address" in page
+    assert "This path is not part of the specification" in page
     assert "curl" not in page
-    assert "It was no JSON object, and is not kept." in page
+    assert "The body was not a JSON object and was not kept." in page
 
 
 async def test_a_fiscal_code_that_is_none_stays_one_part_of_the_shown_path(raw: Raw) -> None:

@@ -275,15 +275,15 @@ def test_and_the_other_one(loan_client, loan_sandbox):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("dialekt='civic_number'", "argument 'dialekt' is unknown, did you mean 'dialect'? Known: host, *"),
+        ("dialekt='civic_number'", "unknown argument 'dialekt', did you mean 'dialect'? Known: host, *"),
         (
             "allow=['post-after-402']",
-            "rule to allow 'post-after-402' is unknown, did you mean 'post-after-4*",
+            "unknown rule to allow 'post-after-402', did you mean 'post-after-4*",
         ),
-        ("allow=['al']", "rule to allow 'al' is unknown, did you mean 'all'? Known: post-after-422, *, all"),
-        ("allow=[7]", "rule to allow 7 is unknown, *"),
-        ("'civic_number'", "'civic_number' has no name: every argument of it is named, as in seed=7"),
-        ("dialect='civic'", "dialect 'civic' is unknown: street_number, civic_number or None"),
+        ("allow=['al']", "unknown rule to allow 'al', did you mean 'all'? Known: post-after-422, *, all"),
+        ("allow=[7]", "unknown rule to allow 7, *"),
+        ("'civic_number'", "unexpected positional argument 'civic_number': pass it by name, such as seed=7"),
+        ("dialect='civic'", "dialect 'civic' is must be street_number, civic_number or None"),
         ("faults=['approve=50x1']", "*did you mean*500xN*"),
     ],
 )
@@ -305,14 +305,14 @@ def test_failing(loan_sandbox):
     approve(loan_sandbox)
     assert False
 """
-SECTION = "*- What the loan sandbox saw -*"
+SECTION = "*- Calls to the loan sandbox -*"
 
 
 def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
     result = run(FAILING)
     result.assert_outcomes(failed=1, errors=1)
     told = result.stdout.str()
-    assert told.count("What the loan sandbox saw") == 1
+    assert told.count("Calls to the loan sandbox") == 1
     result.stdout.fnmatch_lines(
         [
             "<JournalEntry #1 create_request -> 201> customer *",
@@ -320,7 +320,7 @@ def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
             "<JournalEntry #3 approve -> 400> ?post-after-422? customer * ms",
         ]
     )
-    assert FISCAL_CODE not in told.partition("What the loan sandbox saw")[2]
+    assert FISCAL_CODE not in told.partition("Calls to the loan sandbox")[2]
 
 
 def test_misuse_shows_what_the_sandbox_saw(run: Run) -> None:
@@ -344,8 +344,8 @@ def test_a_failure_without_calls_says_so(run: Run) -> None:
         "def test_without(): assert False\n"
     )
     result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines([SECTION, "No call came.", SECTION, "The journal is off."])
-    assert result.stdout.str().count("What the loan sandbox saw") == 2
+    result.stdout.fnmatch_lines([SECTION, "There were no calls.", SECTION, "The journal is switched off."])
+    assert result.stdout.str().count("Calls to the loan sandbox") == 2
 
 
 def test_a_run_in_several_processes_is_the_same(run: Run) -> None:
@@ -370,4 +370,6 @@ def test_the_page_tells_of_each_rule() -> None:
 def test_a_rule_that_says_nothing_fails_its_test(run: Run) -> None:
     result = run("def test_rule(loan_sandbox): loan_sandbox.on('approve')\n")
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*a rule says nothing: sandbox.on(...) needs its .respond(...)*"])
+    result.stdout.fnmatch_lines(
+        ["*a rule has no response: call .respond(...) on the result of sandbox.on(...)*"]
+    )

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.engine import Call, Engine, Treated
+from loanasync.sandbox.engine import Call, Delivery, Engine
 from loanasync.sandbox.responder import DOMAIN
 from support.raw_shop import BODY, CODE, Raw
 
@@ -44,15 +44,15 @@ class Shop:
     def __init__(self, *, dialect: str | None = None, **switches: Any) -> None:
         self.engine = Engine.in_memory(Readings(**switches), dialect=dialect)
 
-    def treated(self, operation: str, body: dict[str, Any], code: str = CODE) -> Treated:
+    def processed(self, operation: str, body: dict[str, Any], code: str = CODE) -> Delivery:
         call = Call(operation, code, body)
         unreadable = self.engine.plan(call)
-        treated = self.engine.treat(call) if unreadable is None else Treated(unreadable)
-        self.engine.record(call, treated, 0.0)
-        return treated
+        delivery = self.engine.process(call) if unreadable is None else Delivery(unreadable)
+        self.engine.record(call, delivery, 0.0)
+        return delivery
 
     def __call__(self, operation: str, body: dict[str, Any], code: str = CODE) -> tuple[int, Any]:
-        answer = self.treated(operation, body, code).answer
+        answer = self.processed(operation, body, code).response
         return answer.status, answer.body
 
     def create(self, code: str = CODE) -> tuple[int, Any]:
@@ -146,9 +146,9 @@ def test_validation_error_with_422_is_no_refusal_to_the_linter() -> None:
 )
 def test_conflict_switch_says_if_the_409_decides(when: Any, evaluated: Any, repeat: object) -> None:
     shop = Shop(conflict=when).created()
-    treated = shop.treated("approve", {**BODY, "email": "anna+conflict.refused@example.com"})
-    assert (treated.answer.status, treated.answer.evaluated) == (409, evaluated)
-    assert treated.answer.body == {"errors": "The request cannot be completed"}
+    delivery = shop.processed("approve", {**BODY, "email": "anna+conflict.refused@example.com"})
+    assert (delivery.response.status, delivery.response.evaluated) == (409, evaluated)
+    assert delivery.response.body == {"errors": "The request cannot be completed"}
     status, body = shop.approve("conflict")
     assert (status, body["errors"]) == repeat
     assert shop.engine.customers.of(CODE).approved is (False if evaluated else None)
@@ -202,8 +202,8 @@ def test_order_reading_tells_an_order_from_one_that_came_while_it_waited() -> No
     calls = [Call("approve", CODE, {**BODY, "orderToken": token}) for token in ("one", "two")]
     for call in calls:
         assert shop.engine.plan(call) is None
-    assert [shop.engine.treat(call).answer.status for call in calls] == [201, 201]
-    shop.engine.nobody_listens(calls[0])
+    assert [shop.engine.process(call).response.status for call in calls] == [201, 201]
+    shop.engine.client_disconnected(calls[0])
     assert shop.approve(orderToken="one")[0] == shop.approve(orderToken="two")[0] == 400
     assert shop.findings == ["repeat-after-lost-answer", "post-after-201"]
 
@@ -226,7 +226,7 @@ def test_state_without_orders_can_be_read_in_both_readings() -> None:
     ],
 )
 def test_state_with_broken_orders_is_no_snapshot(orders: object) -> None:
-    with pytest.raises(ValueError, match="give what snapshot"):
+    with pytest.raises(ValueError, match="pass the value that snapshot"):
         Shop().engine.customers.restore({CODE: json.dumps({"created": True, "orders": orders})})
 
 
@@ -330,12 +330,12 @@ async def test_prerequisite_switches_change_the_body_over_http(operation: str, s
         entry = raw.sandbox.journal.assert_once(
             operation={"creation": "create_request", "documents": "upload_documents"}[operation]
         )
-        assert entry.answer == {"object": wanted, "array": [wanted], "empty": None}[shape]
+        assert entry.response == {"object": wanted, "array": [wanted], "empty": None}[shape]
         assert CODE not in raw.sandbox.journal.to_jsonl()
         async with raw.session.get(f"{raw.sandbox.base_url}/_sandbox/calls/{entry.number}") as page:
             text = await page.text()
         assert CODE not in text
-        assert ("It has no body." in text) is (shape == "empty")
+        assert ("No body." in text) is (shape == "empty")
 
 
 @pytest.mark.parametrize("fault", ["truncafter", "drip", "emptyafter"])

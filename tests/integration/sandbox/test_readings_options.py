@@ -17,9 +17,9 @@ from support.raw_shop import BODY, CODE
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        (["refusl=201"], "reading 'refusl' is unknown; the readings are refusal, validation, conflict,"),
+        (["refusl=201"], "unknown reading 'refusl': choose one of refusal, validation, conflict,"),
         (["refusal=200"], "reading refusal='200' must be one of '422', '201'"),
-        (["refusal"], "reading refusal needs a value: refusal=422, for example"),
+        (["refusal"], "reading refusal needs a value, for example refusal=422"),
         (["refusal=201", "refusal=422"], "reading refusal is given twice: choose one value"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from loanasync import AlreadyEvaluatedError, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.outcomes import KNOWN, TAGS
+from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
 from loanasync.sandbox.rules import OPERATIONS
 from support.raw_shop import CODE, Raw
 
@@ -23,7 +23,7 @@ ONLY = {
     **dict.fromkeys((*TAGS["Decisions"], "invalid.city"), ("approve",)),
     "invalid.documentcity": ("complete",),
 }
-WORDS = {word.replace("xN", "x1").replace("<ms>", "1") for word in KNOWN} - {"invalid.<field>"} | {*ONLY}
+WORDS = {word.replace("xN", "x1").replace("<ms>", "1") for word in TAG_WORDS} - {"invalid.<field>"} | {*ONLY}
 
 
 async def call(raw: Raw, operation: str) -> tuple[int, Any]:
@@ -94,9 +94,9 @@ def test_rule_that_would_be_ignored_is_refused(operation: str) -> None:
         if operation in ONLY.get(word, OPERATIONS):
             rule.respond(word)
             continue
-        with pytest.raises(ValueError, match=f"{operation} cannot be answered with '{word}'.*with a body"):
+        with pytest.raises(ValueError, match=f"{operation} cannot respond with '{word}'.*with a body"):
             rule.respond(word)
-        with pytest.raises(ValueError, match="cannot be answered with"):
+        with pytest.raises(ValueError, match="cannot respond with"):
             Sandbox(faults=[f"{operation}={word}"])
 
 
@@ -104,7 +104,7 @@ def test_rule_that_would_be_ignored_is_refused(operation: str) -> None:
     ("operation", "status"), [("create_request", 422), ("upload_documents", 422), ("complete", 201)]
 )
 def test_rule_with_the_status_of_a_decision_is_refused(operation: str, status: int) -> None:
-    with pytest.raises(ValueError, match="it is a decision, which only approve makes"):
+    with pytest.raises(ValueError, match="which is a decision: only approve decides"):
         Sandbox().on(operation).respond(status)  # type: ignore[arg-type]
 
 
@@ -121,8 +121,8 @@ async def test_rule_with_201_lets_a_creation_pass(raw: Raw) -> None:
         (None, TypeError, "respond() takes a status or the words of a tag"),
         (b"500", TypeError, "respond() takes a status or the words of a tag"),
         (500.0, TypeError, "respond() takes a status or the words of a tag"),
-        (".", ValueError, "a rule has no words for an answer"),
-        ("+", ValueError, "a rule has no words for an answer"),
+        (".", ValueError, "the rule has no response"),
+        ("+", ValueError, "the rule has no response"),
     ],
 )
 def test_answer_of_another_type_is_refused(answer: Any, error: type[Exception], said: str) -> None:
@@ -133,7 +133,7 @@ def test_answer_of_another_type_is_refused(answer: Any, error: type[Exception], 
 
 @pytest.mark.parametrize("words", ["refused", "conflict", "approved.500", "invalid.city", "drip", "garbage"])
 def test_phase_of_words_without_one_is_refused(words: str) -> None:
-    with pytest.raises(ValueError, match="give a phase to faults and waits only"):
+    with pytest.raises(ValueError, match="only faults and delays have a phase"):
         Sandbox().on().respond(words, phase="before")
 
 

@@ -52,7 +52,7 @@ def test_in_a_thread_it_serves_blocking_clients_and_loops_that_come_and_go() -> 
         assert send(sandbox.base_url, "POST", f"/{CODE}", BODY)[0] == 503
         assert [entry.status for entry in sandbox.journal] == [201, 422, 503]
     assert threading.active_count() == before
-    with pytest.raises(RuntimeError, match="has an address once it is started"):
+    with pytest.raises(RuntimeError, match="the sandbox is not running"):
         _ = sandbox.base_url
 
 
@@ -91,7 +91,7 @@ async def test_as_a_process_it_has_the_options_of_a_sandbox() -> None:
                 await client.create_request({"fiscalCode": FISCAL_CODE})
             process.reset()
             await client.create_request({"fiscalCode": FISCAL_CODE})
-    with pytest.raises(RuntimeError, match=r"within `with Sandbox.subprocess\(\)` only"):
+    with pytest.raises(RuntimeError, match=r"not running: use `with Sandbox.subprocess\(\)`"):
         _ = process.pid
 
 
@@ -118,7 +118,7 @@ async def test_a_process_tells_what_came_masked() -> None:
     [
         ({"faults": ["nonsense"]}, "did you mean"),
         ({"state": "/nowhere/at/all"}, "cannot be used"),
-        ({"host": "0.0.0.0"}, "not loopback"),  # noqa: S104  (refused, that is)
+        ({"host": "0.0.0.0"}, "not a loopback address"),  # noqa: S104  (refused)
     ],
 )
 def test_a_process_that_cannot_start_says_why(options: dict[str, object], told: str) -> None:
@@ -139,12 +139,12 @@ def test_a_killed_process_is_gone() -> None:
     ["live_abc", "prod-abc", "my-production-token", "sk_LIVE_1", "3f8A2c9D0b7E6f1A4d5C8b2E9a0F7c6D"],
 )
 async def test_a_token_that_looks_real_is_refused_with_a_hint(raw: Raw, token: str) -> None:
-    with pytest.raises(ValueError, match="looks like a production one"):
+    with pytest.raises(ValueError, match="looks like a production token"):
         Sandbox(auth_token=token)
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests"
     async with raw.session.post(url, json={}, headers={"X-Auth-Token": token}) as answer:
         assert (answer.status, await answer.json()) == (403, {"error": "Access denied"})  # spec §7
-        assert "looks like a production one" in answer.headers["X-Sandbox-Hint"]
+        assert "looks like a production token" in answer.headers["X-Sandbox-Hint"]
     assert [finding.rule for finding in raw.sandbox.findings] == ["production-token"]
     assert token not in str(raw.sandbox.journal[0].masked())
 
@@ -156,9 +156,9 @@ async def test_a_made_up_token_is_left_alone(token: str) -> None:
 
 
 async def test_it_serves_the_network_only_when_that_is_said() -> None:
-    with pytest.raises(ValueError, match=r"say allow_remote \(--allow-remote\)"):
-        Sandbox(host="0.0.0.0")  # noqa: S104  (refused, that is)
-    async with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:  # noqa: S104  (said, and closed at once)
+    with pytest.raises(ValueError, match=r"pass allow_remote=True \(--allow-remote\)"):
+        Sandbox(host="0.0.0.0")  # noqa: S104  (refused)
+    async with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:  # noqa: S104  (allowed here, and closed at once)
         assert sandbox.base_url.startswith("http://0.0.0.0:")
     for wrong in ({"journal": -1}, {"customers": 0}, {"auth_token": ""}):
         with pytest.raises(ValueError, match=r"must be|is empty"):
@@ -206,10 +206,10 @@ async def test_the_inspector_is_opened_when_that_is_asked_for(
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.sandbox.process._PATIENCE", 0.05)
+    monkeypatch.setattr("loanasync.sandbox.process._TIMEOUT", 0.05)
     with Sandbox.subprocess() as process:
         pid = process.pid
-        os.kill(pid, signal.SIGSTOP)  # it hears of nothing any more
+        os.kill(pid, signal.SIGSTOP)  # it does not react to SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

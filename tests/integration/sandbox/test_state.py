@@ -68,7 +68,7 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
     with contextlib.closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE friends (name TEXT)")
     kept = foreign.read_bytes()
-    for file, told in ((text, "file is not a database"), (foreign, "no state file of this sandbox")):
+    for file, told in ((text, "file is not a database"), (foreign, "not a state file of this sandbox")):
         with pytest.raises(StateFileError, match=told):
             await Sandbox(state=file).start()
     with pytest.raises(StateFileError, match="unable to open"):
@@ -88,7 +88,7 @@ async def test_a_snapshot_takes_everything_back(raw: Raw) -> None:
     assert raw.sandbox.snapshot().keys() == {CODE}
     assert str(approved) == "<Snapshot of 1 customers>"
     for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}):
-        with pytest.raises(ValueError, match="give what snapshot"):
+        with pytest.raises(ValueError, match="pass the value that snapshot"):
             raw.sandbox.restore(wrong)
     assert await raw.approve() == (400, ALREADY), "nothing is lost"
 
@@ -113,7 +113,7 @@ async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:
         sandbox.reset(CODE)
         assert (await raw.create())[0] == 201
         assert (await raw("POST", f"/{other}", BODY))[1] == ALREADY
-        with pytest.raises(KeyError, match="nothing is known of this fiscal code"):
+        with pytest.raises(KeyError, match="unknown fiscal code"):
             sandbox.reset("TSTXYZ00A00A000C")
         sandbox.on().respond(500)
         sandbox.reset()
@@ -129,7 +129,7 @@ async def test_beyond_its_number_of_customers_the_oldest_are_forgotten(tmp_path:
             await raw("POST", f"/{code}", BODY)
         assert list(sandbox.snapshot()) == codes[1:]
         async with raw.session.get(f"{sandbox.base_url}/_sandbox/") as page:
-            assert "1 older one forgotten" in await page.text()
+            assert "1 older customer forgotten" in await page.text()
         assert len(sandbox._engine.customers._by_page) == 3
     async with Sandbox(customers=3, state=tmp_path / "shop.sqlite") as sandbox:
         assert list(sandbox.snapshot()) == codes[1:]

@@ -12,9 +12,9 @@ from support.raw_shop import CODE, Raw
 @pytest.mark.parametrize(
     ("rule", "error", "said"),
     [
-        (None, TypeError, "takes a rule back that on"),
-        ("500", TypeError, "takes a rule back that on"),
-        (Sandbox().on().respond(500), ValueError, "rule #1 500 is not in force"),
+        (None, TypeError, "takes a rule that on"),
+        ("500", TypeError, "takes a rule that on"),
+        (Sandbox().on().respond(500), ValueError, "rule #1 500 is not active"),
     ],
 )
 def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception], said: str) -> None:
@@ -24,7 +24,7 @@ def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception],
         sandbox.off(rule)
     assert sandbox.rules == [kept]
     sandbox.off(kept)
-    with pytest.raises(ValueError, match="is not in force"):
+    with pytest.raises(ValueError, match="is not active"):
         sandbox.off(kept)
 
 
@@ -34,7 +34,7 @@ def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception],
         (None, TypeError, "fiscal_code must be a str, not NoneType"),
         (7, TypeError, "fiscal_code must be a str, not int"),
         ("", ValueError, "fiscal_code is empty"),
-        ("TSTXYZ00A00A000B", KeyError, "nothing is known of this fiscal code"),
+        ("TSTXYZ00A00A000B", KeyError, "unknown fiscal code"),
     ],
 )
 async def test_reset_of_an_unknown_code_is_an_error(
@@ -82,9 +82,9 @@ async def test_rule_meets_a_code_in_small_letters(raw: Raw) -> None:
 @pytest.mark.parametrize(
     ("criteria", "said"),
     [
-        ({"fault": "500"}, "fault '500' is unknown, did you mean '500after'?"),
-        ({"fault": "resetlater"}, "fault 'resetlater' is unknown, did you mean 'resetafter'?"),
-        ({"findings": "post-after-402"}, "findings 'post-after-402' is unknown, did you mean 'post-after-4"),
+        ({"fault": "500"}, "unknown fault '500', did you mean '500after'?"),
+        ({"fault": "resetlater"}, "unknown fault 'resetlater', did you mean 'resetafter'?"),
+        ({"findings": "post-after-402"}, "unknown findings 'post-after-402', did you mean 'post-after-4"),
     ],
 )
 async def test_criterion_with_an_unknown_name_is_an_error(
@@ -108,26 +108,26 @@ async def test_criteria_find_calls_however_they_are_written(raw: Raw) -> None:
 @pytest.mark.parametrize("count", [0, -1, "2", True, 1.5])
 async def test_wait_with_a_wrong_count_is_an_error(raw: Raw, count: Any) -> None:
     await raw.create()
-    with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="must be a whole number of 1 or more"):
         raw.sandbox.journal.wait(count)
-    with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="must be a whole number of 1 or more"):
         await raw.sandbox.journal.wait_for(count)
 
 
 @pytest.mark.parametrize("headers", [[("Retry-After", "7")], "Retry-After", {7: "a"}])
 def test_headers_of_another_type_are_refused(headers: Any) -> None:
-    with pytest.raises(TypeError, match="headers must map names to texts"):
+    with pytest.raises(TypeError, match="headers must map names to strings"):
         Sandbox().on().respond(503, headers=headers)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"faults": [500]}, TypeError, "faults must be texts, such as 'approve=500', not int"),
-        ({"faults": 500}, TypeError, "faults must be texts, such as 'approve=500', not int"),
-        ({"faults": None}, TypeError, "faults must be texts"),
-        ({"state": ""}, ValueError, "state '' is no file"),
-        ({"state": ":memory:"}, ValueError, "state ':memory:' is no file"),
+        ({"faults": [500]}, TypeError, "faults must be strings, such as 'approve=500', not int"),
+        ({"faults": 500}, TypeError, "faults must be strings, such as 'approve=500', not int"),
+        ({"faults": None}, TypeError, "faults must be strings"),
+        ({"state": ""}, ValueError, "state '' is not a file"),
+        ({"state": ":memory:"}, ValueError, "state ':memory:' is not a file"),
         ({"allow_remote": "false"}, TypeError, "allow_remote must be True or False, not str"),
         ({"shop_id": "demo", "auth_token": "demo"}, ValueError, "shop_id and auth_token are equal"),
     ],
@@ -142,5 +142,5 @@ def test_option_that_would_mislead_is_refused(
 def test_process_takes_one_fault_as_a_text(tmp_path: Path) -> None:
     with Sandbox.subprocess(faults="create_request=503", state=tmp_path / "state.sqlite") as process:
         assert process.calls() == []
-    with pytest.raises(TypeError, match="faults must be texts"):
+    with pytest.raises(TypeError, match="faults must be strings"):
         Sandbox.subprocess(faults=[500])

@@ -12,7 +12,7 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError, TransportError
 from loanasync.sandbox import Readings
 from loanasync.sandbox.engine import Call, Engine
-from loanasync.sandbox.outcomes import Answer
+from loanasync.sandbox.outcomes import Response as SandboxResponse
 from support.raw_shop import CODE
 
 __all__ = ["CANCELLED", "CURRENT", "Clock", "Exchange", "Gate", "Key", "Log", "Service", "members_of"]
@@ -224,12 +224,12 @@ class Service:
         }
         return done[operation]
 
-    def work(self, operation: str, code: str, body: dict[str, Any]) -> Answer:
+    def work(self, operation: str, code: str, body: dict[str, Any]) -> SandboxResponse:
         """Do the work of one request, of this shop or of another sender."""
         call = Call(operation, code, body)
         unreadable = self.engine.plan(call)
         assert unreadable is None, unreadable
-        answer = self.engine.treat(call).answer
+        answer = self.engine.process(call).response
         if answer.evaluated:
             key = self.key(code, body.get("orderToken", ""))
             self.evaluations[key] = self.evaluations.get(key, 0) + 1
@@ -251,7 +251,7 @@ def _unanswered(kind: str, *, is_sent: bool) -> NoResponse:
     return NoResponse(error=error, cause_type=cause, is_sent=is_sent)
 
 
-def _spoiled(answer: Answer, fault: str) -> Response:
+def _spoiled(answer: SandboxResponse, fault: str) -> Response:
     """Return what the SDK receives of an answer."""
     body = b"" if answer.body is None else json.dumps(answer.body).encode()
     why: str | None = None

@@ -3,25 +3,25 @@
 import pytest
 from attrs import evolve
 
-from loanasync.sandbox.outcomes import KNOWN, PLAIN, UnknownTagError, read_email, read_words
+from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, UnknownTagError, parse_email, parse_words
 from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
 
 
 @pytest.mark.parametrize("email", ["anna@example.com", "a@b+refused.example", "anna+@x.it", "", None, 5, "+"])
 def test_without_a_tag_the_answer_is_the_plain_one(email: object) -> None:
-    assert read_email(email) is PLAIN
+    assert parse_email(email) is DEFAULT_OUTCOME
 
 
-@pytest.mark.parametrize("word", KNOWN)
+@pytest.mark.parametrize("word", TAG_WORDS)
 def test_every_word_that_is_told_of_is_understood(word: str) -> None:
     written = word.replace("xN", "x2").replace("<ms>", "20").replace("<field>", "city")
-    assert evolve(read_email(f"Anna+{written.upper()}@example.com"), name="") != PLAIN
+    assert evolve(parse_email(f"Anna+{written.upper()}@example.com"), name="") != DEFAULT_OUTCOME
 
 
 @pytest.mark.parametrize("field", [*APPROVAL_FIELDS, *USER_DATA_FIELDS])
 def test_every_field_can_be_invalid_however_an_address_spells_it(field: str) -> None:
-    assert read_words(f"invalid.{field}").invalid == (field,)
-    assert read_words(f"invalid.{field.lower()}").invalid == (field,)
+    assert parse_words(f"invalid.{field}").invalid == (field,)
+    assert parse_words(f"invalid.{field.lower()}").invalid == (field,)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_every_field_can_be_invalid_however_an_address_spells_it(field: str) -> 
 )
 def test_a_word_that_is_not_known_is_refused_with_the_nearest(words: str, nearest: str | None) -> None:
     if nearest is None:
-        assert read_words(words).before == ("500",)
+        assert parse_words(words).before == ("500",)
         return
     with pytest.raises(UnknownTagError) as caught:
-        read_words(words)
+        parse_words(words)
     if nearest != "+invalid.amount":
         assert nearest in str(caught.value)
 
@@ -64,19 +64,19 @@ def test_a_word_that_is_not_known_is_refused_with_the_nearest(words: str, neares
 )
 def test_words_that_exclude_each_other_are_refused(words: str) -> None:
     with pytest.raises(UnknownTagError, match="exclude each other"):
-        read_words(words)
+        parse_words(words)
 
 
 def test_words_that_say_the_same_twice_are_one() -> None:
-    assert read_words("refused.refused").decision == "refused"
+    assert parse_words("refused.refused").decision == "refused"
 
 
 def test_faults_before_the_work_come_in_order_and_as_often_as_said() -> None:
-    outcome = read_words("500x2.reset.hangbefore")
-    assert [outcome.fault_of(turn) for turn in range(5)] == ["500", "500", "reset", "hang", None]
+    outcome = parse_words("500x2.reset.hangbefore")
+    assert [outcome.fault_for(turn) for turn in range(5)] == ["500", "500", "reset", "hang", None]
 
 
 def test_without_a_number_a_rule_s_fault_is_for_every_call_and_a_tag_s_for_one() -> None:
-    assert read_words("reset", endless=True).fault_of(99) == "reset"
-    assert read_words("reset").fault_of(1) is None
-    assert read_words("resetx2", endless=True).fault_of(2) is None
+    assert parse_words("reset", every_call=True).fault_for(99) == "reset"
+    assert parse_words("reset").fault_for(1) is None
+    assert parse_words("resetx2", every_call=True).fault_for(2) is None
