@@ -39,7 +39,7 @@ class Address:
 
     Args:
         schemes: URL schemes of the addresses.
-        parameter: Query parameter that is passed to the class as an argument; empty if there is none.
+        parameter: Query parameter that is passed to the class as an argument, or empty.
         absent: Error message for an address without a ledger; ``{file}`` is replaced by its path.
     """
 

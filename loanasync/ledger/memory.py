@@ -17,7 +17,7 @@ class MemoryLedger(Closing):
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
-        >>> run(MemoryLedger().get("nobody"))
+        >>> run(MemoryLedger().get("missing"))
     """
 
     def __init__(self) -> None:

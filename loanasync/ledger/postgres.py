@@ -493,11 +493,11 @@ _BY = {
 }
 _FIND = f"SELECT {_ROW} FROM {{table}} WHERE " + " OR ".join(f"({each})" for each in _BY.values())  # noqa: S608  (constants)
 _PURGE = f"""
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM {{table}}
     WHERE format <= {FORMAT} AND state IN ('approved', 'refused', 'released')
         AND changed <= {_NOW} - $1::float8
     RETURNING 1
 )
-SELECT count(*) FROM gone
+SELECT count(*) FROM deleted
 """  # noqa: S608  (constants, and a name that was checked)

@@ -110,7 +110,7 @@ class DecisionLedger(Protocol):
         """
 
     async def get(self, key: str) -> Entry | None:
-        """Return the current entry, or None if there is none.
+        """Return the current entry, or None if it does not exist.
 
         Raises:
             Exception: The ledger cannot be used.
@@ -124,7 +124,7 @@ class DecisionLedger(Protocol):
             within: Seconds after which the current entry is returned in any case.
 
         Returns:
-            The current entry, or None if there is none.
+            The current entry, or None if it does not exist.
 
         Raises:
             Exception: The ledger cannot be used.

@@ -85,7 +85,7 @@ class SqliteLedger(StoredLedger):
         >>> from loanasync.ledger import SqliteLedger
         >>> with TemporaryDirectory() as folder:
         ...     ledger = SqliteLedger(f"{folder}/decisions.db")
-        ...     run(ledger.get("nobody"))
+        ...     run(ledger.get("missing"))
         ...     run(ledger.aclose())
     """
 

@@ -223,8 +223,8 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         LOGGER.info("%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
         await self._run(redis, _DELAY, "later", *position, requeue.with_tries(tried), delay)
 
-    async def _run(self, redis: Any, script: str, beside: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_claim_idle`)
-        names = [self.queue_name, f"{self.queue_name}:{beside}"]
+    async def _run(self, redis: Any, script: str, suffix: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_claim_idle`)
+        names = [self.queue_name, f"{self.queue_name}:{suffix}"]
         done: int = await redis.register_script(script)(keys=names, args=arguments)
         return done
 
