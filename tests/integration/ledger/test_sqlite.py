@@ -99,7 +99,10 @@ async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) 
     ("sql", "advice"),
     [
         ("CREATE TABLE notes (text)", "is not a ledger: name another file"),
-        ("PRAGMA user_version = 3", "was written by a later version of loanasync: install that version here, too"),
+        (
+            "PRAGMA user_version = 3",
+            "was written by a later version of loanasync: install that version here, too",
+        ),
     ],
 )
 async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(

@@ -92,7 +92,8 @@ def test_unclosed_client_emits_resource_warning(jupyter: Kernel) -> None:
     warned = jupyter.run(f"{enable}\nawait ask()\n{MAKE}").stream("stderr")
     jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
     assert (
-        "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block" in warned
+        "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block"
+        in warned
     )
 
 
