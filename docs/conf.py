@@ -1,4 +1,4 @@
-"""How the documentation is built: MyST pages, and the API from its docstrings."""
+"""Sphinx configuration: MyST pages, and the API reference from docstrings."""
 
 import re
 from typing import Any
@@ -33,7 +33,7 @@ python_maximum_signature_line_length = 80
 autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# Notebooks are run with each build, and one that fails fails it. Their pages ask nobody else for scripts.
+# Each build runs the notebooks, and fails if one fails. Their pages load no scripts from other hosts.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
@@ -42,8 +42,8 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
-# Every name of our own that is referred to has to be on a page. Those of others cannot be looked up: their
-# inventories are on the network. And these are ours, and stand for shapes rather than for something to make.
+# References to names of other packages cannot be resolved: their inventories are on the network. The listed
+# names of loanasync are type aliases or internal classes without an entry in the API reference.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*|AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|ReadableSpan"),
     (r"py:.*", r"Decision|JSON|Progress|RowLike|Trust"),
@@ -56,7 +56,7 @@ CITATION = re.compile(r"(?<!RFC \d{4} )((?:[Ss]pec )?§(\d)(?:\.(\d))?)(?![.\d]*
 
 
 def link_citations(*event: object) -> None:
-    """Let each cited paragraph in a docstring lead to docs/reference/service.md."""
+    """Link each citation in a docstring to its paragraph in docs/reference/service.md."""
     lines: Any = event[-1]
     lines[:] = [CITATION.sub(_link, line) for line in lines]
 

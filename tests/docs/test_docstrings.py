@@ -1,4 +1,4 @@
-"""What is public says what it is for, what it takes and raises, and shows how it is used."""
+"""Tests of public docstrings: summary, arguments, and an example."""
 
 import importlib
 import inspect
@@ -13,84 +13,89 @@ from loanasync import LoanClient, LoanError
 from loanasync.ledger import DecisionLedger
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-ROOMS = ["loanasync", *(f"loanasync.{room}" for room in ("bulk", "errors", "ledger", "sandbox", "testing"))]
-# What is public and has no example, with the reason.
-UNSHOWN = {
-    "loanasync.sandbox.serve": "runs until a signal ends it",
-    "loanasync.sandbox.Journal.append": "for the sandbox's own use",
-    "loanasync.sandbox.Rule.chosen": "for the sandbox's own use",
-    "loanasync.testing.ScriptedTransport.aclose": "for the client alone",
-    "loanasync.testing.ScriptedTransport.check": "for the client alone",
-    "loanasync.testing.ScriptedTransport.send": "for the client alone",
+PACKAGES = [
+    "loanasync",
+    *(f"loanasync.{name}" for name in ("bulk", "errors", "ledger", "sandbox", "testing")),
+]
+# Public names without an example, with the reason.
+WITHOUT_EXAMPLE = {
+    "loanasync.sandbox.serve": "runs until a signal stops it",
+    "loanasync.sandbox.Journal.append": "used by the sandbox only",
+    "loanasync.sandbox.Rule.chosen": "used by the sandbox only",
+    "loanasync.testing.ScriptedTransport.aclose": "used by the client only",
+    "loanasync.testing.ScriptedTransport.check": "used by the client only",
+    "loanasync.testing.ScriptedTransport.send": "used by the client only",
 }
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """A class's own public methods and properties."""
+    """Yield the public methods and properties that a class defines."""
     for name, member in vars(kind).items():
         if isinstance(member, classmethod | staticmethod):
-            member = member.__func__  # noqa: PLW2901  (what the decorator stands around)
+            member = member.__func__  # noqa: PLW2901  (the decorated function)
         if isinstance(member, FunctionType | property) and not name.startswith(("_", "test_")):
             yield name, member
 
 
 def public() -> dict[str, object]:
-    """Each public class and function, and each public method and property of theirs, by its path."""
+    """Return each public class, function, method and property by its path."""
     found: dict[str, object] = {}
-    for room in ROOMS:
-        module = importlib.import_module(room)
+    for package in PACKAGES:
+        module = importlib.import_module(package)
         for name in module.__all__:
             thing = getattr(module, name)
             if not isinstance(thing, type | FunctionType):
                 continue  # a type alias, which has no docstring
-            found[f"{room}.{name}"] = thing
-            # What a ledger has to pass is a base class for tests, which shows how it is used as a whole.
+            found[f"{package}.{name}"] = thing
+            # The example of a conformance class covers all of its methods.
             if isinstance(thing, type) and not name.endswith("Conformance"):
-                found |= {f"{room}.{name}.{each}": member for each, member in members(thing)}
+                found |= {f"{package}.{name}.{each}": member for each, member in members(thing)}
     return found
 
 
 PUBLIC = public()
 
 
-def shown(docstring: str | None) -> str:
+def example_code(docstring: str | None) -> str:
     """The source of a docstring's examples."""
     return "\n".join(re.findall(r"^ *(?:>>>|\.\.\.) (.*)$", docstring or "", re.MULTILINE))
 
 
-def room_of(path: str) -> str:
-    return next(room for room in reversed(ROOMS) if path.startswith(f"{room}."))
+def package_of(path: str) -> str:
+    return next(package for package in reversed(PACKAGES) if path.startswith(f"{package}."))
 
 
-# The examples of each room as one text: test_docs runs them.
+# The examples of each package as one text; test_pages.py runs them.
 EXAMPLES = {
-    room: "\n".join(shown(thing.__doc__) for path, thing in PUBLIC.items() if room_of(path) == room)
-    for room in ROOMS
+    package: "\n".join(
+        example_code(thing.__doc__) for path, thing in PUBLIC.items() if package_of(path) == package
+    )
+    for package in PACKAGES
 }
 
 
 def test_public_names_are_found() -> None:
     assert len(PUBLIC) > 200
-    assert PUBLIC.keys() > UNSHOWN.keys()
+    assert PUBLIC.keys() > WITHOUT_EXAMPLE.keys()
 
 
 @pytest.mark.parametrize("path", PUBLIC)
 def test_public_name_has_a_docstring_with_a_summary(path: str) -> None:
-    told = inspect.cleandoc(PUBLIC[path].__doc__ or "")
-    assert told
-    first = told.partition("\n\n")[0].replace("\n", " ")
+    text = inspect.cleandoc(PUBLIC[path].__doc__ or "")
+    assert text
+    first = text.partition("\n\n")[0].replace("\n", " ")
     assert first.endswith((".", ":", "``")), first
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC.keys() - UNSHOWN.keys()))
+@pytest.mark.parametrize("path", sorted(PUBLIC.keys() - WITHOUT_EXAMPLE.keys()))
 def test_public_name_has_an_example(path: str) -> None:
-    """A class and a function have one of their own; a method may be shown by another of its room."""
+    """A class or function needs its own example; a method may occur in any example of its package."""
     name = path.rpartition(".")[2]
-    own = shown(PUBLIC[path].__doc__)
-    if isinstance(PUBLIC[path], type) or path.removeprefix(f"{room_of(path)}.") == name:
+    own = example_code(PUBLIC[path].__doc__)
+    if isinstance(PUBLIC[path], type) or path.removeprefix(f"{package_of(path)}.") == name:
         assert own
     else:
-        assert own or re.search(rf"\.{name}\b", EXAMPLES[room_of(path)])
+        assert own or re.search(rf"\.{name}\b", EXAMPLES[package_of(path)])
 
 
 def arguments(function: object) -> list[str]:
@@ -100,29 +105,29 @@ def arguments(function: object) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
 def test_arguments_of_a_public_function_are_documented(path: str) -> None:
-    """Each argument by its name, where there is more than one; a ledger's are those of the protocol."""
+    """Functions with several arguments document each; ledgers inherit the text of `DecisionLedger`."""
     thing, name = PUBLIC[path], path.rpartition(".")[2]
     if path.startswith("loanasync.ledger.") and hasattr(DecisionLedger, name):
         thing = getattr(DecisionLedger, name)
-    if isinstance(thing, type) or path in UNSHOWN or len(names := arguments(thing)) < 2:
+    if isinstance(thing, type) or path in WITHOUT_EXAMPLE or len(names := arguments(thing)) < 2:
         return
-    explained = inspect.getdoc(thing) or ""
-    assert [name for name in names if f"{name}:" not in explained] == []
+    text = inspect.getdoc(thing) or ""
+    assert [name for name in names if f"{name}:" not in text] == []
 
 
 def test_client_methods_have_all_docstring_sections() -> None:
     for name in ("approve", "approve_many", "check", "complete", "create_request", "upload_documents"):
-        told = getattr(LoanClient, name).__doc__ or ""
-        assert "Args:" in told
-        assert ">>>" in told
-        assert name == "approve_many" or "§" in told
+        text = getattr(LoanClient, name).__doc__ or ""
+        assert "Args:" in text
+        assert ">>>" in text
+        assert name == "approve_many" or "§" in text
 
 
 def test_api_reference_has_every_public_name() -> None:
-    """By its own place or with its whole package; an error is in the page of errors, which takes them all."""
+    """A name has its own entry or that of its package; errors have the page of errors."""
     pages = (REFERENCE / "api.md").read_text(encoding="utf-8")
     for path, thing in PUBLIC.items():
-        name = path.removeprefix(f"{room_of(path)}.")
+        name = path.removeprefix(f"{package_of(path)}.")
         is_error = isinstance(thing, type) and issubclass(thing, LoanError)
         if "." not in name and not is_error:
-            assert f"{path}\n" in pages or f"automodule:: {room_of(path)}\n" in pages, path
+            assert f"{path}\n" in pages or f"automodule:: {package_of(path)}\n" in pages, path

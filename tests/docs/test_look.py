@@ -1,4 +1,4 @@
-"""Whoever looks at the built pages sees what a reader would stumble over; `nox -s docs` looks at ours."""
+"""Tests of docs/look.py, which checks the built site in `nox -s docs`."""
 
 import importlib.util
 import subprocess
@@ -35,21 +35,21 @@ def script() -> ModuleType:
 BROKEN = {
     "<p style='width: 500px'>A wide one.</p>": "(phone, light): wider than the screen: p",
     "<p style='width: 1500px'>A wider one.</p>": "(desk, dark): wider than the screen: p",
-    "<img src='nowhere.png' alt='Nothing'>": "a picture that does not load: nowhere.png",
-    f"<img src='{PIXEL}'>": "a picture without a description",
+    "<img src='nowhere.png' alt='Nothing'>": "image does not load: nowhere.png",
+    f"<img src='{PIXEL}'>": "image without a description",
     "<script>console.error('not well')</script>": "console: not well",
     "<script>throw new Error('thrown')</script>": "script: thrown",
-    "<img src='http://127.0.0.1:9/far.png' alt='Far'>": "asks elsewhere: http://127.0.0.1:9/far.png",
-    "<p style='color: #999'>Pale by day.</p>": "(phone, light): hard to read: Pale by day.",
-    "<p style='color: #222'>Pale by night.</p>": "(desk, dark): hard to read: Pale by night.",
-    "<svg><text y='15' fill='#222'>Drawn for the day.</text></svg>": "hard to read: Drawn for the day.",
+    "<img src='http://127.0.0.1:9/far.png' alt='Far'>": "request to another host: http://127.0.0.1:9/far.png",
+    "<p style='color: #999'>Pale by day.</p>": "(phone, light): low contrast: Pale by day.",
+    "<p style='color: #222'>Pale by night.</p>": "(desk, dark): low contrast: Pale by night.",
+    "<svg><text y='15' fill='#222'>Drawn for the day.</text></svg>": "low contrast: Drawn for the day.",
     "<svg width='60'><text y='15' fill='currentColor'>Longer than it is wide.</text></svg>": (
-        "cut off by the edge of its drawing: Longer than it is wide."
+        "text is cut off by its drawing: Longer than it is wide."
     ),
-    "<a href='gone.html'>Gone</a>": "leads nowhere: gone.html",
-    "<a href='other.html#here'>Elsewhere</a>": "leads to no such place: other.html#here",
-    "<a href='#nowhere'>Here</a>": "leads to no such place: #nowhere",
-    "<a href='http://example.com/'>Plain</a>": "no address that is safe to follow: http://example.com/",
+    "<a href='gone.html'>Gone</a>": "broken link: gone.html",
+    "<a href='other.html#here'>Elsewhere</a>": "missing anchor: other.html#here",
+    "<a href='#nowhere'>Here</a>": "missing anchor: #nowhere",
+    "<a href='http://example.com/'>Plain</a>": "link without https: http://example.com/",
 }
 
 
@@ -66,27 +66,27 @@ def site(folder: Path, *articles: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What is seen of a site whose first page is good and whose others are broken, each in its own way."""
+def findings(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the findings of a site with a good page and one page for each defect."""
     broken = site(tmp_path_factory.mktemp("site"), GOOD, *(GOOD + each for each in BROKEN))
     found: list[str] = script.look(broken, program(*CHROMIUM))
     return found
 
 
-def test_good_page_has_no_findings(seen: list[str]) -> None:
-    assert seen
-    assert [each for each in seen if each.startswith(("page-00", "other"))] == []
+def test_good_page_has_no_findings(findings: list[str]) -> None:
+    assert findings
+    assert [each for each in findings if each.startswith(("page-00", "other"))] == []
 
 
-@pytest.mark.parametrize(("broken", "said"), BROKEN.items())
-def test_broken_page_has_the_finding(seen: list[str], broken: str, said: str) -> None:
+@pytest.mark.parametrize(("broken", "expected"), BROKEN.items())
+def test_broken_page_has_the_finding(findings: list[str], broken: str, expected: str) -> None:
     page = f"page-{[*BROKEN].index(broken) + 1:02}.html"
-    told = [each for each in seen if each.startswith(page)]
-    assert [each for each in told if said in each], told
+    found = [each for each in findings if each.startswith(page)]
+    assert [each for each in found if expected in each], found
 
 
 def test_site_without_pages_is_a_finding(script: ModuleType, tmp_path: Path) -> None:
-    assert script.look(tmp_path, "no browser is asked for it") == [f"{tmp_path} has no pages"]
+    assert script.look(tmp_path, "no browser is needed") == [f"{tmp_path} has no pages"]
 
 
 def test_command_fails_if_there_are_findings(tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_command_fails_if_there_are_findings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(bad)], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr.strip()) == (1, "page-00.html: leads nowhere: gone.html")
+    assert (done.returncode, done.stderr.strip()) == (1, "page-00.html: broken link: gone.html")

@@ -1,4 +1,4 @@
-"""Everything shown runs: README, pages, docstrings; and the table of the specification is true and whole."""
+"""Tests of README, pages and docstrings: code that runs, links, and the coverage of the specification."""
 
 import ast
 import asyncio
@@ -38,19 +38,19 @@ def name_of(page: Path) -> str:
 
 
 def fences(page: Path) -> str:
-    """A page's Python, as the one program that a reader types in, each line where it stands in the page."""
+    """Return the Python of a page as one program, with the line numbers of the page."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    shown, inside = [], False
+    program, inside = [], False
     for line in lines:
         fence = line.startswith("```")
         inside = line == "```python" if fence else inside
-        shown.append(line if inside and not fence else "")
-    return "\n".join(shown)
+        program.append(line if inside and not fence else "")
+    return "\n".join(program)
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """Where a page exports to; and its logging and environment are not those of the next one."""
+    """Return the collector that pages export to, and restore logging and environment afterwards."""
     logger = logging.getLogger("loanasync")
     handlers, level = logger.handlers.copy(), logger.level
     with mock.patch.dict(os.environ), collecting() as running:
@@ -81,11 +81,11 @@ async def test_code_of_each_page_runs(
 
 async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "docs" / "tutorial.md"
-    told = "".join(re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    expected = "".join(re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
     program = compile(fences(page), str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     await eval(program, {"__name__": "__page__"})  # noqa: S307  (our own page)
     printed = capsys.readouterr().out
-    assert doctest.OutputChecker().check_output(told, printed, doctest.ELLIPSIS), printed
+    assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), printed
 
 
 def examples() -> Iterator[doctest.DocTest]:
@@ -95,7 +95,7 @@ def examples() -> Iterator[doctest.DocTest]:
 
 
 class Shop:
-    """A loop, a sandbox and a client for one docstring, since an approval may be asked once."""
+    """An event loop, a sandbox and a client for one docstring."""
 
     def __enter__(self) -> dict[str, Any]:
         self._runner = asyncio.Runner()
@@ -125,8 +125,8 @@ class Shop:
 
 @pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
 def test_docstring_examples_run(example: doctest.DocTest) -> None:
-    with Shop() as given:
-        example.globs.update(given)
+    with Shop() as names:
+        example.globs.update(names)
         results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
     assert results.attempted > 0
     assert results.failed == 0
@@ -135,10 +135,10 @@ def test_docstring_examples_run(example: doctest.DocTest) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_have_a_target(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
-        led = page.parent / target if target else page
-        assert led.exists(), target
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
         if anchor:
-            text = led.read_text(encoding="utf-8")
+            text = linked.read_text(encoding="utf-8")
             headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
             names = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
             assert anchor in names | set(re.findall(r"^\((.+)\)=$", text, re.MULTILINE))
@@ -148,7 +148,7 @@ TABLE = ROOT / "docs" / "reference" / "spec-coverage.md"
 
 
 def coverage() -> list[list[str]]:
-    """The rows of the page: paragraph, row of the specification, code, test."""
+    """Return the rows of the page: paragraph, row of the specification, code, tests."""
     lines = TABLE.read_text(encoding="utf-8").partition("## Not shown")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| §")]
     assert all(len(row) == 4 for row in rows)
@@ -188,8 +188,8 @@ def test_coverage_table_names_existing_tests() -> None:
 
 def test_pages_name_the_errors_and_metrics_of_the_code() -> None:
     page = (ROOT / "docs" / "howto" / "errors.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"`(\w+Error)`", page))
-    assert told >= set(loanasync.errors.__all__) - {"ServiceError", "TransportError"}
+    named = set(re.findall(r"`(\w+Error)`", page))
+    assert named >= set(loanasync.errors.__all__) - {"ServiceError", "TransportError"}
     telemetry = (ROOT / "docs" / "reference" / "telemetry.md").read_text(encoding="utf-8")
     files = sorted((ROOT / "loanasync" / "_telemetry").glob("*.py"))
     code = "".join(file.read_text(encoding="utf-8") for file in files)

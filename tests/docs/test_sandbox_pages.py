@@ -1,4 +1,4 @@
-"""The pages about the sandbox tell of all that it has, and of nothing else."""
+"""Tests of the pages about the sandbox: they list all tags, rules, options and readings."""
 
 import inspect
 import re
@@ -34,9 +34,9 @@ async def test_tags_page_has_the_result_of_each_tag() -> None:
 
 
 def test_tags_in_the_sandbox_guide_exist() -> None:
-    told = written(r"`\+([a-z0-9.]+)`")
-    assert told
-    for tag in told:
+    tags = written(r"`\+([a-z0-9.]+)`")
+    assert tags
+    for tag in tags:
         assert evolve(parse_words(tag), name="") != DEFAULT_OUTCOME
 
 
@@ -47,11 +47,11 @@ def test_sandbox_guide_lists_every_linter_rule() -> None:
 def test_sandbox_options_have_python_arguments() -> None:
     options = {action.dest for action in _parser()._actions} - {"help", "open_page"}
     assert options == set(inspect.signature(Sandbox).parameters)
-    shown = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "loanasync", "sandbox", "--help"], capture_output=True, text=True, check=True
     )
     for name in options - {"faults", "readings"}:  # given one by one, as --fault and --reading
-        assert f"--{name.replace('_', '-')[:12]}" in shown.stdout
+        assert f"--{name.replace('_', '-')[:12]}" in printed.stdout
 
 
 def test_readings_table_has_every_switch_and_value() -> None:
