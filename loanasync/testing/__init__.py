@@ -1,10 +1,10 @@
-"""For a shop's own tests: valid made-up requests, scripted responses, and recorded requests and telemetry.
+"""Tools for the tests of a shop: valid requests, scripted responses, recorded requests and telemetry.
 
-Nothing here needs an extra to be imported, and importing `loanasync` does not load it. To test against
-a whole service over real HTTP, take `loanasync.sandbox`.
+This package needs no extra, and importing `loanasync` does not load it. To test over HTTP against a complete
+service, use `loanasync.sandbox`.
 """
 
-from loanasync._display.masking import JSON  # noqa: F401  (type hints are looked up in this namespace)
+from loanasync._display.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
 from loanasync._public import name_by_package
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
 from loanasync.testing.ledger_suite.processes import SharedLedgerConformance

@@ -11,21 +11,22 @@ from loanasync._enums import Citizenship, DocumentType, EducationalQualification
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 
 _MONTHS = "ABCDEHLMPRST"
-# What a character counts at the odd places of a fiscal code, A for 0 to Z for 25, by its own number:
-# 0 or A is worth B (1), 1 or B is worth A (0), 2 or C is worth F (5) and so on.
+# The values of the characters at odd positions of a fiscal code, in the order 0 or A, 1 or B, 2 or C and so
+# on. Each value is written as a letter, A for 0 to Z for 25: a 0 at an odd position counts 1 (B).
 _ODD = "BAFHJNPRTVCESULDGIMOQKWZYX"
 _TAG = re.compile("[A-Za-z0-9.-]+")
 
 
 def fiscal_code(random: Random | None = None) -> str:
-    """Make up the fiscal code of someone who does not exist, another one with each call.
+    """Return a made-up fiscal code, a different one on each call.
 
-    Its form and its check letter are right, so that ``strict=True`` lets it pass. The family name reads
-    ``TST``, and the place of birth begins with ``X``, as no place does: it can be nobody's.
+    It has a valid form and check letter, so ``strict=True`` accepts it. It cannot belong to a real person:
+    the letters of the last name are ``TST``, and the code of the birthplace begins with ``X``, which is not
+    used.
 
     Args:
-        random: A generator of yours, for codes that come again with its seed; None: fresh ones, also
-            where a test runner seeds the global generator.
+        random: A random generator, for codes that depend only on its seed. By default, codes are random
+            even if the test runner seeds the global generator.
 
     Returns:
         16 upper-case letters and digits.
@@ -43,28 +44,29 @@ def fiscal_code(random: Random | None = None) -> str:
     name = "".join(source.choices(ascii_uppercase, k=3))
     year = source.randrange(50, 100)
     month = source.choice(_MONTHS)
-    day = source.randrange(1, 29) + source.choice((0, 40))  # 40 more for women
-    place = source.randrange(1000)
-    code = f"TST{name}{year}{month}{day:02}X{place:03}"
+    day = source.randrange(1, 29) + source.choice((0, 40))  # 40 is added for women
+    birthplace = source.randrange(1000)
+    code = f"TST{name}{year}{month}{day:02}X{birthplace:03}"
     return code + _check_letter(code)
 
 
 def _check_letter(code: str) -> str:
     total = 0
-    for place, character in enumerate(code, start=1):
+    for position, character in enumerate(code, start=1):
         number = int(character) if character.isdigit() else ascii_uppercase.index(character)
-        total += ascii_uppercase.index(_ODD[number]) if place % 2 else number
+        total += ascii_uppercase.index(_ODD[number]) if position % 2 else number
     return ascii_uppercase[total % 26]
 
 
 def email(tag: str | None = None) -> str:
-    """Make up an e-mail address, another one with each call, in the domain that is kept for examples.
+    """Return a made-up e-mail address, a different one on each call, at ``example.com``.
 
     Args:
-        tag: What the sandbox is to answer, such as ``refused`` or ``500x2.refused``.
+        tag: A sandbox tag, which selects the response of the sandbox, such as ``refused`` or
+            ``500x2.refused``.
 
     Raises:
-        ValueError: The tag has something else than letters, digits, dots and hyphens.
+        ValueError: The tag contains other characters than letters, digits, dots and hyphens.
 
     Example:
         >>> from loanasync.testing import email
@@ -72,23 +74,22 @@ def email(tag: str | None = None) -> str:
         'shopper-...+refused@example.com'
     """
     if tag is not None and not _TAG.fullmatch(tag):
-        raise ValueError("a tag is letters, digits, dots and hyphens, such as 500x2.refused")
+        raise ValueError("a tag may contain letters, digits, dots and hyphens, such as 500x2.refused")
     return f"shopper-{secrets.token_hex(6)}{'' if tag is None else f'+{tag}'}@example.com"
 
 
 def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalRequest:
-    """Make a valid approval request: 450 euro (``amount=45_000`` euro cents) in 12 instalments.
+    """Return a valid approval request: 450 euro (``amount=45_000`` euro cents) in 12 instalments.
 
-    Its e-mail address is a fresh one with each call.
+    Its e-mail address is different on each call.
 
     Args:
-        tag: The tag of the e-mail address, as of `email`: what the sandbox is to answer.
-        changes: Other values for fields of `ApprovalRequest`, also such as break a rule; amounts in euro
-            cents.
+        tag: A sandbox tag for the e-mail address; see `email`.
+        changes: Values for fields of `ApprovalRequest`, valid or not; amounts in euro cents.
 
     Raises:
-        ValueError: Both a tag and an e-mail address are given, or the tag cannot be one.
-        InvalidRequestError: A change is of no field.
+        ValueError: Both a tag and an e-mail address are given, or the tag is invalid.
+        InvalidRequestError: `ApprovalRequest` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import approval_request
@@ -97,7 +98,7 @@ def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalReque
         (90000, 12, 'shopper-...+refused@example.com')
     """
     if tag is not None and "email" in changes:
-        raise ValueError("give a tag or an email, not both: the tag is a part of the address")
+        raise ValueError("pass either tag or email: the tag is part of the e-mail address")
     values: dict[str, Any] = {
         "amount": 45_000,
         "instalments": 12,
@@ -116,13 +117,13 @@ def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalReque
 
 
 def additional_data(**changes: Any) -> AdditionalData:
-    """Make the conditional block of an approval, valid: a net salary of 1600 euro a month.
+    """Return valid additional data for an approval: a net salary of 1600 euro a month.
 
     Args:
-        changes: Other values for fields of `AdditionalData`; its `salary` is in whole euros.
+        changes: Values for fields of `AdditionalData`; `salary` is in whole euros.
 
     Raises:
-        InvalidRequestError: A change is of no field.
+        InvalidRequestError: `AdditionalData` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import additional_data, approval_request
@@ -141,13 +142,13 @@ def additional_data(**changes: Any) -> AdditionalData:
 
 
 def user_data(**changes: Any) -> UserData:
-    """Make the data that complete an approved request, valid, with every field but `extra`.
+    """Return valid data to complete an approved request, with all fields except `extra`.
 
     Args:
-        changes: Other values for fields of `UserData`; None leaves a field out.
+        changes: Values for fields of `UserData`; None leaves a field out.
 
     Raises:
-        InvalidRequestError: A change is of no field.
+        InvalidRequestError: `UserData` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import user_data

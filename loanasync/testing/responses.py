@@ -1,4 +1,4 @@
-"""Steps of a script: responses of the specification, failures to respond, and functions of a request."""
+"""Scripted responses: those of the specification, missing responses, and functions of the request."""
 
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,41 +19,41 @@ from loanasync.testing.sent import Headers, SentRequest
 
 @frozen
 class Computed:
-    """A step that looks at the request, or waits, before it is another step."""
+    """A scripted response that a function returns for the request."""
 
-    answer: Callable[[SentRequest], "ScriptedResponse | Awaitable[ScriptedResponse]"]
+    function: Callable[[SentRequest], "ScriptedResponse | Awaitable[ScriptedResponse]"]
 
 
 ScriptedResponse: TypeAlias = Response | NoResponse | Computed
 
 
-def require_step(step: object) -> None:
-    """Refuse what cannot be played, where the script is written.
+def require_response(response: object) -> None:
+    """Check that an object is a scripted response.
 
     Raises:
-        TypeError: It is no step.
+        TypeError: It is not.
     """
-    if not isinstance(step, Response | NoResponse | Computed):
-        called = ": it has to be called, as in approved()" if callable(step) else ", such as approved()"
-        raise TypeError(f"a script is made of steps{called}; this is of type {type(step).__name__}")
+    if not isinstance(response, Response | NoResponse | Computed):
+        hint = "call the function, as in approved()" if callable(response) else "use approved(), for example"
+        raise TypeError(f"a {type(response).__name__} is not a scripted response: {hint}")
 
 
-async def play(step: ScriptedResponse, sent: SentRequest) -> Response | NoResponse:
-    """Return the response that a step gives to a request."""
-    while isinstance(step, Computed):
-        made = step.answer(sent)
-        step = await made if isawaitable(made) else made
-        require_step(step)
-    return step
+async def response_to(sent: SentRequest, scripted: ScriptedResponse) -> Response | NoResponse:
+    """Return the response to a request; call the functions of `computed` responses."""
+    while isinstance(scripted, Computed):
+        result = scripted.function(sent)
+        scripted = await result if isawaitable(result) else result
+        require_response(scripted)
+    return scripted
 
 
 def computed(
-    answer: Callable[[SentRequest], ScriptedResponse | Awaitable[ScriptedResponse]],
+    function: Callable[[SentRequest], ScriptedResponse | Awaitable[ScriptedResponse]],
 ) -> ScriptedResponse:
-    """Choose the step for each request by a function; a coroutine function may wait.
+    """Respond with the result of a function of the request; a coroutine function may also wait.
 
     Args:
-        answer: Takes the `SentRequest`, returns a step.
+        function: Takes the `SentRequest`, and returns a scripted response.
 
     Example:
         >>> from loanasync.testing import approved, computed, refused, scripted_client
@@ -63,22 +63,22 @@ def computed(
         >>> run(shop.approve(fiscal_code, request)).approved
         True
     """
-    return Computed(answer)
+    return Computed(function)
 
 
 def response(
     status: int, body: bytes | Mapping[str, JSON] = b"", headers: Mapping[str, str] | None = None
 ) -> ScriptedResponse:
-    """Answer with anything, also with what the specification does not have.
+    """Respond with any status and body, including those that the specification does not allow.
 
     Args:
-        status: HTTP status.
-        body: A JSON object, or the bytes as they are.
-        headers: Header fields of the answer.
+        status: The HTTP status.
+        body: A JSON object, or bytes that are sent unchanged.
+        headers: The headers of the response.
 
     Raises:
-        TypeError: The object is not JSON.
-        ValueError: It has a number that JSON has not.
+        TypeError: `body` cannot be written as JSON.
+        ValueError: `body` contains NaN or infinity.
 
     Example:
         >>> from loanasync import UnexpectedResponseError
@@ -96,13 +96,13 @@ def response(
 
 
 def approved(**fields: JSON) -> ScriptedResponse:
-    """Answer an approval with 201: yes, with a made-up `redirect_url` and what was sent echoed.
+    """Respond to an approval with 201 (approved), a made-up `redirect_url` and the sent values.
 
     Args:
-        fields: Other values for fields of `Approved`, by our names; amounts in euro cents.
+        fields: Values for fields of `Approved`; amounts in euro cents.
 
     Raises:
-        TypeError: `Approved` has no such field.
+        TypeError: `Approved` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import approved, scripted_client
@@ -116,13 +116,13 @@ def approved(**fields: JSON) -> ScriptedResponse:
 
 
 def refused(**fields: JSON) -> ScriptedResponse:
-    """Answer an approval with 422: no, final, with what was sent echoed.
+    """Respond to an approval with 422 (refused) and the sent values.
 
     Args:
-        fields: Other values for fields of `Refused`, by our names; amounts in euro cents.
+        fields: Values for fields of `Refused`; amounts in euro cents.
 
     Raises:
-        TypeError: `Refused` has no such field.
+        TypeError: `Refused` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import refused, scripted_client
@@ -137,9 +137,9 @@ def _decided(status: int, kind: type[Approved | Refused], fields: Mapping[str, J
     for name in fields:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"{kind.__name__} has no field {name}{meant}")
-    return Computed(_Decided(status, kind, fields))
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"{kind.__name__} has no field {name}{hint}")
+    return Computed(_Decision(status, kind, fields))
 
 
 def _names(kind: type[Approved | Refused]) -> Mapping[str, str]:
@@ -148,8 +148,8 @@ def _names(kind: type[Approved | Refused]) -> Mapping[str, str]:
 
 
 @frozen
-class _Decided:
-    """An approval or a refusal of whatever was asked."""
+class _Decision:
+    """A function of the request: an approval or a refusal that echoes the sent values."""
 
     status: int
     kind: type[Approved | Refused] = field(repr=False)
@@ -165,13 +165,13 @@ class _Decided:
 
 
 def rejected(errors: Mapping[str, Sequence[str] | str]) -> ScriptedResponse:
-    """Answer with 400: a `RejectedError` (spec §7).
+    """Respond with 400 and messages for fields: a `RejectedError` (spec §7).
 
     Args:
-        errors: Messages for each field, by the service's names such as ``lastname``.
+        errors: The messages for each field, by the names of the service, such as ``lastname``.
 
     Raises:
-        ValueError: There is no message; the service never says so.
+        ValueError: There is no field, or a field without a message: the service never sends that.
 
     Example:
         >>> from loanasync import RejectedError
@@ -183,20 +183,20 @@ def rejected(errors: Mapping[str, Sequence[str] | str]) -> ScriptedResponse:
         ...     print(*error.problems)
         last_name: This value should not be blank.
     """
-    said: dict[str, JSON] = {
+    members: dict[str, JSON] = {
         name: [messages] if isinstance(messages, str) else list(messages) for name, messages in errors.items()
     }
-    if not said or not all(said.values()):
-        raise ValueError("give at least one field, and a message for each")
-    return response(400, {"errors": said})
+    if not members or not all(members.values()):
+        raise ValueError("errors must have at least one field, and at least one message for each field")
+    return response(400, {"errors": members})
 
 
 def domain_error(message: str) -> ScriptedResponse:
-    """Answer with 400 under ``domain``: a `DomainError` or the subclass that the message stands for.
+    """Respond with 400 and a message under ``domain``: a `DomainError` or the subclass for the message.
 
     Args:
-        message: Such as ``User not found``, ``User already evaluated for approval``, ``This sales point
-            cannot apply for a loan`` or ``Invalid fiscalCode.`` (spec §7).
+        message: A message of the service, such as ``User not found``, ``User already evaluated for
+            approval``, ``This sales point cannot apply for a loan`` or ``Invalid fiscalCode.`` (spec §7).
 
     Example:
         >>> from loanasync import AlreadyEvaluatedError
@@ -212,10 +212,10 @@ def domain_error(message: str) -> ScriptedResponse:
 
 
 def denied(message: str = "Access denied") -> ScriptedResponse:
-    """Answer with 403: an `AccessDeniedError`.
+    """Respond with 403: an `AccessDeniedError`.
 
     Args:
-        message: What the service says.
+        message: The message of the service.
 
     Example:
         >>> from loanasync import AccessDeniedError
@@ -230,10 +230,10 @@ def denied(message: str = "Access denied") -> ScriptedResponse:
 
 
 def conflict(message: str = "The request cannot be completed") -> ScriptedResponse:
-    """Answer an approval with 409: a `CannotCompleteError`.
+    """Respond to an approval with 409: a `CannotCompleteError`.
 
     Args:
-        message: What the service says.
+        message: The message of the service.
 
     Example:
         >>> from loanasync import CannotCompleteError
@@ -248,13 +248,13 @@ def conflict(message: str = "The request cannot be completed") -> ScriptedRespon
 
 
 def system_error(retry_after: int | None = None) -> ScriptedResponse:
-    """Answer with 500: the client asks again, as its `RetryPolicy` says, so that the next step is played.
+    """Respond with 500: the client retries by its `RetryPolicy` and receives the next scripted response.
 
     Args:
-        retry_after: Whole seconds that the service asks to wait.
+        retry_after: The Retry-After header, in whole seconds; None for no header.
 
     Raises:
-        ValueError: The wait is negative.
+        ValueError: `retry_after` is negative.
 
     Example:
         >>> from loanasync.testing import ScriptedTransport, approved, system_error
@@ -265,13 +265,13 @@ def system_error(retry_after: int | None = None) -> ScriptedResponse:
         [3.0]
     """
     if retry_after is not None and retry_after < 0:
-        raise ValueError("retry_after must be seconds, 0 or more")
+        raise ValueError("retry_after must be a number of seconds, 0 or more")
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return response(500, {"errors": {"system": ["System error"]}}, headers)
 
 
 def not_connected() -> ScriptedResponse:
-    """Let no connection come about: a `ConnectError`, and nothing was sent.
+    """Fail to open a connection: a `ConnectError`. Nothing was sent.
 
     Example:
         >>> from loanasync import ConnectError
@@ -286,7 +286,7 @@ def not_connected() -> ScriptedResponse:
 
 
 def connection_lost() -> ScriptedResponse:
-    """Lose the connection before the answer: a `ConnectionLostError`; the request may have arrived.
+    """Lose the connection before the response: a `ConnectionLostError`. The request may have arrived.
 
     Example:
         >>> from loanasync import ConnectionLostError
@@ -301,10 +301,9 @@ def connection_lost() -> ScriptedResponse:
 
 
 def timed_out() -> ScriptedResponse:
-    """Let no answer come in time, at once: a `ReadTimeoutError`; the request may have arrived.
+    """Time out without waiting: a `ReadTimeoutError`. The request may have arrived.
 
-    Where the deadline of the call leaves the attempt less than its own time, it is the client's
-    `DeadlineExceededError`.
+    If the deadline of the call is closer than the limit of the attempt, it is a `DeadlineExceededError`.
 
     Example:
         >>> from loanasync import ReadTimeoutError

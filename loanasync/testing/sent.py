@@ -17,7 +17,7 @@ _SECRET = "x-auth-token"  # noqa: S105  (a header's name)
 
 
 class Headers(Mapping[str, str]):
-    """Header fields, found in any case of their names; the token is masked when they are printed."""
+    """Headers with case-insensitive names; the auth token is masked in `repr()`."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -33,25 +33,25 @@ class Headers(Mapping[str, str]):
         return len(self._fields)
 
     def __repr__(self) -> str:
-        shown = {name: mask(value) if name.lower() == _SECRET else value for name, value in self.items()}
-        return f"<Headers {shown}>"
+        masked = {name: mask(value) if name.lower() == _SECRET else value for name, value in self.items()}
+        return f"<Headers {masked}>"
 
 
 @frozen(kw_only=True)
 class SentRequest:
-    """One request that a client sent to a `ScriptedTransport`; a repetition is one of its own.
+    """One request that a client sent to a `ScriptedTransport`; each retry is a separate one.
 
-    Reading an attribute is plain; printed, everything personal and the token are masked.
+    `repr()` masks personal data and the auth token. Attributes return the real values.
 
     Args:
         operation: The client's method: ``create_request``, ``approve``, ``upload_documents``, ``complete``.
         method: ``POST`` or ``PATCH``.
-        template: The path with its variables unfilled, as spans have it.
-        path: The path as it was sent.
-        fiscal_code: The customer's, as it stands in the path; None where it is not part of it.
-        headers: Header fields, by names in any case.
-        body: The JSON object, by the wire's names.
-        within: Seconds that the client would have waited for the answer.
+        template: The path with variables such as ``{fiscalCode}``.
+        path: The path that was sent.
+        fiscal_code: The fiscal code in the path; None if the path has none.
+        headers: The headers, with case-insensitive names.
+        body: The JSON object that was sent, with the field names of the service.
+        within: The limit for the response, in seconds.
 
     Example:
         >>> from loanasync.testing import ScriptedTransport, approved
@@ -73,7 +73,7 @@ class SentRequest:
 
 
 def record(request: Request, within: float) -> SentRequest:
-    """What a test may want to know of a request, read from what would have left the process."""
+    """Return a `SentRequest` for an HTTP request, read from its URL, headers and body."""
     path = urlsplit(request.url).path
     endpoint, found = next(
         (endpoint, found)
@@ -94,5 +94,5 @@ def record(request: Request, within: float) -> SentRequest:
 
 @cache
 def _pattern(template: str) -> re.Pattern[str]:
-    """Finds a template at the end of a path: an environment's address may have a path of its own."""
+    """Return a pattern for paths that end with `template`; the base URL may have a path too."""
     return re.compile(".*" + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template))

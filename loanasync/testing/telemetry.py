@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 _DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
-_OURS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries", "loanasync.inflight")
+_CLIENT_METRICS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries", "loanasync.inflight")
 
 
 @frozen(kw_only=True)
 class Metric:
-    """What a metric came to.
+    """The value of a metric.
 
     Args:
-        sum: A counter's total; for durations the seconds, all together.
-        count: How many durations there were; None for a counter, which does not know.
+        sum: The total of a counter, or the sum of recorded durations in seconds.
+        count: The number of recorded durations; None for a counter.
 
     Example:
         >>> from loanasync.testing import Metric
@@ -38,13 +38,13 @@ class Metric:
 
 
 class TelemetryRecorder:
-    """Providers of OpenTelemetry that keep everything in memory; make one for each test.
+    """OpenTelemetry providers that keep spans and metrics in memory; create one for each test.
 
-    Hand `tracer_provider` and `meter_provider` to `LoanClient`. It needs opentelemetry-sdk, which is part
-    of the extra ``cli``; there is nothing to close.
+    Pass `tracer_provider` and `meter_provider` to `LoanClient`. It needs opentelemetry-sdk, which the extra
+    ``cli`` installs. It does not need to be closed.
 
     Raises:
-        ConfigurationError: opentelemetry-sdk is not installed, or switched off in the environment.
+        ConfigurationError: opentelemetry-sdk is not installed, or the environment disables it.
 
     Example:
         >>> from loanasync.testing import TelemetryRecorder, approved, scripted_client, system_error
@@ -63,7 +63,7 @@ class TelemetryRecorder:
     meter_provider: MeterProvider
 
     def __init__(self) -> None:
-        try:  # imported here, since nothing else needs them
+        try:  # imported here, because opentelemetry-sdk is optional
             from opentelemetry.sdk import metrics, trace  # noqa: PLC0415
             from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415
@@ -77,47 +77,48 @@ class TelemetryRecorder:
                 "needs opentelemetry-sdk: pip install opentelemetry-sdk, or 'loanasync[cli]'",
             ) from None
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            # It would record nothing, in silence.
+            # The SDK would silently record nothing.
             raise ConfigurationError(
                 "OTEL_SDK_DISABLED", "must not be true in tests that use a TelemetryRecorder"
             )
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
-        # Whatever the environment says of sampling; and no hooks for the end of the process.
+        # Record all spans, even if the environment sets another sampler, and register no atexit handlers.
         tracer_provider = trace.TracerProvider(sampler=ALWAYS_ON, shutdown_on_exit=False)
         tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer_provider = tracer_provider
         self.meter_provider = metrics.MeterProvider([self._reader], shutdown_on_exit=False)
 
     def spans(self, name: str | None = None) -> "tuple[ReadableSpan, ...]":
-        """The spans that have ended, in the order in which they did: attempts before their call.
+        """Return the ended spans in the order of their ends; attempts end before their call.
 
         Args:
-            name: Only those of this name, such as ``loanasync.approve``.
+            name: Return only spans of this name, such as ``loanasync.approve``.
         """
         return tuple(span for span in self._exporter.get_finished_spans() if name in (None, span.name))
 
     @staticmethod
     def attributes(span: "ReadableSpan") -> dict[str, AttributeValue]:
-        """A span's attributes, by name."""
+        """Return the attributes of a span."""
         return dict(span.attributes or {})
 
     def metric(self, name: str, attributes: Mapping[str, AttributeValue] | None = None) -> Metric:
-        """What a metric came to until now.
+        """Return the current value of a metric.
 
         Args:
             name: ``loanasync.decisions``, ``loanasync.retries``, ``loanasync.inflight``,
-                ``http.client.request.duration`` or ``loanasync.queue.duration`` (seconds), or one of
-                your own.
-            attributes: Only what was recorded with these, such as ``{"loanasync.outcome": "refused"}``.
+                ``http.client.request.duration`` or ``loanasync.queue.duration`` (seconds), or another
+                metric that was recorded with the provider.
+            attributes: Include only values recorded with these attributes, such as
+                ``{"loanasync.outcome": "refused"}``.
 
         Raises:
-            LookupError: Nothing was recorded under this name, and it is none of ours.
+            LookupError: There is no metric of this name.
         """
         metrics = self._metrics()
-        if name not in metrics and name not in _OURS:
-            known = ", ".join(sorted({*metrics, *_OURS}))
-            raise LookupError(f"no metric is called {name}; there are {known}")
+        if name not in metrics and name not in _CLIENT_METRICS:
+            known = ", ".join(sorted({*metrics, *_CLIENT_METRICS}))
+            raise LookupError(f"no metric has the name {name}; use one of {known}")
         wanted = (attributes or {}).items()
         points = [point for point in metrics.get(name, ()) if wanted <= dict(point.attributes).items()]
         if name in _DURATIONS or any(hasattr(point, "count") for point in points):

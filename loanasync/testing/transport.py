@@ -1,4 +1,4 @@
-"""A transport that responds from a script, and a clock that moves only when a client waits."""
+"""A transport with scripted responses, and a clock that advances only when a client waits."""
 
 import asyncio
 from collections import deque
@@ -7,14 +7,14 @@ from typing import Any
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.retry import is_system_fault
-from loanasync.testing.responses import ScriptedResponse, play, require_step
+from loanasync.testing.responses import ScriptedResponse, require_response, response_to
 from loanasync.testing.sent import SentRequest, record
 
 
 class Clock:
-    """The time of a scripted client: its waits between attempts move the clock and take no time.
+    """The clock of a scripted client. A wait between two attempts advances it and takes no real time.
 
-    `time` is in seconds and may be set; `slept` has the seconds of each wait.
+    `time` is the current time in seconds, and may be set. `slept` lists the waits in seconds.
 
     Example:
         >>> from loanasync.testing import Clock
@@ -29,28 +29,28 @@ class Clock:
         self.slept: list[float] = []
 
     def now(self) -> float:
-        """The time, seconds."""
+        """Return the current time in seconds."""
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        """Move on by so many seconds, and let others run meanwhile."""
+        """Advance the clock by `seconds`, and let other tasks run."""
         self.slept.append(seconds)
         self.time += seconds
         await asyncio.sleep(0)
 
 
 class ScriptedTransport:
-    """Answers each request of a client with the next step of a script, and remembers what was sent.
+    """A transport that returns the next scripted response for each request, and records the requests.
 
-    No network, no waits: the rest of the client is the real one, with its rules, its retries after a 500
-    and its errors. `sent` has a `SentRequest` for each request, the repeated ones too; `clock` the client's
-    time; `closed` counts how often a client was closed.
+    It uses no network and does not wait. The rest of the client works as usual: validation, retries after a
+    500, and errors. `sent` lists a `SentRequest` for each request, including retries. `clock` is the clock of
+    the client. `closed` counts how often a client was closed.
 
     Args:
-        steps: One for each request, in order: `approved()`, `system_error()` and the others.
+        responses: The responses in order, one for each request: `approved()`, `system_error()` and so on.
 
     Raises:
-        TypeError: One of them is no step.
+        TypeError: An argument is not a scripted response.
 
     Example:
         >>> from loanasync.testing import ScriptedTransport, approved, system_error
@@ -60,22 +60,22 @@ class ScriptedTransport:
         (True, ['approve', 'approve'], 0)
     """
 
-    raises_errors = True  # of functions in the script: the test is to see them
+    raises_errors = True  # errors of functions passed to `computed`, so that the test sees them
 
-    def __init__(self, *steps: ScriptedResponse) -> None:
+    def __init__(self, *responses: ScriptedResponse) -> None:
         self.sent: list[SentRequest] = []
         self.clock: Clock = Clock()
         self.closed: int = 0
-        self._steps: deque[ScriptedResponse] = deque()
+        self._responses: deque[ScriptedResponse] = deque()
         self._scripted = 0
         self._after_fault = False
-        self.add(*steps)
+        self.add(*responses)
 
-    def add(self, *steps: ScriptedResponse) -> None:
-        """Go on with these steps after those that are left.
+    def add(self, *responses: ScriptedResponse) -> None:
+        """Append responses to the script.
 
         Raises:
-            TypeError: One of them is no step; none is added.
+            TypeError: An argument is not a scripted response; then nothing is appended.
 
         Example:
             >>> from loanasync.testing import ScriptedTransport, refused
@@ -84,24 +84,24 @@ class ScriptedTransport:
             >>> script.left
             2
         """
-        for step in steps:
-            require_step(step)
-        self._steps.extend(steps)
-        self._scripted += len(steps)
+        for each in responses:
+            require_response(each)
+        self._responses.extend(responses)
+        self._scripted += len(responses)
 
     @property
     def left(self) -> int:
-        """How many steps are still to be played."""
-        return len(self._steps)
+        """The number of responses that were not returned yet."""
+        return len(self._responses)
 
     def client(self, **options: object) -> LoanClient:
-        """Make a client of a made-up shop that plays this script.
+        """Return a client that uses this transport, with a made-up address and credentials.
 
         Args:
-            options: Arguments of `LoanClient` but `session`, address and credentials among them.
+            options: Arguments of `LoanClient`, except `session`.
 
         Raises:
-            ConfigurationError: A setting cannot work; it is named.
+            ConfigurationError: An option is invalid.
 
         Example:
             >>> from loanasync.testing import ScriptedTransport
@@ -119,56 +119,56 @@ class ScriptedTransport:
         return LoanClient(**settings)
 
     def check(self) -> None:
-        """Let any call begin; the client asks this first."""
+        """Do nothing: a call can always begin (called by the client)."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
-        """Play the next step; called by the client.
+        """Return the next scripted response (called by the client).
 
         Raises:
-            AssertionError: The script is at its end.
+            AssertionError: All responses were returned already.
         """
         del connect
         sent = record(request, within)
         self.sent.append(sent)
-        if not self._steps:
-            raise AssertionError(self._too_short(sent))
-        step = self._steps.popleft()
-        playing = asyncio.ensure_future(self._play(step, sent))
+        if not self._responses:
+            raise AssertionError(self._exhausted_message(sent))
+        scripted = self._responses.popleft()
+        responding = asyncio.ensure_future(self._respond(sent, scripted))
         try:
-            return await asyncio.shield(playing)
+            return await asyncio.shield(responding)
         except asyncio.CancelledError:
             if request.outlives_caller:
-                request.late = playing
+                request.late = responding
             else:
-                playing.cancel()
+                responding.cancel()
             raise
 
-    async def _play(self, step: ScriptedResponse, sent: SentRequest) -> Response | NoResponse:
-        answer = await play(step, sent)
-        self._after_fault = is_system_fault(answer)
-        return answer
+    async def _respond(self, sent: SentRequest, scripted: ScriptedResponse) -> Response | NoResponse:
+        response = await response_to(sent, scripted)
+        self._after_fault = is_system_fault(response)
+        return response
 
     async def aclose(self) -> None:
-        """Count; called when a client is closed."""
+        """Count the call in `closed` (called by the client)."""
         self.closed += 1
 
-    def _too_short(self, sent: SentRequest) -> str:
-        scripted = f"{self._scripted} step{' was' if self._scripted == 1 else 's were'} scripted"
-        came = f"one more request came: {sent.operation}, {sent.method} {sent.template}"
-        hint = "; after a 500 the client asks again, which takes a step, too" if self._after_fault else ""
-        return f"{scripted}, and {came}{hint}"
+    def _exhausted_message(self, sent: SentRequest) -> str:
+        count = f"{self._scripted} response{' was' if self._scripted == 1 else 's were'} scripted"
+        request = f"the client sent another request: {sent.operation}, {sent.method} {sent.template}"
+        hint = "; after a 500 the client retries, which needs another response" if self._after_fault else ""
+        return f"{count}, but {request}{hint}"
 
 
-def scripted_client(*steps: ScriptedResponse, **options: object) -> LoanClient:
-    """Make a client whose requests are answered by a script; to see what was sent, see `ScriptedTransport`.
+def scripted_client(*responses: ScriptedResponse, **options: object) -> LoanClient:
+    """Return a client with scripted responses. Use `ScriptedTransport` to also inspect the requests.
 
     Args:
-        steps: One for each request, in order.
-        options: Arguments of `LoanClient` but `session`, address and credentials among them.
+        responses: The responses in order, one for each request.
+        options: Arguments of `LoanClient`, except `session`; address and credentials have defaults.
 
     Raises:
-        TypeError: One of the steps is none.
-        ConfigurationError: A setting cannot work; it is named.
+        TypeError: A positional argument is not a scripted response.
+        ConfigurationError: An option is invalid.
 
     Example:
         >>> from loanasync.testing import refused, scripted_client
@@ -176,4 +176,4 @@ def scripted_client(*steps: ScriptedResponse, **options: object) -> LoanClient:
         >>> run(shop.approve(fiscal_code, request)).approved
         False
     """
-    return ScriptedTransport(*steps).client(**options)
+    return ScriptedTransport(*responses).client(**options)

@@ -32,7 +32,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
-from loanasync.testing.telemetry import _OURS
+from loanasync.testing.telemetry import _CLIENT_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "_static" / "grafana.json").read_text(encoding="utf-8"))
@@ -155,7 +155,7 @@ def test_every_metric_of_ours_is_on_a_panel(families: list[Metric]) -> None:
 
 def test_the_calls_of_this_test_bring_every_metric_of_ours(families: list[Metric]) -> None:
     rendered = sorted(family.name.removesuffix("_seconds") for family in families)
-    assert rendered == sorted(name.replace(".", "_") for name in _OURS)
+    assert rendered == sorted(name.replace(".", "_") for name in _CLIENT_METRICS)
 
 
 def test_every_outcome_has_a_colour_of_its_own_and_unknown_alarms(families: list[Metric]) -> None:

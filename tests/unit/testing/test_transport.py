@@ -42,10 +42,12 @@ async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
 
 
 def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
-    with pytest.raises(TypeError, match=r"has to be called, as in approved\(\); this is of type function"):
+    with pytest.raises(
+        TypeError, match=r"a function is not a scripted response: call the function, as in approved\(\)"
+    ):
         ScriptedTransport(approved)  # type: ignore[arg-type]
     script = ScriptedTransport(approved())
-    with pytest.raises(TypeError, match=r"such as approved\(\); this is of type int"):
+    with pytest.raises(TypeError, match="an? int is not a scripted response: use"):
         script.add(refused(), 422)  # type: ignore[arg-type]
     assert script.left == 1
 
@@ -53,9 +55,9 @@ def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ((), "0 steps were scripted, and one more request came: "),
-        ((approved(),), "1 step was scripted, and one more request came: "),
-        ((approved(), refused()), "2 steps were scripted, and one more request came: "),
+        ((), "0 responses were scripted, but the client sent another request: "),
+        ((approved(),), "1 response was scripted, but the client sent another request: "),
+        ((approved(), refused()), "2 responses were scripted, but the client sent another request: "),
     ],
 )
 async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
@@ -72,7 +74,7 @@ async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
 
 
 async def test_a_script_that_forgot_the_repetition_says_so() -> None:
-    with pytest.raises(AssertionError, match=r"^1 step was .*after a 500 the client asks again"):
+    with pytest.raises(AssertionError, match=r"^1 response was .*after a 500 the client retries"):
         await scripted_client(system_error()).approve(CODE, approval_request())
 
 
