@@ -1,4 +1,4 @@
-"""A client's memory of approvals: those in progress, and the outcomes of earlier ones."""
+"""The memory of a client: approvals in progress, and the outcomes of earlier approvals."""
 
 import asyncio
 import os
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 Error = TypeVar("Error", bound=Exception)
 Waiter: TypeAlias = "asyncio.Future[None]"
 
-_MOST = 10_000  # approvals
-_LONGEST = 3600.0  # seconds that an outcome is kept
-_LAST = 5.0  # seconds for what is still to be written to a ledger when a client was closed
+_MAX_OUTCOMES = 10_000
+_MAX_AGE = 3600.0  # seconds
+_CLOSE_TIMEOUT = 5.0  # seconds for writing the last outcomes to the ledger
 
 
 class Unknown(NamedTuple):
-    """An approval whose outcome is not known."""
+    """The outcome of an approval that the service may have evaluated, without a known decision."""
 
     state: Literal["unknown", "lost"]
     note: str
@@ -53,93 +53,119 @@ class Unknown(NamedTuple):
 
 
 class AbandonedError(LoanError):
-    """The first caller was cancelled before its request was sent, or while it waited for a retry."""
+    """The caller that made the request was cancelled, so another caller that waits for it must continue.
 
-
-class Flight:
-    """A request in progress, and the futures of those who wait for its outcome.
-
-    With a ledger a separate task runs it, else the task of the first caller.
+    It was cancelled before the request was sent, or while it waited for a retry. This error is the result of
+    a `SharedRequest`, and is never raised to a user.
     """
 
-    __slots__ = ("_process", "application", "call", "ended", "key", "left", "loop", "task", "waiters")
 
-    def __init__(self, call: Call, application: bytes, key: bytes) -> None:
+class SharedRequest:
+    """The request of an approval in progress, which overlapping calls for the same approval share.
+
+    Without a ledger, the first caller runs it in its own task. With a ledger, it runs in a separate task, and
+    the first caller waits like the others. When it ends, `Memory._finish` sets `result` to the outcome or the
+    error and wakes the waiters, which may be in other event loops and threads.
+
+    If the first caller is cancelled after the request was sent, the response is read in the background. If it
+    is cancelled before, `result` is an `AbandonedError`: one of the waiters then sends the request. If the
+    event loop ends or the process forks, nobody sets the result; `is_dead` is then True, and the next caller
+    ends it.
+    """
+
+    __slots__ = (
+        "_process",
+        "call",
+        "customer_key",
+        "key",
+        "loop",
+        "provisional",
+        "result",
+        "task",
+        "waiters",
+    )
+
+    def __init__(self, call: Call, customer_key: bytes, key: bytes) -> None:
         self.call = call
-        self.application = application
+        self.customer_key = customer_key
         self.key = key
         self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] | None = None
-        self.ended: Outcome | Exception | None = None
-        self.left: Unknown | None = None  # what was remembered when the first caller left
+        self.result: Outcome | Exception | None = None
+        # The outcome that was remembered when the first caller was cancelled. It blocks later calls, but not
+        # the waiter that continues this request.
+        self.provisional: Unknown | None = None
         self.waiters: list[Waiter] = []
         self._process = os.getpid()
 
-    def has_died(self) -> bool:
-        """Return True if it cannot end any more.
+    def is_dead(self) -> bool:
+        """Return True if nothing will set the result.
 
-        Its event loop was closed or belongs to the parent of this process, or its task never began.
+        Its event loop was closed or belongs to the parent process, or its task ended without a result.
         """
         has_ended = self.task is not None and self.task.done()
         return has_ended or self.loop.is_closed() or self.is_inherited()
 
     def is_inherited(self) -> bool:
-        """Return True in a forked child of the process that makes the request."""
+        """Return True in a forked child of the process that runs the request."""
         return self._process != os.getpid()
 
     async def wait(self) -> Outcome | Exception:
-        """Return the outcome once the request has ended."""
+        """Wait for the end of the request, and return the outcome or the error."""
         waiter = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
-        if self.ended is not None:  # in another thread, at the same time
+        if self.result is not None:  # another thread has just set it
             wake(waiter)
         try:
             await waiter
         except CancelledError:
             self._leave(waiter)
             raise
-        assert self.ended is not None  # noqa: S101  (it is set before anybody is woken)
-        return self.ended
+        assert self.result is not None  # noqa: S101  (it is set before the waiters are woken)
+        return self.result
 
     async def join(
         self, call: Call, key: bytes, within: float, record: CallRecord
     ) -> Outcome | LoanError | None:
-        """Return the outcome for another call; None if the first caller has left before there was one."""
+        """Wait as another caller, at most `within` seconds; return the outcome, an error, or None.
+
+        None means that the first caller was cancelled and this caller must continue the request.
+        """
         if self.key != key:
             return PayloadMismatchError("approve", call.entry or "", "inflight")
         try:
             async with asyncio.timeout(within):
-                ended = await self.wait()
+                result = await self.wait()
         except TimeoutError:
             return InFlightError("approve", call.entry or "")
-        if isinstance(ended, AbandonedError):
+        if isinstance(result, AbandonedError):
             return None
-        if isinstance(ended, LoanError):
-            return anew(ended)
-        if isinstance(ended, Exception):
-            raise ended
-        if isinstance(ended, Approved | Refused):
-            record.decided(approved=ended.approved)
-        return ended
+        if isinstance(result, LoanError):
+            return copy_error(result)
+        if isinstance(result, Exception):
+            raise result
+        if isinstance(result, Approved | Refused):
+            record.set_decision(approved=result.approved)
+        return result
 
     def _leave(self, waiter: Waiter) -> None:
-        """Remove a caller that waits no longer."""
+        """Remove a cancelled waiter; if no other waiter is left, abandon the request."""
         if self.is_inherited():
             return
-        with suppress(ValueError):  # it has just ended
+        with suppress(ValueError):  # the request has just ended
             self.waiters.remove(waiter)
         self.warn_of_unread_decision()
         if self.waiters:
             return
         if asyncio.get_running_loop() is self.loop:
-            self._abandon()  # at once: a turn later the first byte may be sent
+            self._abandon()  # now, because the first byte may be sent in the next iteration of the event loop
         else:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._abandon)
 
     def warn_of_unread_decision(self) -> None:
-        """Log that a decision is in no ledger, if no caller is left that gets the error which carries it."""
-        error = self.ended
+        """Log a decision that could not be written to the ledger, if no caller receives the error."""
+        error = self.result
         if self.waiters or not isinstance(error, DecisionNotRecordedError):
             return
         if error.file is None:
@@ -148,49 +174,57 @@ class Flight:
             LOGGER.warning(_IN_FILE, error.operation, error.key[:12], error.cause_type)
 
     def _abandon(self) -> None:
-        """Send nothing more; the response to what was sent is still read, and remembered."""
+        """Send no further request. The response to a request that was sent is still read and remembered."""
         if not self.waiters and self.task is not None:
             self.call.is_abandoned = True
             if self.call.is_waiting:
-                if self.call.sending is not None:  # or it may be written before the task hears of it
+                if self.call.sending is not None:  # it could be written before the task is cancelled
                     self.call.sending.is_withdrawn = True
                 self.task.cancel()
 
 
 class Approval(Protocol):
-    """An approval with a ledger (`loanasync.ledger.recorder.RecordedApproval`)."""
+    """Protocol of an approval with a ledger (`loanasync.ledger.recorder.RecordedApproval`)."""
 
     async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Return the decision of the ledger or of the service."""
+        """Return the decision from the ledger or from the service."""
 
 
 class Recorder(Protocol):
-    """The ledger of a client (`loanasync.ledger.recorder.LedgerRecorder`)."""
+    """Protocol of the ledger of a client (`loanasync.ledger.recorder.LedgerRecorder`)."""
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> Approval:
-        """Return an approval that is to be run with the ledger, and set the key of its entry."""
+        """Return an approval that runs with the ledger, and set `call.entry` to the key of its entry."""
 
 
 class Memory:
-    """The approvals of a client and its light copies: those in progress, and the outcomes of earlier ones.
+    """The approvals in progress and the outcomes of earlier approvals of a client and its copies.
 
-    Overlapping calls for one approval share one request. With a ledger, the ledger keeps the outcomes, and
-    this keeps only the decisions that could not be written to it.
+    `LoanClient.approve` calls `approve`. Overlapping calls for the same approval share one request. Without a
+    ledger, a later call for the same approval gets the remembered decision, or an `OutcomeUnknownError` if
+    the outcome is unknown. With a ledger, the ledger keeps the outcomes; only decisions that could not be
+    written to it are remembered here.
+
+    The keys are digests under a random secret: of shop, customer and scope (`customer_key`), and of these and
+    the request (`key`). All methods may be called from several event loops and threads.
     """
 
-    def __init__(self, pipeline: Pipeline, recorder: Recorder | None, *, most: int = _MOST) -> None:
+    def __init__(
+        self, pipeline: Pipeline, recorder: Recorder | None, *, max_outcomes: int = _MAX_OUTCOMES
+    ) -> None:
         self._pipeline = pipeline
         self._recorder = recorder
-        self._most = most
+        self._max_outcomes = max_outcomes
         self._secret = token_bytes(32)
-        self._flights: dict[bytes, Flight] = {}
+        self._in_flight: dict[bytes, SharedRequest] = {}
         self._outcomes: OrderedDict[bytes, tuple[Decision | Unknown, float]] = OrderedDict()
         self._renew_lock()
         free_after_fork(self, Memory._renew_lock)
 
     def _renew_lock(self) -> None:
-        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
-        # Held for microseconds, and never across an await; the collector of garbage may end a call within it.
+        """Replace the lock in a forked child, where a thread that does not exist there may hold it."""
+        # It is held for microseconds, and never during an await. It is reentrant, because garbage collection
+        # may end another call while it is held.
         self._lock = threading.RLock()
 
     async def approve(
@@ -202,221 +236,235 @@ class Memory:
         *,
         repeat_unknown: bool,
     ) -> Outcome:
-        """Return a decision: a remembered one, that of a request in progress, or the service's.
+        """Return the remembered decision, that of a request in progress, or the service's.
 
         Args:
             call: The approval.
-            timeout: How long it may take.
-            retry: When it is repeated.
-            scope: Distinguishes applications of one customer.
-            repeat_unknown: Send the request although the outcome of an earlier one is unknown.
+            timeout: Its time limits.
+            retry: Its retry policy.
+            scope: Distinguishes several loan requests of one customer.
+            repeat_unknown: Send the request even if the outcome of an earlier one is unknown.
 
         Raises:
-            InvalidRequestError: The key of the entry needs an order token.
-            LoanError: The call ended without a decision.
+            InvalidRequestError: The scope of the ledger needs an order token, and the request has none.
+            LoanError: The call failed.
         """
         pipeline, approval = self._pipeline, None
         if self._recorder is not None:
             approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown)
-        application, key = self._keys(call, scope)
-        resumed: Unknown | None = None
+        customer_key, key = self._keys(call, scope)
+        provisional: Unknown | None = None
         while True:
             with self._lock:
                 known = None
                 if key in self._outcomes:
-                    known = self._known(key, resumed, repeat_unknown=repeat_unknown)
-                flight = self._flights.get(application)
-                if known is None and flight is None:
-                    flight = self._flights[application] = Flight(call, application, key)
+                    known = self._look_up(key, provisional, repeat_unknown=repeat_unknown)
+                shared = self._in_flight.get(customer_key)
+                if known is None and shared is None:
+                    shared = self._in_flight[customer_key] = SharedRequest(call, customer_key, key)
                     break
-            if known is not None or flight is None:
-                assert known is not None  # noqa: S101  (one of the two is there)
+            if known is not None or shared is None:
+                assert known is not None  # noqa: S101  (one of the two is set)
                 with pipeline.start(call, timeout, retry) as run:
-                    return run.end(_recalled(call, known, run.record))
-            if flight.has_died():
-                self._end(flight, self._failure(flight, CancelledError()))
+                    return run.finish(_result_of(call, known, run.record))
+            if shared.is_dead():
+                self._finish(shared, self._error_for_waiters(shared, CancelledError()))
                 continue
             with pipeline.start(call, timeout, retry) as run:
-                run.record.ledger_result("joined")
-                joined = run.end(await flight.join(call, key, timeout.total, run.record))
+                run.record.set_ledger_result("joined")
+                joined = run.finish(await shared.join(call, key, timeout.total, run.record))
             if joined is not None:
                 return joined
-            # The first caller has left: this call sends the request, or retries it.
-            call.fault, call.attempts, resumed = flight.call.fault, flight.call.attempts, flight.left
-            timeout = pipeline.left(call, timeout)
+            # The first caller was cancelled: this call sends the request, or continues its retries.
+            call.fault, call.attempts, provisional = (
+                shared.call.fault,
+                shared.call.attempts,
+                shared.provisional,
+            )
+            timeout = pipeline.remaining(call, timeout)
         if approval is not None:
-            return await self._run_in_task(flight, approval, timeout, retry)
+            return await self._run_in_task(shared, approval, timeout, retry)
         call.after_unknown = repeat_unknown and key in self._outcomes
         call.outlives_caller = True
         try:
-            ended = await pipeline.run(call, timeout, retry)
+            outcome = await pipeline.run(call, timeout, retry)
         except BaseException as error:
-            self._fail(flight, error)
+            self._fail(shared, error)
             raise
-        self._end(flight, ended)
-        return ended
+        self._finish(shared, outcome)
+        return outcome
 
     def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
-        """Return digests of the application (shop, customer, scope) and of the approval (and its payload)."""
-        # With a ledger, the key of its entry says which application it is.
+        """Return the digest of shop, customer and scope, and the digest of these and the request."""
+        # With a ledger, the key of the entry is a digest of shop, customer and scope already.
         names = call.entry or "\0".join(
             (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", scope)
         )
-        application = blake2b(names.encode(errors="surrogatepass"), key=self._secret, digest_size=16).digest()
+        customer_key = blake2b(
+            names.encode(errors="surrogatepass"), key=self._secret, digest_size=16
+        ).digest()
         try:
             members = orjson.dumps(orjson.loads(call.body), option=orjson.OPT_SORT_KEYS)
-        except ValueError:  # half of a surrogate pair
+        except ValueError:  # an unpaired surrogate
             members = call.body
-        return application, blake2b(application + members, key=self._secret, digest_size=16).digest()
+        return customer_key, blake2b(customer_key + members, key=self._secret, digest_size=16).digest()
 
-    def _known(
-        self, key: bytes, resumed: Unknown | None, *, repeat_unknown: bool
+    def _look_up(
+        self, key: bytes, provisional: Unknown | None, *, repeat_unknown: bool
     ) -> Decision | Unknown | None:
-        """Return what is remembered of an approval, but the outcome that this call resumes from."""
-        outcome, until = self._outcomes[key]
-        if until <= monotonic():
+        """Return the remembered outcome that ends this call; None if the call has to send the request."""
+        outcome, expires_at = self._outcomes[key]
+        if expires_at <= monotonic():
             del self._outcomes[key]
             return None
         is_unknown = isinstance(outcome, Unknown) and outcome.state == "unknown"
-        if outcome is resumed or (repeat_unknown and is_unknown):
+        if outcome is provisional or (repeat_unknown and is_unknown):
             return None
         return outcome
 
     async def _run_in_task(
-        self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy
+        self, shared: SharedRequest, approval: Approval, timeout: Timeout, retry: RetryPolicy
     ) -> Outcome:
-        """Run a call with a ledger in a separate task, which outlives its callers and settles the entry."""
-        run = self._fly(flight, approval, timeout, retry)
-        flight.task = asyncio.Task(run, loop=flight.loop)
-        ended = await flight.wait()
-        del flight
-        if isinstance(ended, AbandonedError):
-            raise CancelledError  # somebody cancelled the task that ran the call, such as the end of its loop
-        if isinstance(ended, Exception):
+        """Run a call with a ledger in a separate task, which settles the entry even if all callers leave."""
+        run = self._run_to_end(shared, approval, timeout, retry)
+        shared.task = asyncio.Task(run, loop=shared.loop)
+        result = await shared.wait()
+        del shared
+        if isinstance(result, AbandonedError):
+            raise CancelledError  # the task was cancelled, for example by the end of the event loop
+        if isinstance(result, Exception):
             try:
-                raise anew(ended)
+                raise copy_error(result)
             finally:
-                del ended  # or error, traceback and frame would hold each other
-        return ended
+                del result  # breaks the reference cycle of error, traceback and frame
+        return result
 
-    async def _fly(self, flight: Flight, approval: Approval, timeout: Timeout, retry: RetryPolicy) -> None:
-        """Run a request to its end, although its callers may leave."""
+    async def _run_to_end(
+        self, shared: SharedRequest, approval: Approval, timeout: Timeout, retry: RetryPolicy
+    ) -> None:
+        """Run an approval with a ledger, and set the result for all callers (in a task of its own)."""
         try:
-            ended: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
-        except (Exception, CancelledError) as error:  # noqa: BLE001  (raised where each waits for it)
-            ended = self._failure(flight, error)
+            result: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
+        except (Exception, CancelledError) as error:  # noqa: BLE001  (each waiter raises it)
+            result = self._error_for_waiters(shared, error)
         except BaseException as error:
-            self._end(flight, self._failure(flight, error))
+            self._finish(shared, self._error_for_waiters(shared, error))
             raise
-        self._end(flight, ended)
+        self._finish(shared, result)
 
-    def _fail(self, flight: Flight, error: BaseException) -> None:
-        """End a request with an error.
+    def _fail(self, shared: SharedRequest, error: BaseException) -> None:
+        """Finish a request that the first caller ran, with the error that it raised.
 
         Raises:
             OutcomeUnknownError: The error says that nothing was sent, but an earlier caller had a 500.
         """
         if isinstance(error, CancelledError):
-            self._leave(flight)
+            self._continue_without_caller(shared)
             return
-        failure = self._failure(flight, error)
-        self._end(flight, failure)
+        failure = self._error_for_waiters(shared, error)
+        self._finish(shared, failure)
         if isinstance(error, LoanError) and type(failure) is not type(error):
             try:
                 raise failure from None
             finally:
-                del failure  # or error, traceback and frame would hold each other
+                del failure  # breaks the reference cycle of error, traceback and frame
 
-    def _leave(self, flight: Flight) -> None:
-        """Go on without the caller that was cancelled: read a response that is still to come."""
-        call = flight.call
+    def _continue_without_caller(self, shared: SharedRequest) -> None:
+        """Finish a request whose first caller was cancelled: now, or when its response arrives."""
+        call = shared.call
         late = None if call.sending is None else call.sending.late
         if late is not None:
-            late.add_done_callback(partial(self._land, flight))
+            late.add_done_callback(partial(self._on_late_response, shared))
         else:
-            self._end(flight, self._failure(flight, CancelledError()))
+            self._finish(shared, self._error_for_waiters(shared, CancelledError()))
 
-    def _land(
+    def _on_late_response(
         self,
-        flight: Flight,
+        shared: SharedRequest,
         late: "asyncio.Future[Response | NoResponse]",
     ) -> None:
-        """Remember what a late response says."""
+        """Finish a request with the response that arrived after its first caller was cancelled."""
         error = CancelledError() if late.cancelled() else late.exception()
         if error is not None:
-            self._end(flight, self._failure(flight, error))
+            self._finish(shared, self._error_for_waiters(shared, error))
             return
-        answer = late.result()
-        if is_system_fault(answer) and flight.waiters:
-            flight.call.fault, flight.call.sending = answer, None
-            self._end(flight, AbandonedError())  # one of them retries it
+        response = late.result()
+        if is_system_fault(response) and shared.waiters:
+            shared.call.fault, shared.call.sending = response, None
+            self._finish(shared, AbandonedError())  # one of the waiters retries it
             return
         try:
-            ended = self._pipeline.read(flight.call, answer, "cancelled" if is_system_fault(answer) else None)
-        except Exception as unread:
-            self._end(flight, self._failure(flight, unread))
+            result = self._pipeline.read(
+                shared.call, response, "cancelled" if is_system_fault(response) else None
+            )
+        except Exception as failure:
+            self._finish(shared, self._error_for_waiters(shared, failure))
             raise
-        what = type(ended).__name__
-        LOGGER.info("approve: the response to a call that was cancelled has come: %s", what)
-        self._end(flight, cast("Outcome | Exception", ended))
+        LOGGER.info("approve: received the response for a cancelled call: %s", type(result).__name__)
+        self._finish(shared, cast("Outcome | Exception", result))
 
-    def _failure(self, flight: Flight, error: BaseException) -> Exception:
-        """Return the exception for the callers that wait."""
-        call = flight.call
+    def _error_for_waiters(self, shared: SharedRequest, error: BaseException) -> Exception:
+        """Return the exception for the waiters of a request that ended with `error`."""
+        call = shared.call
         if isinstance(error, LoanError):
-            # An earlier caller's request was answered with 500, and this call could not retry it.
+            # An earlier caller received a 500, and this call could not retry the request.
             is_unknown = call.fault is not None and error.outcome == "not_sent"
-            return unknown_outcome(call, type(error).__name__) if is_unknown else anew(error)
+            return unknown_outcome(call, type(error).__name__) if is_unknown else copy_error(error)
         if isinstance(error, Exception):
             return error
-        if flight.is_inherited():  # the parent of this process makes it
+        if shared.is_inherited():  # the parent process continues the request
             return unknown_outcome(call, "fork")
-        # No request of this call is in progress: another caller can continue it.
-        if not call.may_be_evaluated or (call.is_waiting and flight.waiters and not flight.has_died()):
+        # Nothing was sent, or the call waits for a retry: a waiter can continue the request.
+        if not call.may_be_evaluated or (call.is_waiting and shared.waiters and not shared.is_dead()):
             return AbandonedError()
         return unknown_outcome(call, type(error).__name__)
 
-    def _end(self, flight: Flight, ended: Outcome | Exception) -> None:
-        """Remember an outcome, and wake the callers that wait for it."""
+    def _finish(self, shared: SharedRequest, result: Outcome | Exception) -> None:
+        """Set the result of a request, remember its outcome, and wake the waiters."""
         outcome: Decision | Unknown | None = None
-        if isinstance(ended, DecisionNotRecordedError):
-            outcome = ended.decision
+        if isinstance(result, DecisionNotRecordedError):
+            outcome = result.decision
         elif self._recorder is None:
-            outcome = ended if isinstance(ended, Approved | Refused) else unknown_after(ended, flight.call)
+            call = shared.call
+            outcome = result if isinstance(result, Approved | Refused) else unknown_from_result(result, call)
         with self._lock:
-            if flight.ended is not None:  # several threads found it dead, or its first caller was collected
+            # Several threads may find it dead, and a caller may end when it is garbage collected.
+            if shared.result is not None:
                 return
-            # A child that is forked by another thread between two of these steps goes on from there: so the
-            # outcome is remembered before the request is no longer in progress.
-            if isinstance(ended, AbandonedError) and isinstance(outcome, Unknown):
-                flight.left = outcome
+            # Another thread may fork between two of these steps, and the child then has the state of that
+            # moment. So remember the outcome before removing the request: no approval may be in neither of
+            # them.
+            if isinstance(result, AbandonedError) and isinstance(outcome, Unknown):
+                shared.provisional = outcome
             if outcome is not None:
                 now = monotonic()
                 outcomes = self._outcomes
-                outcomes.pop(flight.key, None)  # the oldest are in front
-                outcomes[flight.key] = outcome, now + _LONGEST
-                while len(outcomes) > self._most or next(iter(outcomes.values()))[1] <= now:
+                outcomes.pop(shared.key, None)  # so that the outcomes stay ordered by age
+                outcomes[shared.key] = outcome, now + _MAX_AGE
+                while len(outcomes) > self._max_outcomes or next(iter(outcomes.values()))[1] <= now:
                     outcomes.popitem(last=False)
-            if self._flights.get(flight.application) is flight:
-                del self._flights[flight.application]
-            flight.ended = ended
-        if isinstance(ended, DecisionNotRecordedError):
-            flight.warn_of_unread_decision()
-        if flight.waiters and not flight.is_inherited():  # whose parent has that event loop
-            self._wake(flight)
+            if self._in_flight.get(shared.customer_key) is shared:
+                del self._in_flight[shared.customer_key]
+            shared.result = result
+        if isinstance(result, DecisionNotRecordedError):
+            shared.warn_of_unread_decision()
+        if (
+            shared.waiters and not shared.is_inherited()
+        ):  # inherited waiters belong to the parent's event loop
+            self._wake(shared)
 
-    def _wake(self, flight: Flight) -> None:
-        for waiter in tuple(flight.waiters):  # in other threads some may leave meanwhile
-            with suppress(RuntimeError):  # its event loop was closed meanwhile
+    def _wake(self, shared: SharedRequest) -> None:
+        for waiter in tuple(shared.waiters):  # a copy: waiters in other threads may be removed meanwhile
+            with suppress(RuntimeError):  # the waiter's event loop was closed
                 waiter.get_loop().call_soon_threadsafe(wake, waiter)
 
     async def aclose(self) -> None:
-        """Wait until the calls of this event loop that lost their connection have written what is known."""
-        here = asyncio.get_running_loop()
-        flights = tuple(self._flights.values())
-        tasks = [flight.task for flight in flights if flight.loop is here and flight.task is not None]
+        """Wait until the tasks of this event loop have written their outcomes to the ledger."""
+        current = asyncio.get_running_loop()
+        requests = tuple(self._in_flight.values())
+        tasks = [shared.task for shared in requests if shared.loop is current and shared.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=_LAST)
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
 
 
 def wake(waiter: Waiter) -> None:
@@ -424,37 +472,38 @@ def wake(waiter: Waiter) -> None:
         waiter.set_result(None)
 
 
-def _recalled(call: Call, known: Decision | Unknown, record: CallRecord) -> Decision | LoanError:
+def _result_of(call: Call, known: Decision | Unknown, record: CallRecord) -> Decision | LoanError:
     if isinstance(known, Unknown):
-        record.ledger_result("blocked")
+        record.set_ledger_result("blocked")
         return OutcomeUnknownError("approve", call.entry or "", *known)
-    record.ledger_result("remembered")
-    record.decided(approved=known.approved)
+    record.set_ledger_result("remembered")
+    record.set_decision(approved=known.approved)
     return known
 
 
-def unknown_after(ended: object, call: Call) -> Unknown | None:
-    match ended:
-        case AbandonedError():  # if nobody goes on, the request may have been evaluated
+def unknown_from_result(result: object, call: Call) -> Unknown | None:
+    """Return the `Unknown` to remember after a call; None if a later call may send the request again."""
+    match result:
+        case AbandonedError():  # no waiter may continue, and the request may have been evaluated
             return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
         case AlreadyEvaluatedError():
-            return Unknown("lost", type(ended).__name__)
+            return Unknown("lost", type(result).__name__)
         case OutcomeUnknownError():
-            return Unknown("unknown", ended.note)
+            return Unknown("unknown", result.note)
         case LoanError(outcome="unknown"):
-            return Unknown("unknown", type(ended).__name__, getattr(ended, "response", None))
+            return Unknown("unknown", type(result).__name__, getattr(result, "response", None))
         case LoanError():
             return None
         case _:
-            return Unknown("unknown", type(ended).__name__) if call.may_be_evaluated else None
+            return Unknown("unknown", type(result).__name__) if call.may_be_evaluated else None
 
 
 def unknown_outcome(call: Call, note: str) -> LoanError:
     return OutcomeUnknownError("approve", call.entry or "", "unknown", note)
 
 
-def anew(error: Error) -> Error:
-    """Return a copy for each caller: one exception cannot be raised in several places."""
+def copy_error(error: Error) -> Error:
+    """Return a copy of an error, so that each caller raises its own, with its own traceback."""
     if not isinstance(error, LoanError):
         return error
     again = type(error)(*error.args)
@@ -464,11 +513,11 @@ def anew(error: Error) -> Error:
 
 
 _IN_FILE = (
-    "%s, entry %s: the service decided after the call was cancelled, and the ledger could not be written "
-    "(%s); the decision is in a file: import it with import_orphans"
+    "%s, entry %s: the service decided after the call was cancelled, and writing to the ledger failed "
+    "(%s); the decision is in an orphan file: import it with import_orphans"
 )
 _IN_MEMORY = (
-    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and neither "
-    "the ledger (%s) nor a file could be written; only the memory of this client has the decision, for an "
-    "hour: call approve again with the same data and client"
+    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and writing to "
+    "the ledger (%s) and to an orphan file failed; only the memory of this client has the decision, for one "
+    "hour: call approve again with the same data on the same client"
 )

@@ -1,4 +1,4 @@
-"""One object for each event loop, made when it is first needed: a client outlives event loops."""
+"""One object per event loop, created on first use, for clients that outlive an event loop."""
 
 import asyncio
 import concurrent.futures
@@ -12,142 +12,149 @@ if TYPE_CHECKING:
     from types import AsyncGeneratorType
 
 
-Owned = TypeVar("Owned")
-Close = Callable[[Owned, float], Awaitable[None]]
+Value = TypeVar("Value")
+Close = Callable[[Value, float], Awaitable[None]]
 
-_LOOK = 0.1  # seconds between two looks whether another thread's loop still runs
+_POLL_INTERVAL = 0.1  # seconds between two checks that another thread's event loop still runs
 
 
-async def _life(own: Owned, close: Close[Owned]) -> AsyncGenerator[None, float]:
-    """Stand until `own` is to be closed, which takes the seconds that are sent.
+async def _close_with_loop(value: Value, close: Close[Value]) -> AsyncGenerator[None, float]:
+    """Wait at `yield` until `value` is to be closed; the number of seconds that this may take is sent.
 
-    A loop closes the asynchronous generators that were begun in it before it is closed itself (asyncio.run
-    does so, and all that is built on its Runner), and one without a reference as soon as it is collected:
-    either way the connections end where they began.
+    An asynchronous generator is used because event loops close theirs. `asyncio.run` does so at the end of
+    the event loop. A generator that is garbage collected is closed at once. In both cases `value` is closed
+    in the event loop in which it was created.
     """
     within = 0.0
     try:
         within = yield
     finally:
-        await close(own, within)
+        await close(value, within)
 
 
-class _Entry(Generic[Owned]):
-    """One loop's own and its life."""
+class _LoopValue(Generic[Value]):
+    """The value of one event loop, and the generator that closes it."""
 
-    def __init__(self, own: Owned, close: Close[Owned]) -> None:
-        self.own = own
-        self._life = cast("AsyncGeneratorType[None, float]", _life(own, close))
-        with suppress(StopIteration):  # it has reached its yield, without a turn of the loop
-            self._life.__anext__().__await__().send(None)
+    def __init__(self, value: Value, close: Close[Value]) -> None:
+        self.value = value
+        self._closer = cast("AsyncGeneratorType[None, float]", _close_with_loop(value, close))
+        with suppress(StopIteration):  # the generator runs up to its `yield`, without an await
+            self._closer.__anext__().__await__().send(None)
 
     @property
     def is_open(self) -> bool:
-        return self._life.ag_frame is not None
+        return self._closer.ag_frame is not None
 
     async def close(self, within: float) -> None:
         with suppress(StopAsyncIteration):
-            await self._life.asend(within)
+            await self._closer.asend(within)
 
 
-class PerLoop(Generic[Owned]):
-    """One value for each running event loop: several `asyncio.run`, several threads, a forked child.
+class PerLoop(Generic[Value]):
+    """Creates and closes one value for each event loop, in several threads and forked children.
 
-    Each is closed by `aclose`, or at once when its loop ends. If neither happens, `on_unclosed` is called.
+    Clients keep their transports in one, and ledgers their connections. `aclose` closes the values of all
+    running event loops. The value of an event loop that ends with `asyncio.run` is closed at once at that
+    moment. If an event loop is closed without closing its asynchronous generators, or this object is garbage
+    collected, `on_unclosed` is called for values that are still open. A forked child never touches the values
+    of its parent.
     """
 
     def __init__(
         self,
-        make: Callable[[], Owned],
-        close: Close[Owned],
+        make: Callable[[], Value],
+        close: Close[Value],
         on_unclosed: Callable[[], None] | None = None,
     ) -> None:
         self._make = make
         self._close = close
         self._on_unclosed = on_unclosed
-        self._made: dict[AbstractEventLoop, _Entry[Owned]] = {}
+        self._values: dict[AbstractEventLoop, _LoopValue[Value]] = {}
         self._process = os.getpid()
         self._inherited: list[object] = []
 
-    def here(self) -> Owned:
-        """The running loop's own, made if this is the first time it is asked for."""
+    def current(self) -> Value:
+        """Return the value of the running event loop; create it on the first call in that loop."""
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            self._leave_to_parent()
+            self._set_inherited_aside()
         try:
-            return self._made[loop].own
+            return self._values[loop].value
         except KeyError:
-            self._forget_closed_loops()
-            entry = self._made[loop] = _Entry(self._make(), self._close)
-            return entry.own
+            self._discard_closed_loops()
+            entry = self._values[loop] = _LoopValue(self._make(), self._close)
+            return entry.value
 
-    def _forget_closed_loops(self) -> None:
-        closed = [
-            loop for loop in tuple(self._made) if loop.is_closed()
-        ]  # other threads add theirs meanwhile
-        left_open = [entry for loop in closed if (entry := self._made.pop(loop, None)) and entry.is_open]
-        if left_open and self._on_unclosed is not None:
-            self._on_unclosed()  # that loop was closed by hand, with connections open in it
+    def _discard_closed_loops(self) -> None:
+        # Other threads may add values meanwhile, so iterate over a copy.
+        closed = [loop for loop in tuple(self._values) if loop.is_closed()]
+        still_open = [entry for loop in closed if (entry := self._values.pop(loop, None)) and entry.is_open]
+        if still_open and self._on_unclosed is not None:
+            self._on_unclosed()
 
-    def _leave_to_parent(self) -> None:
-        # A forked child shares sockets and selector with its parent: closing them here, even by the
-        # garbage collector, would disturb the parent's calls. So they are kept and never touched.
-        self._inherited.append(self._made)
-        self._made = {}
+    def _set_inherited_aside(self) -> None:
+        """Keep the values of the parent process, and use none of them.
+
+        A forked child shares sockets and selectors with its parent. Closing them here, even by garbage
+        collection, would disturb the calls of the parent.
+        """
+        self._inherited.append(self._values)
+        self._values = {}
         self._process = os.getpid()
 
     async def aclose(self, within: float) -> None:
-        """Close what belongs to this loop here, and what belongs to other running loops there.
+        """Close the values of all running event loops, each in its own event loop.
 
-        What belongs to a loop that does not run is closed when that loop ends.
+        The value of an event loop that does not run is closed when that event loop ends.
 
         Args:
-            within: Seconds that each may take before it is closed at once.
+            within: Seconds that each value may take to wait for its calls, before they are ended.
         """
         running = asyncio.get_running_loop()
         if self._process != os.getpid():
-            self._leave_to_parent()
-        here = self._made.pop(running, None)
+            self._set_inherited_aside()
+        own = self._values.pop(running, None)
         closings = [
             (loop, asyncio.wrap_future(asyncio.run_coroutine_threadsafe(entry.close(within), loop)))
-            for loop in tuple(self._made)
-            if loop.is_running() and (entry := self._made.pop(loop, None))
+            for loop in tuple(self._values)
+            if loop.is_running() and (entry := self._values.pop(loop, None))
         ]
         try:
-            if here is not None:
-                await here.close(within)
+            if own is not None:
+                await own.close(within)
             for loop, closing in closings:
-                await _closed_there(loop, closing)
+                await _wait_for_closing(loop, closing)
         except BaseException:
             for _, closing in closings:
-                closing.cancel()  # which closes at once
+                closing.cancel()  # the value is then closed without waiting
             raise
 
     def close_from_outside(self, within: float) -> None:
-        """`aclose` for who stands in no loop: what belongs to loops that do not run is closed there, too.
+        """Close all values without a running event loop, including those of event loops that do not run.
 
         Args:
-            within: Seconds that each may take before it is closed at once.
+            within: Seconds that each value may take to wait for its calls, before they are ended.
         """
         if self._process != os.getpid():
-            self._leave_to_parent()
-        self._forget_closed_loops()
-        made, self._made = self._made, {}
-        for loop, entry in made.items():
+            self._set_inherited_aside()
+        self._discard_closed_loops()
+        values, self._values = self._values, {}
+        for loop, entry in values.items():
             if loop.is_running():  # in another thread
                 closing = asyncio.run_coroutine_threadsafe(entry.close(within), loop)
-                concurrent.futures.wait([closing], within + _LOOK)
+                concurrent.futures.wait([closing], within + _POLL_INTERVAL)
             else:
                 loop.run_until_complete(entry.close(within))
 
     def __del__(self) -> None:
-        left_open = any(entry.is_open for entry in self._made.values())
-        if left_open and self._on_unclosed is not None and self._process == os.getpid():
+        is_open = any(entry.is_open for entry in self._values.values())
+        if is_open and self._on_unclosed is not None and self._process == os.getpid():
             self._on_unclosed()
 
 
-async def _closed_there(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:
-    while not closing.done() and loop.is_running():  # a loop that ends meanwhile closes its own by itself
-        await asyncio.wait({closing}, timeout=_LOOK)
+async def _wait_for_closing(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:
+    """Wait until a value is closed in another event loop, or that event loop has ended (which closes it)."""
+    while not closing.done() and loop.is_running():
+        await asyncio.wait({closing}, timeout=_POLL_INTERVAL)
     if closing.done() and not closing.cancelled():
         closing.result()

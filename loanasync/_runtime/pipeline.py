@@ -1,4 +1,4 @@
-"""One call: its span, its slot, its attempts within a deadline, and its outcome."""
+"""The execution of a call: a span, a slot, attempts within a deadline, and the outcome."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
-from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, repeat
+from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, retry_request
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync._transport.base import Transport
@@ -38,24 +38,27 @@ if TYPE_CHECKING:
     from loanasync.errors.transport import TransportOutcome
 
 
-class _Lane:
-    """One event loop's transport, the slots for its calls, and the number of calls in progress."""
+class _LoopResources:
+    """The transport and the slots of one event loop, and the number of its calls in progress.
+
+    `PerLoop` creates it on the first call in an event loop, and closes it with `close`.
+    """
 
     def __init__(self, transport: Transport, slots: int | None) -> None:
         self.transport = transport
         self.waits: Waits = Waits()
         self.slots: asyncio.Semaphore | None = None if slots is None else asyncio.Semaphore(slots)
         self.calls: int = 0
-        self._idle: asyncio.Event | None = None  # set when the last call has ended, for `close`
+        self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
     def end_call(self, _: object = None) -> None:
         """Count a call as ended."""
         self.calls -= 1
-        if not self.calls and self._idle is not None:
-            self._idle.set()
+        if not self.calls and self._no_calls is not None:
+            self._no_calls.set()
 
     async def wait(self, waiting: Awaitable[None]) -> None:
-        """Wait, at most until the lane is closed."""
+        """Await `waiting`, at most until the client is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as limit:
                 self.waits.add(limit)
@@ -65,23 +68,23 @@ class _Lane:
                     self.waits.discard(limit)
 
     async def close(self, within: float) -> None:
-        """Wait at most `within` seconds for the calls in progress, end the others, close the transport."""
+        """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport."""
         try:
             if self.calls:
-                self._idle = self._idle or asyncio.Event()  # it may be closed twice at once
+                self._no_calls = self._no_calls or asyncio.Event()  # two tasks may close the client
                 async with asyncio.timeout(within):
-                    await self._idle.wait()
+                    await self._no_calls.wait()
         except TimeoutError:
             pass
-        finally:  # also when the closing itself is cancelled
+        finally:  # also if this task is cancelled
             self.waits.close()
             await self.transport.aclose()
 
 
-# The event loop was blocked until the deadline: no response could be waited for.
+# The result of an attempt that could not begin, because the deadline has passed.
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 _CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
-_LEAST = 1e-3  # seconds that a limit is at least
+_MIN_TIMEOUT = 1e-3  # seconds; a time limit of 0 is not allowed
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 _RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
@@ -89,11 +92,11 @@ _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GM
 
 
 def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, str | None, str | None]:
-    """Return request id, date and Retry-After of a response; no other header is kept."""
+    """Return request id, date and Retry-After of a response. Values of an unexpected form are dropped."""
     request_id = None
     for name in _REQUEST_IDS:
         if (request_id := headers.get(name)) is not None:
-            if _RANDOM_ID.fullmatch(request_id):  # as most are; the search costs more than all the rest
+            if _RANDOM_ID.fullmatch(request_id):  # most are; the check below is much slower
                 break
             if not _ID.fullmatch(request_id) or call.is_repeated_in(request_id):
                 request_id = None
@@ -107,16 +110,16 @@ def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, st
 
 
 def _no_response(request: Request, cause_type: str) -> NoResponse:
-    """Return the outcome of a user's transport that broke the rules of `Transport`."""
+    """Return the result for a user's transport that raised an error or returned a wrong type."""
     error = ConnectionLostError if request.is_sent else ConnectError
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
 
 
 def _must_be_raised(error: BaseException, transport: Transport) -> bool:
-    """Return True for a cancellation by the caller, and for errors that a transport may raise.
+    """Return True if an error of a transport is raised to the caller, and not turned into a `NoResponse`.
 
-    A transport of this package may raise errors (`raises_errors`), such as those of a session's hooks. Any
-    other transport may raise the AssertionError of a test.
+    These are cancellations by the caller, all errors of transports that set `raises_errors` (those of this
+    package), and the AssertionError of a test.
     """
     if getattr(transport, "raises_errors", False):
         return True
@@ -142,20 +145,22 @@ class Pipeline:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         # No method of this object goes in: without a cycle, an unclosed client is noticed when it is dropped.
-        self._lanes = PerLoop(lambda: _Lane(open_transport(), slots), _Lane.close, on_unclosed)
+        self._per_loop = PerLoop(
+            lambda: _LoopResources(open_transport(), slots), _LoopResources.close, on_unclosed
+        )
         self._telemetry = telemetry
         self.quota = quota
         self.now = now
         self.sleep = sleep
         self._closed = False
 
-    def left(self, call: Call, timeout: Timeout) -> Timeout:
+    def remaining(self, call: Call, timeout: Timeout) -> Timeout:
         """Return the time limits for the rest of a call that has begun."""
         spent = self.now() - call.started
-        return evolve(timeout, total=max(timeout.total - spent, _LEAST))
+        return evolve(timeout, total=max(timeout.total - spent, _MIN_TIMEOUT))
 
     def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
-        """Start a call: use it in a ``with`` block, and end the block with `Run.end`.
+        """Start a call. Use the result in a ``with`` block, and pass the result of the call to `Run.finish`.
 
         Raises:
             ClientClosedError: The client was closed.
@@ -164,31 +169,31 @@ class Pipeline:
         if self._closed:
             raise ClientClosedError
         call.started = self.now()
-        lane = self._lanes.here()
-        lane.transport.check()
-        return Run(self, lane, CallRecord(self._telemetry, call), call, timeout, retry)
+        resources = self._per_loop.current()
+        resources.transport.check()
+        return Run(self, resources, CallRecord(self._telemetry, call), call, timeout, retry)
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Make a call: take a slot, and send the request.
+        """Run a call: acquire a slot, and send the request.
 
         Raises:
-            LoanError: The call ended without an outcome.
+            LoanError: The call failed.
         """
         with self.start(call, timeout, retry) as run:
             try:
-                return run.end(await run.take_slot() or await run.send())
+                return run.finish(await run.acquire_slot() or await run.send())
             finally:
                 run.release_slot()
 
     def read(
         self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
     ) -> Outcome | LoanError:
-        """Return the outcome or the error that a call's last response means.
+        """Return the outcome or the error for the last response of a call.
 
         Args:
             call: The call.
             last: The last response, or the reason why none arrived.
-            stopped_by: The reason why the attempts ended, if the response has status 500.
+            stopped_by: The reason for making no further attempt, if the last response has status 500.
         """
         if isinstance(last, NoResponse):
             # After a 500 the service has seen the request, whatever became of the last attempt.
@@ -207,41 +212,43 @@ class Pipeline:
             call.entry,
             call.after_unknown,
         )
-        ended = call.read(last, meta)
-        if isinstance(ended, SystemFaultError) and stopped_by is not None:
-            return evolve(ended, stopped_by=stopped_by)
-        return ended
+        result = call.read(last, meta)
+        if isinstance(result, SystemFaultError) and stopped_by is not None:
+            return evolve(result, stopped_by=stopped_by)
+        return result
 
     async def aclose(self, drain: float) -> None:
-        """Take no more calls, wait `drain` seconds for those in progress, and close the transports."""
+        """Accept no more calls, wait at most `drain` seconds for calls in progress, close the transports."""
         self._closed = True
-        await self._lanes.aclose(drain)
+        await self._per_loop.aclose(drain)
 
     def close_from_outside(self, drain: float) -> None:
-        """Close from outside of any event loop, such as in a fixture between two tests."""
+        """Close without a running event loop, for example in a synchronous pytest fixture."""
         self._closed = True
-        self._lanes.close_from_outside(drain)
+        self._per_loop.close_from_outside(drain)
 
 
 class Run:
-    """One call in progress: its steps, its time and its telemetry.
+    """One call in progress: its steps, its deadline and its telemetry.
 
-    The steps are `take_slot`, `send` and `release_slot`. The claim of a ledger stands between the first two.
+    `Pipeline.run` calls `acquire_slot`, `send` and `release_slot` in this order. An approval with a ledger
+    does the same, and claims its entry before `send`. `send` makes all attempts, and releases the slot while
+    it waits for a retry. All three return errors; only `finish` raises them.
     """
 
-    __slots__ = ("_call", "_deadline", "_lane", "_pipeline", "_retry", "_timeout", "record")
+    __slots__ = ("_call", "_deadline", "_pipeline", "_resources", "_retry", "_timeout", "record")
 
     def __init__(
         self,
         pipeline: Pipeline,
-        lane: _Lane,
+        resources: _LoopResources,
         record: CallRecord,
         call: Call,
         timeout: Timeout,
         retry: RetryPolicy,
     ) -> None:
         self._pipeline = pipeline
-        self._lane = lane
+        self._resources = resources
         self._call = call
         self._timeout = timeout
         self._retry = retry
@@ -251,7 +258,7 @@ class Run:
     def __enter__(self) -> Self:
         self.record.__enter__()
         self._call.trace_id = self.record.trace_id
-        self._lane.calls += 1
+        self._resources.calls += 1
         return self
 
     def __exit__(
@@ -263,39 +270,41 @@ class Run:
         try:
             self.record.__exit__(kind, error, traceback)
         finally:
-            self._lane.end_call()
+            self._resources.end_call()
 
-    def end(self, ended: Outcome | LoanError) -> Outcome:
-        """Return an outcome, or raise an error.
+    def finish(self, result: Outcome | LoanError) -> Outcome:
+        """Return `result` if it is an outcome, and raise it if it is an error.
 
         Raises:
-            LoanError: The call ended with it.
+            LoanError: The result of the call.
         """
-        if isinstance(ended, LoanError):
-            if isinstance(ended, LedgerError):
-                ended.trace_id = self._call.trace_id
-            # Raised here, where no `except` is near: nothing of aiohttp's, whose errors print the
-            # token and the URL, is its cause or context.
+        if isinstance(result, LoanError):
+            if isinstance(result, LedgerError):
+                result.trace_id = self._call.trace_id
+            # Raised outside of any `except` block, so that no error of aiohttp becomes its context: the texts
+            # of those contain the token and the URL.
             try:
-                raise ended
+                raise result
             finally:
-                del ended  # or error, traceback and frame would hold each other
-        return ended
+                del result  # breaks the reference cycle of error, traceback and frame
+        return result
 
     @property
-    def has_to_wait(self) -> bool:
-        """True if all slots are taken."""
-        slots = self._lane.slots
+    def must_wait(self) -> bool:
+        """True if no slot is free."""
+        slots = self._resources.slots
         return slots is not None and slots.locked()
 
-    async def take_slot(self) -> LoanError | None:
-        """Take a slot of the concurrency limit; return an error if none became free in time."""
-        call, slots = self._call, self._lane.slots
+    async def acquire_slot(self) -> LoanError | None:
+        """Acquire a slot of the concurrency limit; return an error if none becomes free in time."""
+        call, slots = self._call, self._resources.slots
         if slots is None or not slots.locked():
-            call.has_slot = slots is None or await slots.acquire()  # at once
+            call.has_slot = slots is None or await slots.acquire()  # without waiting
             return None
         await self._acquire()
-        self.record.queued(self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError")
+        self.record.set_queue_time(
+            self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError"
+        )
         if call.has_slot:
             return None
         outcome: TransportOutcome = "unknown" if call.after_unknown or call.fault else "not_sent"
@@ -304,76 +313,76 @@ class Run:
         )
 
     def release_slot(self, _: object = None) -> None:
-        """Give the slot back; after a cancelled call, once the response to its request has been read."""
-        call, lane = self._call, self._lane
+        """Release the slot. If a response is still read for a cancelled call, release it after that."""
+        call, resources = self._call, self._resources
         late = None if call.sending is None else call.sending.late
         if late is not None and not late.done():
-            lane.calls += 1
+            resources.calls += 1
             late.add_done_callback(self.release_slot)
-            late.add_done_callback(lane.end_call)
+            late.add_done_callback(resources.end_call)
         elif call.has_slot:
             call.has_slot = False
-            if lane.slots is not None:
-                lane.slots.release()
+            if resources.slots is not None:
+                resources.slots.release()
 
     async def send(self) -> Outcome | LoanError:
-        """Send the request, repeat it after a 500, and read the last response."""
+        """Send the request, retry it after a 500, and return the outcome or the error."""
         call, pipeline = self._call, self._pipeline
-        # A call may go on after a 500 that another caller was waiting for, who left.
+        # `call.fault` is set if this call continues the retries of a caller that was cancelled.
         last = call.fault or await self._attempt()
         stopped_by = None
         if is_system_fault(last):
             call.fault = last
             stop = Stop(call, self._retry, pipeline.quota, self._remaining)
-            last, stopped_by = await repeat(last, self._attempt_again, self._retry, stop, self._pause)
+            last, stopped_by = await retry_request(last, self._retry_attempt, self._retry, stop, self._pause)
         elif isinstance(last, Response):
-            pipeline.quota.earn()
+            pipeline.quota.refill()
         call.has_ended = True
         if stopped_by is not None:
-            self.record.stopped(stopped_by)
-        ended = pipeline.read(call, last, stopped_by)
-        if isinstance(ended, Approved | Refused):
-            self.record.decided(approved=ended.approved)
-        return ended
+            self.record.set_stop_reason(stopped_by)
+        result = pipeline.read(call, last, stopped_by)
+        if isinstance(result, Approved | Refused):
+            self.record.set_decision(approved=result.approved)
+        return result
 
     async def _attempt(self) -> Response | NoResponse:
-        call, lane, timeout = self._call, self._lane, self._timeout
+        call, resources, timeout = self._call, self._resources, self._timeout
         within = min(timeout.attempt, self._remaining())
-        if within <= 0 or lane.waits.is_closed:
+        if within <= 0 or resources.waits.is_closed:
             return _TOO_LATE if within <= 0 else _CLOSED
         call.attempts += 1
-        with self.record.attempt(call.attempts) as sending:
-            request = call.sending = call.request(sending.headers)
+        with self.record.attempt(call.attempts) as attempt:
+            request = call.sending = call.request(attempt.headers)
             try:
-                answer = await lane.transport.send(request, connect=timeout.connect, within=within)
+                response = await resources.transport.send(request, connect=timeout.connect, within=within)
             except (Exception, asyncio.CancelledError) as error:
-                if _must_be_raised(error, lane.transport):
+                if _must_be_raised(error, resources.transport):
                     raise
-                answer = _no_response(request, type(error).__name__)
-            if isinstance(answer, Response):
-                sending.answered(answer.status, answer.fault)
-                return answer
-            if not (isinstance(answer, NoResponse) and _is_transport_error(answer.error)):
-                answer = _no_response(request, type(answer).__name__)
-            if answer.error is ReadTimeoutError and within < timeout.attempt:
-                answer = evolve(answer, error=DeadlineExceededError)
-            sending.unanswered(answer.cause_type)
-            return answer
+                response = _no_response(request, type(error).__name__)
+            if isinstance(response, Response):
+                attempt.set_response(response.status, response.fault)
+                return response
+            if not (isinstance(response, NoResponse) and _is_transport_error(response.error)):
+                response = _no_response(request, type(response).__name__)
+            if response.error is ReadTimeoutError and within < timeout.attempt:
+                response = evolve(response, error=DeadlineExceededError)
+            attempt.set_no_response(response.cause_type)
+            return response
 
     async def _pause(self, seconds: float) -> None:
         self._call.sending = None
         self.release_slot()
-        await self._lane.wait(self._pipeline.sleep(seconds))
+        await self._resources.wait(self._pipeline.sleep(seconds))
 
-    async def _attempt_again(self) -> Response | NoResponse | StoppedBy:
+    async def _retry_attempt(self) -> Response | NoResponse | StoppedBy:
         await self._acquire()
         if not self._call.has_slot:
             return "slot"
-        return "closed" if self._lane.waits.is_closed else await self._attempt()
+        return "closed" if self._resources.waits.is_closed else await self._attempt()
 
     async def _acquire(self) -> None:
-        """Take a slot, or wait for one at most until the call's deadline."""
-        slots = self._lane.slots
+        """Acquire a slot, and wait for it at most until the deadline of the call."""
+        slots = self._resources.slots
         with suppress(TimeoutError):
             async with asyncio.timeout(self._remaining()):
                 self._call.has_slot = slots is None or await slots.acquire()

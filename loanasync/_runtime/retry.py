@@ -12,44 +12,47 @@ from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import RetryPolicy
 from loanasync.errors.service import StoppedBy
 
-_PRICE = 10  # so many calls that were answered well pay for one retry
-_PATIENCE = 5.0  # seconds that a Retry-After may add to our own backoff
+_RETRY_COST = 10  # tokens of the quota; each call without a 500 returns one
+_MAX_EXTRA_WAIT = 5.0  # seconds that a Retry-After header may add to the backoff
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def is_system_fault(answer: Response | NoResponse | StoppedBy | None) -> TypeGuard[Response]:
-    """Return True for the one response after which a call may be repeated (spec §7)."""
-    return isinstance(answer, Response) and answer.status == SYSTEM_FAULT
+def is_system_fault(response: Response | NoResponse | StoppedBy | None) -> TypeGuard[Response]:
+    """Return True for a response with status 500: only then may a call be retried (spec §7)."""
+    return isinstance(response, Response) and response.status == SYSTEM_FAULT
 
 
 class Quota:
-    """A token bucket that keeps a failing service from being hit by every client's every retry."""
+    """A token bucket for the retries of one client, so that they do not overload a failing service."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity * _PRICE
-        self._left = self._capacity
+        self._capacity = capacity * _RETRY_COST
+        self._tokens = self._capacity
 
     def take(self) -> bool:
-        """Take a retry out, if one is left."""
-        if self._left < _PRICE:
+        """Pay for one retry; return False if there are too few tokens."""
+        if self._tokens < _RETRY_COST:
             return False
-        self._left -= _PRICE
+        self._tokens -= _RETRY_COST
         return True
 
-    def earn(self) -> None:
-        """Put a part of a retry back, for an answer that was no system fault."""
-        self._left = min(self._capacity, self._left + 1)
+    def refill(self) -> None:
+        """Return one token, after a response without a system fault."""
+        self._tokens = min(self._capacity, self._tokens + 1)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds that an answer asks to wait, in either form that HTTP knows; 0 when it does not ask."""
-    asked = headers.get("Retry-After", "").strip()
-    if asked.isascii() and asked.isdigit():
-        return float(asked[:10])
+    """Return the wait of a Retry-After header in seconds; 0 without a valid one.
+
+    The header may be a number of seconds or a date (RFC 9110 §10.2.3).
+    """
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:10])
     try:
-        until = parsedate_to_datetime(asked)
-    except (ValueError, OverflowError):  # a year of twenty digits is no reason to lose the answer
+        until = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):  # a year of twenty digits, for example
         return 0.0
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
@@ -57,13 +60,13 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 class Stop:
-    """Ends the attempts of a call (a stop condition of tenacity), and keeps the reason.
+    """The stop condition of a call's retries, for tenacity. `reason` is set when it stops them.
 
     Args:
         call: The call.
-        policy: Number of attempts.
-        quota: Of the client.
-        remaining: Seconds until the call's deadline.
+        policy: Its retry policy, for the number of attempts.
+        quota: The retry quota of the client.
+        remaining: Returns the seconds until the deadline of the call.
     """
 
     def __init__(self, call: Call, policy: RetryPolicy, quota: Quota, remaining: Callable[[], float]) -> None:
@@ -85,53 +88,53 @@ class Stop:
         return self.reason is not None
 
 
-async def repeat(
+async def retry_request(
     fault: Response,
-    again: Callable[[], Awaitable[Response | NoResponse | StoppedBy]],
+    retry_attempt: Callable[[], Awaitable[Response | NoResponse | StoppedBy]],
     policy: RetryPolicy,
     stop: Stop,
     sleep: Sleep,
 ) -> tuple[Response | NoResponse, StoppedBy | None]:
-    """Repeat after a first response with status 500.
+    """Retry a request after its first attempt had a response with status 500.
 
     Args:
-        fault: That response.
-        again: Makes another attempt, or returns why the call cannot make one.
-        policy: Backoff.
-        stop: Ends the attempts.
-        sleep: Waits the given seconds.
+        fault: The response of the first attempt.
+        retry_attempt: Makes another attempt, or returns the reason why it cannot be made.
+        policy: The backoff.
+        stop: Decides whether to make another attempt.
+        sleep: Waits the given number of seconds.
 
     Returns:
-        The last response, and what ended the attempts if it is a 500 too.
+        The last response, and the reason for making no further attempt if its status is 500.
     """
     jitter = wait_random_exponential(multiplier=policy.base, max=policy.cap)
     is_first = True
-    given_up: BaseException | None = None
+    failure: BaseException | None = None
 
     async def attempt() -> Response | NoResponse | StoppedBy | None:
-        # tenacity counts attempts from its first call, and the first attempt has been made.
-        nonlocal fault, is_first, given_up
+        # The first attempt was made already. tenacity counts it, so its response is returned here first.
+        nonlocal fault, is_first, failure
         if is_first:
             is_first = False
             return fault
         try:
-            answer = await again()
-        except BaseException as error:  # noqa: BLE001  (raised below: tenacity would tie it into a cycle)
-            given_up = error
+            response = await retry_attempt()
+        except BaseException as error:  # noqa: BLE001  (raised below: in tenacity it would be part of a cycle)
+            failure = error
             return None
-        if isinstance(answer, Response):
-            fault = answer
-        return answer
+        if isinstance(response, Response):
+            fault = response
+        return response
 
     def wait(state: RetryCallState) -> float:
-        assert state.outcome is not None  # noqa: S101  (tenacity's order: outcome, wait, stop)
+        assert state.outcome is not None  # noqa: S101  (tenacity sets it before it calls this)
         backoff = jitter(state)
-        return min(max(backoff, retry_after(state.outcome.result().headers)), backoff + _PATIENCE)
+        return min(max(backoff, retry_after(state.outcome.result().headers)), backoff + _MAX_EXTRA_WAIT)
 
     def last(state: RetryCallState) -> Response:
-        assert state.outcome is not None  # noqa: S101  (as above)
-        reply: Response = state.outcome.result()
-        return reply
+        assert state.outcome is not None  # noqa: S101  (tenacity sets it before it calls this)
+        response: Response = state.outcome.result()
+        return response
 
     retrying = AsyncRetrying(
         retry=retry_if_result(is_system_fault),
@@ -141,10 +144,11 @@ async def repeat(
         retry_error_callback=last,
     )
     try:
-        answer: Response | NoResponse | StoppedBy | None = await retrying(attempt)
-        if given_up is not None:
-            raise given_up
-        return (answer, stop.reason) if isinstance(answer, Response | NoResponse) else (fault, answer)
+        result: Response | NoResponse | StoppedBy | None = await retrying(attempt)
+        if failure is not None:
+            raise failure
+        return (result, stop.reason) if isinstance(result, Response | NoResponse) else (fault, result)
     finally:
-        given_up = None
-        retrying.iter_state.reset()  # its actions refer to itself
+        # These break reference cycles: of error, traceback and frame, and of tenacity's list of actions.
+        failure = None
+        retrying.iter_state.reset()

@@ -1,4 +1,4 @@
-"""The metrics of a client, and the instruments that record them."""
+"""The metrics of a client."""
 
 import threading
 from collections.abc import Iterable
@@ -18,28 +18,30 @@ from loanasync._lifecycle import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
-# Seconds, as the HTTP conventions advise for http.client.request.duration.
+# Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration.
 _BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 class AttributeCounts:
-    """Counts by the values of one attribute, read when the SDK collects: a call pays next to nothing.
+    """Counts for each value of one attribute, for an observable counter.
 
-    `counts[value] += 1` needs no lock: no other thread of Python's runs within it.
+    A call only increments `counts[value]`; the SDK calls `observe` when it collects metrics. That is much
+    faster than a synchronous counter. `counts[value] += 1` needs no lock: CPython does not switch
+    threads within it.
     """
 
     def __init__(self, attribute: str, values: Iterable[str]) -> None:
         self._attribute = attribute
-        # From the start: a rate needs the zero before the first.
+        # Zero from the start, so that a rate query sees the first increment.
         self.counts: dict[str, int] = dict.fromkeys(values, 0)
 
     def observe(self, _: CallbackOptions) -> list[Observation]:
-        """What it came to."""
+        """Return the current counts (called by the SDK)."""
         return [Observation(count, {self._attribute: value}) for value, count in self.counts.items()]
 
 
 class Metrics:
-    """The metrics of all clients of a provider."""
+    """The instruments that all clients of one meter provider share."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter("loanasync", installed_version("loanasync"), SCHEMA)
@@ -52,7 +54,7 @@ class Metrics:
         self.queue: Histogram = meter.create_histogram(
             "loanasync.queue.duration",
             unit="s",
-            description="Time that calls waited for a place among the concurrent ones, of those that had to.",
+            description="Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
         self.decisions: AttributeCounts = AttributeCounts(
@@ -70,37 +72,40 @@ class Metrics:
             "loanasync.retries",
             [self.retries.observe],
             unit="{retry}",
-            description="Attempts that follow a 500.",
+            description="Attempts after a response with status 500.",
         )
         meter.create_observable_up_down_counter(
             "loanasync.inflight",
             [self.inflight.observe],
             unit="{call}",
-            description="Calls that have begun and not ended, those that wait for a place included.",
+            description="Calls in progress, including calls that wait for a slot.",
         )
 
 
-_made: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
+_metrics_by_provider: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
 
 
-class _Making:
-    """The lock under which metrics are made."""
+class _CreationLock:
+    """The lock for creating `Metrics`."""
 
     def __init__(self) -> None:
         self._renew_lock()
-        free_after_fork(self, _Making._renew_lock)
+        free_after_fork(self, _CreationLock._renew_lock)
 
     def _renew_lock(self) -> None:
-        """Make the lock anew, which a forked child may inherit from a thread that it has not."""
+        """Replace the lock in a forked child, where a thread that does not exist there may hold it."""
         self.lock = threading.RLock()
 
 
-_making = _Making()
+_creation = _CreationLock()
 
 
-def metrics_of(provider: MeterProvider | None) -> Metrics:
-    """A provider's metrics, or the global one's; made once, since an SDK reads only the first of a name."""
-    with _making.lock:
+def metrics_for(provider: MeterProvider | None) -> Metrics:
+    """Return the metrics of a provider; None: of the global one.
+
+    They are created once per provider, since an SDK ignores further instruments of the same name.
+    """
+    with _creation.lock:
         if provider is None or provider is get_meter_provider():
             return _global_metrics()
         return _metrics(provider)
@@ -108,15 +113,15 @@ def metrics_of(provider: MeterProvider | None) -> Metrics:
 
 @lru_cache(maxsize=1)
 def _global_metrics() -> Metrics:
-    # Made before there is an SDK, they become that one's.
+    # If no SDK is configured yet, OpenTelemetry connects these instruments to it later.
     return _metrics(get_meter_provider())
 
 
 def _metrics(provider: MeterProvider) -> Metrics:
     try:
-        metrics = _made.get(provider)
+        metrics = _metrics_by_provider.get(provider)
         if metrics is None:
-            metrics = _made[provider] = Metrics(provider)
-        return metrics  # noqa: TRY300  (what is kept is what is returned)
-    except TypeError:  # a provider that cannot be remembered, for want of a hash or of weak references
+            metrics = _metrics_by_provider[provider] = Metrics(provider)
+        return metrics  # noqa: TRY300  (an else block would need a second lookup)
+    except TypeError:  # the provider is not hashable, or has no weak references
         return Metrics(provider)

@@ -1,4 +1,4 @@
-"""Trace headers of a request: the propagators, and the headers that they may not set."""
+"""Trace headers of a request, and the headers that a propagator must not set."""
 
 import re
 from collections.abc import Callable
@@ -13,53 +13,55 @@ from loanasync.errors import ConfigurationError
 Propagate = Literal["traceparent", "global", "off"]
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a header's, RFC 9110 §5.6.2
-# What makes the request a request is not a propagator's to say.
-_NOT_THEIRS = {
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # of a header (RFC 9110 §5.6.2)
+# Headers that a propagator must not set, because they belong to the request itself.
+_RESERVED = {
     *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
     *("cookie", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
     "x-auth-token",
 }
 
 
-def injector(wanted: Propagate) -> Injector:
-    """Return the function that makes the headers of an attempt from its span's context.
+def injector(propagate: Propagate) -> Injector:
+    """Return the function that makes the trace headers of an attempt from the context of its span.
 
     Raises:
-        ConfigurationError: There is no such way.
+        ConfigurationError: `propagate` is unknown, or the global propagators cannot be loaded.
     """
-    if wanted == "off":
+    if propagate == "off":
         return lambda _: {}
-    if wanted == "traceparent":
-        return partial(
-            _injected, TraceContextTextMapPropagator().inject
-        )  # no baggage: it goes to a third party
-    if wanted == "global":
-        return _global()
+    if propagate == "traceparent":
+        # Without baggage, because the service is a third party.
+        return partial(_inject_into_dict, TraceContextTextMapPropagator().inject)
+    if propagate == "global":
+        return _global_injector()
     raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
 
 
-def _injected(inject: Callable[[dict[str, str], Context], None], context: Context) -> dict[str, str]:
+def _inject_into_dict(inject: Callable[[dict[str, str], Context], None], context: Context) -> dict[str, str]:
     headers: dict[str, str] = {}
     inject(headers, context)
     return headers
 
 
-def _global() -> Injector:
+def _global_injector() -> Injector:
     try:
-        from opentelemetry import propagate  # noqa: PLC0415  (it looks for propagators in all that is installed)
+        from opentelemetry import propagate  # noqa: PLC0415  (slow: it searches all installed packages)
     except ValueError:
-        wrong = "cannot be global: OTEL_PROPAGATORS names what OpenTelemetry does not find"
-        raise ConfigurationError("propagate", wrong) from None
+        problem = (
+            "cannot be global: OTEL_PROPAGATORS contains an unknown propagator; install it or remove its name"
+        )
+        raise ConfigurationError("propagate", problem) from None
 
     def inject(context: Context) -> dict[str, str]:
-        headers = _injected(propagate.inject, context)  # the shop's propagators: anything may come
+        headers = _inject_into_dict(propagate.inject, context)
         return {name: value for name, value in headers.items() if _can_be_sent(name, value)}
 
     return inject
 
 
 def _can_be_sent(name: object, value: object) -> bool:
+    """Return True for a valid header that is not reserved; a propagator of the user's may set anything."""
     if not isinstance(name, str) or not isinstance(value, str):
         return False
-    return _NAME.fullmatch(name) is not None and name.lower() not in _NOT_THEIRS and value.isprintable()
+    return _NAME.fullmatch(name) is not None and name.lower() not in _RESERVED and value.isprintable()

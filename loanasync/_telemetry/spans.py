@@ -1,7 +1,7 @@
-"""Spans, metrics and log events of a call and its attempts, without personal data.
+"""Spans, metrics and log events of calls and attempts, without personal data.
 
-Without an OpenTelemetry SDK, little work is done here. Exceptions of the shop's samplers, propagators,
-processors and handlers are logged and not raised.
+Little work is done here until an OpenTelemetry SDK is configured. Exceptions of the user's samplers,
+propagators, processors and log handlers are caught here and logged once per type.
 """
 
 import logging
@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 from loanasync._config import installed_version, require_provider
 from loanasync._log import LOGGER, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
-from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_of
+from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
 from loanasync._telemetry.propagation import Propagate, injector
 from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 Attributes = dict[str, AttributeValue]
 
-CLAIMED = "claimed"  # the call was its own to make
-_COUNTED = ("approved", "refused", "unknown")
+CLAIMED = "claimed"  # the call claimed its ledger entry and sent its own request
+_COUNTED = ("approved", "refused", "unknown")  # by loanasync.decisions
 _HTTP_ERROR = 400
-_NO_HEADERS: Mapping[str, str] = {}  # read only, and quicker to read than what cannot be written
+_NO_HEADERS: Mapping[str, str] = {}  # read only; a MappingProxyType would be slower
 _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
     operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
     for operation in OPERATIONS
@@ -43,7 +43,11 @@ _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
 
 
 class Telemetry:
-    """The instruments of a client, from the providers it was given or the global ones."""
+    """The tracer, the metrics and the propagator of a client.
+
+    They come from the providers that were passed to the client, or from the global ones. No method raises an
+    error of the user's providers.
+    """
 
     def __init__(
         self,
@@ -54,45 +58,47 @@ class Telemetry:
         require_provider("Tracer", "tracer_provider", tracer_provider)
         require_provider("Meter", "meter_provider", meter_provider)
         self._inject = injector(propagate)
-        self.sends_more_than_traces: bool = propagate == "global"  # baggage, which needs no trace
+        self.injects_without_span: bool = propagate == "global"  # baggage needs no span
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
         self.tracer: trace.Tracer = trace.get_tracer(
             "loanasync", installed_version("loanasync"), tracer_provider, SCHEMA
         )
-        self._waits = isinstance(self.tracer, trace.ProxyTracer)  # for a provider that may come
-        self.metrics: Metrics = metrics_of(meter_provider)
+        self._is_proxy = isinstance(self.tracer, trace.ProxyTracer)  # a global provider may be set later
+        self.metrics: Metrics = metrics_for(meter_provider)
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
-        """Begin a span; `INVALID_SPAN` means that nobody traces."""
-        # As a tracer would say, at a third of the cost: the function that tells of a provider reads the
-        # environment each time. Where the name is not, a tracer is asked.
-        if self._waits and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
+        """Start a span; `INVALID_SPAN` means that tracing is off."""
+        # A shortcut while no global provider is set, three times as fast as the proxy tracer. The private
+        # name is read because `get_tracer_provider` reads the environment each time. Without it the tracer is
+        # called.
+        if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
             return INVALID_SPAN
         try:
             return self.tracer.start_span(name, kind=kind, attributes=attributes)
-        except Exception as error:  # noqa: BLE001  (a sampler's)
+        except Exception as error:  # noqa: BLE001  (of the user's sampler)
             log_failure(error)
             return trace.NoOpTracer().start_span(name)  # keeps the caller's trace, if there is one
 
     def headers(self) -> dict[str, str]:
-        """What an attempt sends of its trace."""
+        """Return the trace headers for the current span."""
         try:
             return self._inject(get_current())
-        except Exception as error:  # noqa: BLE001  (a propagator's)
+        except Exception as error:  # noqa: BLE001  (of the user's propagator)
             log_failure(error)
             return {}
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
-        """What the conventions say of a request and its end, for all that ended the same way.
+        """Return the attributes of an attempt by the semantic conventions; None is left out.
 
-        A client has one address, whatever shop it speaks for.
+        They are cached by operation, status and error type. The address is the same for all calls of a client
+        and its copies.
         """
         endpoint = call.endpoint
         key = (endpoint.operation, status, error_type)
         try:
             return self._attributes[key]
         except KeyError:
-            kept = _known(
+            kept = _without_none(
                 {
                     "http.request.method": endpoint.method,
                     "server.address": call.shop.host,
@@ -105,14 +111,14 @@ class Telemetry:
             return self._attributes.setdefault(key, kept)
 
 
-def _known(attributes: Mapping[str, AttributeValue | None]) -> Attributes:
+def _without_none(attributes: Mapping[str, AttributeValue | None]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _trace_id(span: Span) -> str | None:
     try:
         context = span.get_span_context()
-    except Exception as error:  # noqa: BLE001  (another tracer's)
+    except Exception as error:  # noqa: BLE001  (of the user's tracer)
         log_failure(error)
         return None
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
@@ -126,12 +132,13 @@ def _end(span: Span) -> None:
 
 
 class CallRecord:
-    """One call: its INTERNAL span, the parent of its attempts', its decision, and its event.
+    """Records one call: an INTERNAL span, the parent of the spans of its attempts, metrics and a log event.
 
-    `trace_id` is the trace's id in hex, if there is a trace.
+    `Run` enters it when the call begins, sets what is known of the call, and exits it when the call ends.
+    Exiting records everything. `trace_id` is the id of the trace in hexadecimal, if tracing is on.
     """
 
-    # What most calls never set belongs to the class: making a record is a good part of its cost.
+    # Class attributes for values that most calls do not set: creating a record is then faster.
     trace_id: str | None = None
     _attempts = 0
     _stopped_by: str | None = None
@@ -150,37 +157,40 @@ class CallRecord:
         if self._span is not INVALID_SPAN:
             self.trace_id = _trace_id(self._span)
             self._token = attach(set_span_in_context(self._span))
-        # Last, since what could not begin will not end.
+        # At the end: if `__enter__` raises an error, `__exit__` is not called.
         self._telemetry.metrics.inflight.counts[operation] += 1
         return self
 
-    def queued(self, seconds: float, error_type: str | None) -> None:
-        """Record how long the call waited for its slot, and the error if none became free."""
+    def set_queue_time(self, seconds: float, error_type: str | None) -> None:
+        """Record the time that the call waited for a slot, and the error if none became free."""
         attributes = {"loanasync.operation": self._call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
         try:
             self._telemetry.metrics.queue.record(seconds, attributes)
-        except Exception as error:  # noqa: BLE001  (a metric reader's)
+        except Exception as error:  # noqa: BLE001  (of the user's metric reader)
             log_failure(error)
 
     def attempt(self, number: int) -> "AttemptRecord":
-        """Return the record of an attempt, counted from 1; entering it starts its span."""
+        """Return the record of attempt `number`, counted from 1; enter it to start its span."""
         self._attempts = number
         if number > 1:
             self._telemetry.metrics.retries.counts[self._call.endpoint.operation] += 1
         return AttemptRecord(self._telemetry, self._call, number, self._span)
 
-    def stopped(self, by: str) -> None:
-        """Record why no further attempt was made after a 500."""
-        self._stopped_by = by
+    def set_stop_reason(self, stopped_by: str) -> None:
+        """Set the reason for making no further attempt after a 500."""
+        self._stopped_by = stopped_by
 
-    def ledger_result(self, how: str) -> None:
-        """Record the result of the ledger or the memory; only a claimed approval is counted as a decision."""
-        self._ledger = how
+    def set_ledger_result(self, result: str) -> None:
+        """Set the result of the ledger or the memory: the attribute `loanasync.ledger`.
 
-    def decided(self, *, approved: bool) -> None:
-        """Record the decision; a refusal is a result, so the status of the span stays unset."""
+        With a ledger or a memory, a decision is counted only by the call that sent the request.
+        """
+        self._ledger = result
+
+    def set_decision(self, *, approved: bool) -> None:
+        """Set the decision. A refusal is not an error: the status of the span stays unset."""
         self._outcome = "approved" if approved else "refused"
 
     def __exit__(
@@ -193,16 +203,16 @@ class CallRecord:
         if self._outcome in _COUNTED and self._ledger in (None, CLAIMED):
             metrics.decisions.counts[self._outcome] += 1
         try:
-            # A cancelled call did not fail, it was given up: CancelledError is no Exception.
+            # A cancelled call did not fail: CancelledError is not a subclass of Exception.
             failure = type(error).__name__ if isinstance(error, Exception) else None
             level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
             if LOGGER.isEnabledFor(level):
                 self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
             if self._token is not None and self._span.is_recording():
                 self._describe(failure)
-        except Exception as own:  # noqa: BLE001  (a span's)
-            log_failure(own)
-        finally:  # also when somebody in there wants the program to end
+        except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
+            log_failure(failed)
+        finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
             if self._token is not None:
                 detach(self._token)
                 _end(self._span)
@@ -210,7 +220,7 @@ class CallRecord:
     def _outcome_of(self, error: BaseException) -> Outcome:
         if isinstance(error, LoanError):
             return error.outcome
-        return "unknown" if self._call.may_be_evaluated else "not_sent"  # cancelled, as a rule
+        return "unknown" if self._call.may_be_evaluated else "not_sent"  # usually cancelled
 
     def _log(self, level: int, end: str) -> None:
         log_event(
@@ -237,48 +247,48 @@ class CallRecord:
         }
         if failure is not None:
             self._span.set_status(trace.Status(trace.StatusCode.ERROR))
-        self._span.set_attributes(_known(attributes))
+        self._span.set_attributes(_without_none(attributes))
 
 
 class AttemptRecord:
-    """One HTTP request: its CLIENT span, by the stable conventions for them, its duration and its event.
+    """Records one attempt: a CLIENT span by the stable HTTP conventions, its duration and a log event.
 
-    `headers` are what it sends of its trace.
+    `headers` are the trace headers to send.
     """
 
-    # As above.
+    # Class attributes for values that most attempts do not set, as in `CallRecord`.
     headers: Mapping[str, str] = _NO_HEADERS
     _is_recorded = False
     _status: int | None = None
     _error_type: str | None = None
     _token: "Token[Context] | None" = None
 
-    def __init__(self, telemetry: Telemetry, call: Call, number: int, above: Span) -> None:
+    def __init__(self, telemetry: Telemetry, call: Call, number: int, parent: Span) -> None:
         self._telemetry = telemetry
         self._call = call
         self._number = number
-        self._span = above
+        self._span = parent  # until the attempt has a span of its own
 
-    def answered(self, status: int, fault: str | None = None) -> None:
-        """Say with which status the attempt was answered; 4xx, 5xx and half a body are its errors."""
+    def set_response(self, status: int, fault: str | None = None) -> None:
+        """Set the status of the response; 4xx, 5xx and an incomplete body are errors of the attempt."""
         self._status = status
         if status >= _HTTP_ERROR:
             self._error_type = str(status)
         elif fault is not None:
             self._error_type = f"body {fault}"
 
-    def unanswered(self, cause_type: str) -> None:
-        """Say that no answer came, and why."""
+    def set_no_response(self, cause_type: str) -> None:
+        """Set the reason why no response arrived."""
         self._error_type = cause_type
 
     def __enter__(self) -> Self:
         is_traced = self._span is not INVALID_SPAN
-        # A sampler leaves a call out as a whole: its attempts are part of what it says of the call.
+        # If the span of the call is not sampled, the attempts have no spans.
         if is_traced and self._span.is_recording():
             self._is_recorded = True
             self._span = self._begin()
             self._token = attach(set_span_in_context(self._span))
-        if is_traced or self._telemetry.sends_more_than_traces:
+        if is_traced or self._telemetry.injects_without_span:
             self.headers = self._telemetry.headers()
         self._started = perf_counter()
         return self
@@ -300,16 +310,16 @@ class AttemptRecord:
         try:
             if self._is_recorded:
                 self._describe()
-            if error is None:  # a request that was given up has no duration worth counting
-                told = self._telemetry.attributes(self._call, self._status, self._error_type)
-                self._telemetry.metrics.duration.record(duration, told)
-                is_usual = self._status is not None and self._status < SYSTEM_FAULT
-                level = logging.DEBUG if is_usual else logging.WARNING
+            if error is None:  # the duration of a cancelled request is not recorded
+                attributes = self._telemetry.attributes(self._call, self._status, self._error_type)
+                self._telemetry.metrics.duration.record(duration, attributes)
+                is_expected = self._status is not None and self._status < SYSTEM_FAULT
+                level = logging.DEBUG if is_expected else logging.WARNING
                 if LOGGER.isEnabledFor(level):
                     self._log(level, duration)
-        except Exception as own:  # noqa: BLE001  (a metric reader's, or a span's)
-            log_failure(own)
-        finally:  # as above
+        except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
+            log_failure(failed)
+        finally:  # as in `CallRecord.__exit__`
             if self._token is not None:
                 detach(self._token)
                 _end(self._span)

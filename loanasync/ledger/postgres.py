@@ -131,7 +131,7 @@ class PostgresLedger(StoredLedger):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PostgresConnection]:
         if isinstance(self._where, str):
-            pool = await self._pools.here().open()
+            pool = await self._pools.current().open()
         elif isinstance(self._where, PostgresPool):
             pool = self._where
         else:

@@ -139,7 +139,7 @@ class RecordedApproval:
             LoanError: The approval ended without a decision, or the decision could not be written.
         """
         with pipeline.start(self._call, timeout, retry) as run:
-            return run.end(await self._decide(run, timeout.total))
+            return run.finish(await self._decide(run, timeout.total))
 
     async def _decide(self, run: Run, within: float) -> CallResult:
         """Look up, take a slot, claim, send and settle.
@@ -152,11 +152,11 @@ class RecordedApproval:
         found: Entry | LoanError | None = None
         # Usually the claim itself finds an existing entry, which saves the lookup. Look up first if there is
         # no free slot, since an entry with a decision needs none, and if there are old keys to try.
-        if run.has_to_wait or len(self._digests) > 1:
+        if run.must_wait or len(self._digests) > 1:
             found = await self._look_up()
         while True:
             if isinstance(found, LoanError):
-                self._record.ledger_result("unavailable")
+                self._record.set_ledger_result("unavailable")
                 return found
             if found is not None and self._unsent_claims.owns(found):
                 # A claim of this client that arrived late; its request was never sent.
@@ -173,7 +173,7 @@ class RecordedApproval:
                 return outcome
             self._prepare_claim(found)
             try:
-                if (error := await run.take_slot()) is not None:
+                if (error := await run.acquire_slot()) is not None:
                     return error
                 found = await self._claim()
                 if isinstance(found, LoanError) or not found.is_claimed_by(self._token):
@@ -235,7 +235,7 @@ class RecordedApproval:
         """Return the decision or the error that an entry leads to; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
             return None
-        self._record.ledger_result("blocked")
+        self._record.set_ledger_result("blocked")
         operation = self._call.endpoint.operation
         if entry.payload != self._payload:
             if entry.state.is_decided:
@@ -263,11 +263,11 @@ class RecordedApproval:
         try:
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
-            self._record.ledger_result("unavailable")
+            self._record.set_ledger_result("unavailable")
             return self._unavailable(error)
-        self._record.ledger_result("hit")
+        self._record.set_ledger_result("hit")
         if isinstance(outcome, Approved | Refused):
-            self._record.decided(approved=outcome.approved)
+            self._record.set_decision(approved=outcome.approved)
         return outcome
 
     def _prepare_claim(self, over: Entry | None) -> None:
@@ -340,7 +340,7 @@ class RecordedApproval:
 
     async def _send(self, run: Run) -> CallResult:
         """Send the request. If that raises, settle the entry before the exception is passed on."""
-        self._record.ledger_result(CLAIMED)
+        self._record.set_ledger_result(CLAIMED)
         try:
             return await run.send()
         except (Exception, asyncio.CancelledError) as error:

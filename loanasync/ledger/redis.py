@@ -105,7 +105,7 @@ class RedisLedger(StoredLedger):
 
     async def _run(self, script: str, names: list[str], *arguments: Argument) -> ScriptResult:
         """Run a script. Migrate the entries to the present format first if necessary."""
-        server = self._servers.here()
+        server = self._servers.current()
         while (result := await server.run(script, names, arguments)) == _OUTDATED.encode():
             while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE_SIZE, self._prefix]):
                 if changed == _FOREIGN.encode():
@@ -143,7 +143,7 @@ class RedisLedger(StoredLedger):
 
     async def get(self, key: str) -> Entry | None:
         """See `DecisionLedger.get`."""
-        return _entry(key, *await self._servers.here().run(_GET, [self._entry + key], []))
+        return _entry(key, *await self._servers.current().run(_GET, [self._entry + key], []))
 
     async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
         names = self._sets[1] if part == ALL else f"{self._prefix}state:{part}"
@@ -171,7 +171,7 @@ class RedisLedger(StoredLedger):
 
     async def exists(self) -> bool:
         """Return True if the ledger with this prefix exists. Create nothing."""
-        return bool(await self._servers.here().run(_EXISTS, self._sets[:1], []))
+        return bool(await self._servers.current().run(_EXISTS, self._sets[:1], []))
 
     async def aclose(self) -> None:
         """Close all connections. A later call opens them again."""

@@ -72,7 +72,7 @@ async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
         assert len(attempts) == sent
         assert_given_up((*attempts, call))
         assert asyncio.all_tasks() == before
-        lane = run.pipeline._lanes.here()
+        lane = run.pipeline._per_loop.current()
         assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
         await asyncio.sleep(0)
         assert len(run.transport.sent) == sent, "nothing is asked for one who has gone"
@@ -117,7 +117,7 @@ async def test_at_every_await_a_call_over_a_socket_ends_cancelled_and_leaves_not
                     assert task.cancelled(), at
                     assert_given_up(exporter.get_finished_spans())
                     assert exporter.get_finished_spans()[-1].name == "loanasync.approve"
-                lane = client._pipeline._lanes.here()
+                lane = client._pipeline._per_loop.current()
                 assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
             if server.open:
                 await server.deserted.wait()

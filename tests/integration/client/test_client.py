@@ -229,7 +229,7 @@ def test_one_client_serves_one_loop_after_another() -> None:
 
         async def use(code: str) -> bool:
             decision = await approval(client, code)
-            await client._pipeline._lanes.aclose(0)  # what a notebook's end of cell does not do
+            await client._pipeline._per_loop.aclose(0)  # what a notebook's end of cell does not do
             return decision.approved
 
         assert asyncio.run(use("TSTXYZ00A00A001Z"))
@@ -263,7 +263,7 @@ def test_one_client_serves_two_threads_and_closes_both_sessions() -> None:
         async def here() -> bool:
             decision = await approval(client, "TSTXYZ00A00A002Z")
             assert (await asyncio.wrap_future(there)).approved
-            lanes = [entry.own for entry in client._pipeline._lanes._made.values()]
+            lanes = [entry.value for entry in client._pipeline._per_loop._values.values()]
             await client.aclose()
             sessions = [lane.transport._session for lane in lanes]  # type: ignore[attr-defined]  # is no script
             assert [session.closed for session in sessions] == [True, True]

@@ -80,7 +80,7 @@ async def test_memory_response_that_nobody_waits_for_is_remembered(session: str)
         server.answer_all(APPROVAL)
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         assert isinstance(await request(client), Approved)
         assert server.requests == 1
 
@@ -90,7 +90,7 @@ async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None
     async with held_server("own") as (server, client):
         call = asyncio.create_task(request(client))
         await server.asked_times(1)
-        lane: Any = client._pipeline._lanes.here()
+        lane: Any = client._pipeline._per_loop.current()
         [wire] = lane.transport._scheduler.connections
         call.cancel()
         wire.data_received(APPROVAL)
@@ -111,7 +111,7 @@ async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str
         server.answer_all(FAULT)
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         assert isinstance(await request(client), OutcomeUnknownError)
         assert server.requests == 1
         assert isinstance(await request(client, repeat_unknown=True), Approved)
@@ -141,7 +141,7 @@ async def test_memory_late_response_that_never_comes_is_unknown(session: str) ->
         await cancelled(call)
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         await until(lambda: not server.open)
         again = await request(client)
         assert isinstance(again, OutcomeUnknownError)
@@ -172,7 +172,7 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
         await cancelled(call)
         found.set()
         assert named._memory is not None
-        assert not named._memory._flights
+        assert not named._memory._in_flight
         assert not named._memory._outcomes
         assert server.requests == 0
         assert isinstance(await request(named), Approved)
@@ -349,7 +349,7 @@ async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
     with pytest.raises(LookupError):
         await shop.approve()
     assert shop.client._memory is not None
-    assert not shop.client._memory._flights
+    assert not shop.client._memory._in_flight
     assert isinstance(await shop.approve(), OutcomeUnknownError)  # it may have been sent
     assert shop.sent == 1
 
@@ -363,7 +363,7 @@ async def test_memory_call_that_takes_over_keeps_its_own_time() -> None:
     first = asyncio.create_task(shop.approve())  # waits for a slot
     await asyncio.sleep(0)
     second = asyncio.create_task(shop.approve(timeout=Timeout(total=20)))
-    await until(lambda: shop.client._memory is not None and len(shop.client._memory._flights) == 2)
+    await until(lambda: shop.client._memory is not None and len(shop.client._memory._in_flight) == 2)
     for _ in range(5):
         await asyncio.sleep(0)
     shop.script.clock.time += 15

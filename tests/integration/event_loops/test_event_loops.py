@@ -53,7 +53,7 @@ def test_a_client_that_is_never_closed_serves_loop_after_loop_and_leaves_nothing
 
 async def opened_by(client: LoanClient) -> Any:
     assert isinstance(await approval(client), Approved)
-    return client._pipeline._lanes.here().transport
+    return client._pipeline._per_loop.current().transport
 
 
 def test_a_client_that_is_forgotten_in_a_running_loop_is_told_of_with_the_line_that_made_it(
@@ -128,7 +128,7 @@ def test_closing_reaches_the_loop_of_another_thread_that_ends_meanwhile() -> Non
 
     def other() -> None:
         async def here() -> None:
-            own.here()
+            own.current()
             ready.set()
             # Stands still until the closing has been handed over, and ends without a turn for it.
             end.wait()

@@ -22,7 +22,7 @@ locks = {
     "MemoryLedger": lambda: ledger._writing,
     "SqliteLedger": lambda: ledger._opening,
     "Memory": lambda: client._memory._lock,
-    "metrics": lambda: _metrics._making.lock,
+    "metrics": lambda: _metrics._creation.lock,
 }
 
 async def use():

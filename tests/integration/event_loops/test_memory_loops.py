@@ -37,7 +37,7 @@ async def test_memory_close_waits_for_a_late_response(session: str) -> None:
         assert memory is not None
         [(decision, _)] = memory._outcomes.values()
         assert isinstance(decision, Approved)
-        assert not memory._flights
+        assert not memory._in_flight
 
 
 async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
@@ -62,7 +62,7 @@ async def test_memory_close_at_its_limit_makes_a_late_response_unknown() -> None
         await client._pipeline.aclose(0.05)
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         [(outcome, _)] = memory._outcomes.values()
         assert outcome == Unknown("unknown", "ConnectionLostError")
         assert server.requests == 1
@@ -106,7 +106,7 @@ def test_memory_event_loop_closed_by_hand_leaves_its_request_unknown() -> None:
         await asyncio.sleep(0)
         return calls
 
-    shop.script._steps.appendleft(computed(never))
+    shop.script._responses.appendleft(computed(never))
     calls = loop.run_until_complete(begin())
     left = asyncio.all_tasks(loop)
     loop.close()
@@ -154,7 +154,7 @@ def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
         arrived.set()
         memory = shop.client._memory
         assert memory is not None
-        [flight] = memory._flights.values()
+        [flight] = memory._in_flight.values()
         await until(lambda: bool(flight.waiters))
         await cancelled(call)
         go.set()
@@ -194,7 +194,7 @@ async def main():
     await approve("TSTXYZ00A00A000A")
     call = asyncio.create_task(approve("TSTXYZ00A00A000B"))
     memory = client._memory
-    while not any(flight.call.may_be_evaluated for flight in memory._flights.values()):
+    while not any(flight.call.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0)
     child = os.fork()
     if child:
@@ -243,7 +243,7 @@ async def begin(waiters):
     await client.create_request({"fiscalCode": code})
     calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
     memory = client._memory
-    while not any(flight.call.may_be_evaluated for flight in memory._flights.values()):
+    while not any(flight.call.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0.01)
     return calls
 async def cancelled():
@@ -283,7 +283,7 @@ async def test_memory_late_response_leaves_no_task_and_no_connection_behind(sess
             server.answer_all(REFUSAL)
             memory = client._memory
             assert memory is not None
-            await until(lambda memory=memory: not memory._flights)  # type: ignore[misc]
+            await until(lambda memory=memory: not memory._in_flight)  # type: ignore[misc]
         assert server.most_open == 1
-        assert client._pipeline._lanes.here().calls == 0
+        assert client._pipeline._per_loop.current().calls == 0
     assert asyncio.all_tasks() == before

@@ -42,7 +42,7 @@ async def test_approve_cancelled_at_any_turn_sends_nothing_afterwards(session: s
                 try:
                     await request(client)
                 except asyncio.CancelledError:
-                    [flight] = memory._flights.values()
+                    [flight] = memory._in_flight.values()
                     return flight.call.sending is not None and flight.call.sending.is_sent
                 raise AssertionError
 
@@ -54,7 +54,7 @@ async def test_approve_cancelled_at_any_turn_sends_nothing_afterwards(session: s
             if was_sent:
                 await server.asked_times(1)
                 server.answer_all(APPROVAL)
-            await until(lambda memory=memory: not memory._flights)  # type: ignore[misc]
+            await until(lambda memory=memory: not memory._in_flight)  # type: ignore[misc]
             for _ in range(20):
                 await asyncio.sleep(0)
             assert server.requests == was_sent
@@ -75,7 +75,7 @@ async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> No
         server.answer_all(FAULT)
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
         assert isinstance(await request(client), OutcomeUnknownError)
         assert server.requests == 1
@@ -99,7 +99,7 @@ async def test_approve_cancelled_amid_a_retry_is_not_retried(session: str) -> No
         forever.set()
         memory = client._memory
         assert memory is not None
-        await until(lambda: not memory._flights)
+        await until(lambda: not memory._in_flight)
         assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
         assert server.requests == 1
 

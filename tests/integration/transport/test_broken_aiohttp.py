@@ -24,7 +24,7 @@ from support.raw_server import PATIENCE
 
 
 def transport_of(client: LoanClient) -> object:
-    lane: Any = client._pipeline._lanes.here()
+    lane: Any = client._pipeline._per_loop.current()
     return lane.transport
 
 

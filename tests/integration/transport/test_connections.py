@@ -22,7 +22,7 @@ from support.raw_server import PATIENCE, until
 
 
 def scheduler_of(client: LoanClient) -> Any:
-    lane: Any = client._pipeline._lanes.here()
+    lane: Any = client._pipeline._per_loop.current()
     return lane.transport._scheduler
 
 

@@ -27,7 +27,7 @@ from support.raw_server import Play, RawServer, running
 
 
 def transport_of(client: LoanClient) -> Any:
-    lane: Any = client._pipeline._lanes.here()
+    lane: Any = client._pipeline._per_loop.current()
     return lane.transport
 
 

@@ -163,7 +163,7 @@ async def asked_meanwhile(
     client: LoanClient, meanwhile: Callable[[], object], **options: Any
 ) -> list[object]:
     """What comes of two calls that wait for their turn to be sent while the loop stands still."""
-    lane: Any = client._pipeline._lanes.here()
+    lane: Any = client._pipeline._per_loop.current()
     lane.transport._scheduler.in_progress += (
         1  # as beside another call, since one that is alone is sent at once
     )
@@ -236,7 +236,7 @@ def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str)
 
 def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
     async def close() -> None:
-        lane: Any = client._pipeline._lanes.here()
+        lane: Any = client._pipeline._per_loop.current()
         (connection,) = lane.transport._scheduler.connections
         connection._transport.close()
         await client.aclose()

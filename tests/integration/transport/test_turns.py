@@ -19,7 +19,7 @@ Asked = tuple[asyncio.Task[Any], DirectConnection]
 
 
 def wires(client: LoanClient) -> list[DirectConnection]:
-    lane: Any = client._pipeline._lanes.here()
+    lane: Any = client._pipeline._per_loop.current()
     return list(lane.transport._scheduler.connections)
 
 

@@ -135,7 +135,7 @@ class Caller:
 
     def idle_connections(self) -> list[tuple[bool, bool]]:
         """Return (is open, is clean) of each idle connection."""
-        lane: Any = self.client._pipeline._lanes.here()
+        lane: Any = self.client._pipeline._per_loop.current()
         if isinstance(lane.transport, DirectTransport):
             idle = [each for origin in lane.transport._origins.values() for each in origin.idle]
             return [(each.is_open, each._is_clean) for each in idle]

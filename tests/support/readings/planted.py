@@ -14,7 +14,7 @@ from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPL
 from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._runtime import memory, pipeline, retry
-from loanasync._runtime.memory import Flight
+from loanasync._runtime.memory import SharedRequest
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,
@@ -293,7 +293,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once", "the memory forgets an unknown outcome")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(memory, "unknown_after", lambda *_: None)
+    patch.setattr(memory, "unknown_from_result", lambda *_: None)
 
 
 @planted("once", "an unknown outcome in the ledger is sent again")
@@ -304,7 +304,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once", "a cancelled call gives its response up")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Flight, "_abandon", lambda flight: flight.task.cancel())
+    patch.setattr(SharedRequest, "_abandon", lambda flight: flight.task.cancel())
 
 
 @planted("once", "a decision that comes late does not land")

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
-from loanasync._runtime.memory import Flight
+from loanasync._runtime.memory import SharedRequest
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Readings
 from support.raw_shop import BODY, CODE
@@ -217,7 +217,7 @@ class Shop:
     async def settle_down(self) -> None:
         """Wait until tasks in the background have ended."""
         for _ in range(20):
-            if not any(map(_flights, self._clients)):
+            if not any(map(_in_flight, self._clients)):
                 return
             await asyncio.sleep(0)
 
@@ -225,7 +225,7 @@ class Shop:
         """End what a flow left waiting, such as a process that has died."""
         waiting: list[asyncio.Future[Any]] = [each for each in self._tasks if not each.done()]
         await _cancel(waiting)
-        flights = [] if not waiting else [flight for client in self._clients for flight in _flights(client)]
+        flights = [] if not waiting else [flight for client in self._clients for flight in _in_flight(client)]
         left: list[asyncio.Future[Any]] = [
             *self.service.late,
             *(flight.task for flight in flights if flight.task is not None),
@@ -240,5 +240,5 @@ async def _cancel(futures: "list[asyncio.Future[Any]]") -> None:
         await asyncio.wait(futures)
 
 
-def _flights(client: LoanClient) -> list[Flight]:
-    return [] if client._memory is None else list(client._memory._flights.values())
+def _in_flight(client: LoanClient) -> list[SharedRequest]:
+    return [] if client._memory is None else list(client._memory._in_flight.values())

@@ -166,7 +166,7 @@ async def test_a_flight_that_ended_leaves_nothing_behind() -> None:
     await shop.comes_to(code="TSTXYZ00A00A000B")
     await asyncio.sleep(0)
     assert shop.client._memory is not None
-    assert not shop.client._memory._flights
+    assert not shop.client._memory._in_flight
     gc.collect()
     gc.disable()
     try:

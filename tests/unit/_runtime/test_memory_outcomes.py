@@ -203,7 +203,7 @@ async def test_memory_waiter_waits_no_longer_than_its_own_time() -> None:
 
 async def test_memory_beyond_its_size_forgets_the_oldest() -> None:
     shop = Shop(*[approved()] * 4)
-    shop.client._memory = Memory(shop.client._pipeline, None, most=2)
+    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     assert len(shop.client._memory._outcomes) == 2
@@ -248,7 +248,7 @@ async def test_memory_repr_shows_nothing_personal() -> None:
     await arrived.wait()
     memory = shop.client._memory
     assert memory is not None
-    flights = [getattr(flight, name) for flight in memory._flights.values() for name in flight.__slots__]
+    flights = [getattr(flight, name) for flight in memory._in_flight.values() for name in flight.__slots__]
     shown = repr([shop.client, memory, vars(memory), flights])
     asked = approval_request()
     persons = ("TSTXYZ", asked.email, asked.mobile_phone, asked.last_name, asked.address, "test-token")

@@ -18,29 +18,29 @@ async def close(made: Made, _: float) -> None:
 
 async def test_a_loop_gets_one_of_its_own_and_keeps_it() -> None:
     own = PerLoop(Made, close)
-    made = own.here()
-    assert own.here() is made
+    made = own.current()
+    assert own.current() is made
     await own.aclose(0)
     assert made.closed_in is asyncio.get_running_loop()
-    assert own.here() is not made
+    assert own.current() is not made
 
 
 def test_what_belongs_to_a_dead_loop_is_forgotten() -> None:
     own = PerLoop(Made, close)
 
     async def here() -> Made:
-        return own.here()
+        return own.current()
 
     first, second = asyncio.run(here()), asyncio.run(here())
     assert first is not second
-    assert [entry.own for entry in own._made.values()] == [second]
+    assert [entry.value for entry in own._values.values()] == [second]
 
 
 def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
     own = PerLoop(Made, close)
 
     async def here() -> Made:
-        return own.here()
+        return own.current()
 
     with asyncio.Runner() as still:
         made = still.run(here())
@@ -50,9 +50,9 @@ def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
 
 async def test_a_forked_child_touches_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     own = PerLoop(Made, close)
-    parents = own.here()
+    parents = own.current()
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    childs = own.here()
+    childs = own.current()
     assert childs is not parents
     await own.aclose(0)
     assert childs.closed_in is not None
@@ -81,7 +81,7 @@ def test_a_closing_that_is_cancelled_is_cancelled_in_other_loops_too_and_closes_
     thread.start()
 
     async def here() -> None:
-        own.here()
+        own.current()
 
     asyncio.run_coroutine_threadsafe(here(), loop).result()
 
@@ -107,7 +107,7 @@ async def test_what_fails_to_close_elsewhere_is_told_here() -> None:
     own = PerLoop(object, fail)
 
     async def here() -> None:
-        own.here()
+        own.current()
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

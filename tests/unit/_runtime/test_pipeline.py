@@ -155,10 +155,10 @@ def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() ->
     quota = Quota(1)
     assert [quota.take(), quota.take()] == [True, False]
     for _ in range(9):
-        quota.earn()
+        quota.refill()
     assert not quota.take()
     for _ in range(100):
-        quota.earn()
+        quota.refill()
     assert [quota.take(), quota.take()] == [True, False]
 
 
@@ -252,10 +252,10 @@ async def test_take_slot_after_the_deadline_does_not_wait() -> None:
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
     with run.pipeline.start(approval(), Timeout(), RetryPolicy()) as call:
-        assert call.has_to_wait
+        assert call.must_wait
         await run.clock.sleep(Timeout().total)
         async with asyncio.timeout(PATIENCE):
-            assert isinstance(await call.take_slot(), PoolTimeoutError)
+            assert isinstance(await call.acquire_slot(), PoolTimeoutError)
     held.set()
     assert isinstance(await first, Approved)
 
@@ -329,7 +329,7 @@ async def test_what_is_closed_from_outside_takes_no_more_calls_and_waits_as_long
 ) -> None:
     run = Run(approved())
     told: list[float] = []
-    monkeypatch.setattr(run.pipeline._lanes, "close_from_outside", told.append)
+    monkeypatch.setattr(run.pipeline._per_loop, "close_from_outside", told.append)
     run.pipeline.close_from_outside(7)
     assert told == [7]
     assert isinstance(await failure(run), ClientClosedError)

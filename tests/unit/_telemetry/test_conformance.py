@@ -76,15 +76,20 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "s",
         Histogram,
         {"loanasync.operation", error_attributes.ERROR_TYPE},
-        "Time that calls waited for a place among the concurrent ones, of those that had to.",
+        "Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
     ),
     "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}, "Approvals by outcome."),
-    "loanasync.retries": ("{retry}", Sum, {"loanasync.operation"}, "Attempts that follow a 500."),
+    "loanasync.retries": (
+        "{retry}",
+        Sum,
+        {"loanasync.operation"},
+        "Attempts after a response with status 500.",
+    ),
     "loanasync.inflight": (
         "{call}",
         Sum,
         {"loanasync.operation"},
-        "Calls that have begun and not ended, those that wait for a place included.",
+        "Calls in progress, including calls that wait for a slot.",
     ),
 }
 ADVISED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # for request durations

@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import Approved, Refused, _log
-from loanasync._telemetry.metrics import AttributeCounts, metrics_of
+from loanasync._telemetry.metrics import AttributeCounts, metrics_for
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -82,7 +82,7 @@ async def test_a_broken_metric_changes_no_call(
     provider = MeterProvider([InMemoryMetricReader()])
     expected = await calls()
     if name == "record":
-        monkeypatch.setattr(metrics_of(provider).duration, "record", fail)
+        monkeypatch.setattr(metrics_for(provider).duration, "record", fail)
     else:
         monkeypatch.setattr(AttributeCounts, "observe", fail)
     assert await calls(meter_provider=provider) == expected
@@ -99,7 +99,7 @@ async def test_a_broken_metric_of_waits_changes_no_call(
         return approved()
 
     provider = MeterProvider([InMemoryMetricReader()])
-    monkeypatch.setattr(metrics_of(provider).queue, "record", fail)
+    monkeypatch.setattr(metrics_for(provider).queue, "record", fail)
     script = ScriptedTransport(*[computed(one_turn_later)] * 2)
     client = script.client(meter_provider=provider, max_concurrency=1)
     both = await asyncio.gather(*(client.approve(fiscal_code(), approval_request()) for _ in range(2)))
@@ -207,7 +207,7 @@ async def test_a_call_that_somebodys_end_of_the_program_stops_is_not_in_flight_a
     client = scripted_client(approved(), tracer_provider=tracing, meter_provider=metering)
     with pytest.raises(TheEnd):
         await client.approve(FISCAL_CODE, approval_request())
-    assert set(metrics_of(metering).inflight.counts.values()) == {0}
+    assert set(metrics_for(metering).inflight.counts.values()) == {0}
 
 
 async def test_nor_is_its_span_current_any_more(tracing: TracerProvider, exporter: Any) -> None:

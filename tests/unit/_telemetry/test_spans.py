@@ -195,7 +195,7 @@ def test_a_propagator_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext,carrier-pigeon")
     monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     monkeypatch.delattr(opentelemetry, "propagate", raising=False)
-    with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS names"):
+    with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS contains"):
         Telemetry(None, None, "global")
 
 
@@ -244,7 +244,7 @@ def test_an_attempt_fails_from_400_on_and_with_half_a_body(
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span, span.attempt(1) as attempt:
-        attempt.answered(status, fault)
+        attempt.set_response(status, fault)
     made = exporter.get_finished_spans()[0]
     assert attributes(made)["http.response.status_code"] == status
     assert attributes(made).get("error.type") == error_type
@@ -269,7 +269,7 @@ def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
 def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span:
-        span.queued(0.25, "PoolTimeoutError")
+        span.set_queue_time(0.25, "PoolTimeoutError")
     data = reader.get_metrics_data()
     assert data is not None
     metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}

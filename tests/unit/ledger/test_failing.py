@@ -258,7 +258,7 @@ async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tm
     while "settle" not in ledger.moves:
         await asyncio.wait({asking}, timeout=0.005)
     assert shop.client._memory is not None
-    (flight,) = shop.client._memory._flights.values()
+    (flight,) = shop.client._memory._in_flight.values()
     assert flight.task is not None
     flight.task.cancel()  # as the end of the loop does
     await asyncio.wait({flight.task, asking})
@@ -285,7 +285,7 @@ async def test_a_loop_that_ends_within_the_claim_takes_it_back() -> None:
     asking = asyncio.create_task(shop.approve())
     await ledger.claimed.wait()
     assert shop.client._memory is not None
-    (flight,) = shop.client._memory._flights.values()
+    (flight,) = shop.client._memory._in_flight.values()
     assert flight.task is not None
     flight.task.cancel()
     await asyncio.wait({flight.task, asking})

@@ -143,9 +143,9 @@ async def test_approve_cancelled_while_waking_with_decision_is_logged(
     call = asyncio.create_task(shop.approve())
     memory = shop.client._memory
     assert memory is not None
-    await until(lambda: bool(memory._flights))
-    [flight] = memory._flights.values()
-    await until(lambda: flight.ended is not None)
+    await until(lambda: bool(memory._in_flight))
+    [flight] = memory._in_flight.values()
+    await until(lambda: flight.result is not None)
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
