@@ -168,14 +168,14 @@ def test_service_and_scope_are_named_in_both_signals(exported: tuple[Collector, 
         assert scoped.schema_url == "https://opentelemetry.io/schemas/1.40.0"
 
 
-def metrics_for(collector: Collector) -> dict[str, Metric]:
+def metrics_of(collector: Collector) -> dict[str, Metric]:
     [resource] = collector.metrics().resource_metrics
     [scope] = resource.scope_metrics
     return {metric.name: metric for metric in scope.metrics}
 
 
 def test_the_demo_exports_its_metrics_with_their_kinds_and_units(exported: tuple[Collector, int]) -> None:
-    metrics = metrics_for(exported[0])
+    metrics = metrics_of(exported[0])
     assert {name: (metric.unit, metric.WhichOneof("data")) for name, metric in metrics.items()} == {
         "http.client.request.duration": ("s", "histogram"),
         "loanasync.decisions": ("{decision}", "sum"),
@@ -199,7 +199,7 @@ def counted(metric: Metric, attribute: str) -> dict[str, int]:
 
 
 def test_the_demo_counts_its_decisions_retries_and_calls_in_flight(exported: tuple[Collector, int]) -> None:
-    metrics = metrics_for(exported[0])
+    metrics = metrics_of(exported[0])
     decided = counted(metrics["loanasync.decisions"], "loanasync.outcome")
     assert decided == {"approved": 1, "refused": 1, "unknown": 0}
     retried = counted(metrics["loanasync.retries"], "loanasync.operation")
@@ -212,7 +212,7 @@ def test_the_demo_measures_its_attempts_by_the_attributes_of_their_spans(
     exported: tuple[Collector, int],
 ) -> None:
     collector, port = exported
-    points = metrics_for(collector)["http.client.request.duration"].histogram.data_points
+    points = metrics_of(collector)["http.client.request.duration"].histogram.data_points
     assert all(list(point.explicit_bounds) == BOUNDARIES for point in points)
     assert all(0 < point.sum < point.count * 60 for point in points)
     measured = {frozenset(plain(point.attributes).items()): point.count for point in points}

@@ -31,7 +31,7 @@ from support.unclosed_clients import approval, warned
 HERE = Path(__file__).name
 
 
-def test_a_client_that_is_never_closed_serves_loop_after_loop_and_leaves_nothing_open(
+def test_unclosed_client_in_several_loops_leaves_no_connection_open(
     served: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = served.client()
@@ -56,7 +56,7 @@ async def opened_by(client: LoanClient) -> Any:
     return client._pipeline._per_loop.current().transport
 
 
-def test_a_client_that_is_forgotten_in_a_running_loop_is_told_of_with_the_line_that_made_it(
+def test_unclosed_client_in_a_running_loop_warns_with_its_line(
     served: Sandbox,
 ) -> None:
     async def forget() -> None:
@@ -82,7 +82,7 @@ def test_a_client_that_is_forgotten_in_a_running_loop_is_told_of_with_the_line_t
 
 
 @pytest.mark.parametrize("make", ["sandbox", "environment", "subclass"])
-def test_the_line_is_the_users_whichever_way_the_client_was_made(
+def test_unclosed_client_warning_names_the_line_of_the_user(
     served: Sandbox, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Shop(LoanClient):
@@ -105,7 +105,7 @@ def test_the_line_is_the_users_whichever_way_the_client_was_made(
     assert Path(warning.filename).name == HERE
 
 
-def test_a_client_that_opened_nothing_or_nothing_of_its_own_is_dropped_in_silence(served: Sandbox) -> None:
+def test_unclosed_client_without_own_connections_does_not_warn(served: Sandbox) -> None:
     import aiohttp  # noqa: PLC0415  (needed here only)
 
     async def drop() -> None:
@@ -117,7 +117,7 @@ def test_a_client_that_opened_nothing_or_nothing_of_its_own_is_dropped_in_silenc
     assert warned(lambda: asyncio.run(drop())) == []
 
 
-def test_closing_reaches_the_loop_of_another_thread_that_ends_meanwhile() -> None:
+def test_aclose_while_the_loop_of_another_thread_ends_closes_once() -> None:
     closed: list[float] = []
 
     async def close(_: object, within: float) -> None:
@@ -150,7 +150,7 @@ def test_closing_reaches_the_loop_of_another_thread_that_ends_meanwhile() -> Non
     assert closed in ([5.0], [0.0]), "once, whoever was first"
 
 
-def test_who_stands_in_no_loop_closes_what_belongs_to_one_that_stands_still(served: Sandbox) -> None:
+def test_close_from_outside_closes_in_a_loop_that_does_not_run(served: Sandbox) -> None:
     client = served.client()
     with asyncio.Runner() as runner:
         transport = runner.run(opened_by(client))
@@ -160,7 +160,7 @@ def test_who_stands_in_no_loop_closes_what_belongs_to_one_that_stands_still(serv
             runner.run(approval(client))
 
 
-def test_and_what_belongs_to_one_that_runs_in_another_thread(served: Sandbox) -> None:
+def test_close_from_outside_closes_in_a_loop_of_another_thread(served: Sandbox) -> None:
     client = served.client()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -174,7 +174,7 @@ def test_and_what_belongs_to_one_that_runs_in_another_thread(served: Sandbox) ->
     loop.close()
 
 
-def test_threads_that_come_and_go_all_get_their_own_connections(served: Sandbox) -> None:
+def test_each_thread_gets_its_own_connections(served: Sandbox) -> None:
     client = served.client()
     results: list[object] = []
 
@@ -251,7 +251,7 @@ asyncio.run(client.create_request({"fiscalCode": "TSTXYZ00A00A002Z"}))
 """
 
 
-def test_a_loop_that_is_closed_by_hand_is_told_of_when_the_next_one_comes(served: Sandbox) -> None:
+def test_loop_closed_by_hand_warns_in_the_next_loop(served: Sandbox) -> None:
     done = run_script(CLOSED_BY_HAND, served.base_url, warning="default")
     assert "<string>:4: ResourceWarning: unclosed LoanClient, created here" in done.stderr
     assert done.stderr.count("unclosed LoanClient, created here") == 1
@@ -291,7 +291,7 @@ asyncio.run(again())
 """
 
 
-def test_the_debug_mode_of_asyncio_has_nothing_to_say(served: Sandbox) -> None:
+def test_asyncio_debug_mode_logs_nothing(served: Sandbox) -> None:
     done = run_script(DEBUGGED, served.base_url, PYTHONASYNCIODEBUG="1", PYTHONDEVMODE="1")
     assert done.stderr == ""
     names = "Approved Refused Approved SystemFaultError Approved ConnectionLostError"
@@ -305,19 +305,17 @@ def shared() -> Iterator[LoanClient]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-async def test_one_client_of_a_whole_module_serves_every_tests_own_loop(
-    shared: LoanClient, number: int
-) -> None:
+async def test_module_scoped_client_works_in_the_loop_of_each_test(shared: LoanClient, number: int) -> None:
     assert isinstance(await approval(shared), Approved), number
 
 
-async def test_two_closings_at_once_are_one(served: Sandbox) -> None:
+async def test_concurrent_aclose_calls_close_once(served: Sandbox) -> None:
     client = served.client()
     assert isinstance(await approval(client, "refused"), Refused)
     await asyncio.gather(client.aclose(), client.aclose(), client.aclose())
 
 
-async def test_an_error_in_one_loop_leaves_the_client_whole(served: Sandbox) -> None:
+async def test_client_works_after_an_error_in_another_loop(served: Sandbox) -> None:
     async with served.client(timeout=Timeout(total=0.3), retry=RetryPolicy(attempts=1)) as client:
         with pytest.raises(DeadlineExceededError):
             await approval(client, "hangbefore")

@@ -60,7 +60,7 @@ def run(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("lock", ["MemoryLedger", "SqliteLedger", "Memory", "metrics"])
-def test_child_forked_while_a_thread_holds_a_lock_goes_on(lock: str, tmp_path: Path) -> None:
+def test_child_forked_while_a_thread_holds_a_lock_is_not_blocked(lock: str, tmp_path: Path) -> None:
     done = run(HELD, lock, tmp_path / "decisions.db")
     assert done.returncode == 0, done.stderr
 

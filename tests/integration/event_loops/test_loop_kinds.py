@@ -34,7 +34,7 @@ class TestUnderEachEventLoop:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(main)
 
-    def test_a_loan_request_travels_from_creation_to_completion(self, new_loop: Any, served: Sandbox) -> None:
+    def test_loan_request_is_created_approved_and_completed(self, new_loop: Any, served: Sandbox) -> None:
         async def travel() -> None:
             async with served.client() as client:
                 await client.create_request({"fiscalCode": FISCAL_CODE})
@@ -91,7 +91,7 @@ class TestUnderEachEventLoop:
             ("hangafter", "DeadlineExceededError"),
         ],
     )
-    def test_every_kind_of_answer_is_read_as_what_it_is(
+    def test_each_kind_of_response_is_read(
         self, new_loop: Any, served: Sandbox, tag: str, outcome: str
     ) -> None:
         async def ask() -> None:
@@ -107,7 +107,7 @@ class TestUnderEachEventLoop:
 
         self.run(new_loop, ask())
 
-    def test_a_cancelled_call_ends_cancelled_and_its_connection_with_it(self, new_loop: Any) -> None:
+    def test_cancelled_call_closes_its_connection(self, new_loop: Any) -> None:
         async def give_up() -> None:
             async with serving(None) as server, server.client() as client:
                 call = asyncio.create_task(approve(client))
@@ -119,7 +119,7 @@ class TestUnderEachEventLoop:
 
         self.run(new_loop, give_up())
 
-    def test_five_hundred_calls_share_a_few_places(self, new_loop: Any) -> None:
+    def test_five_hundred_calls_share_a_few_slots(self, new_loop: Any) -> None:
         async def crowd() -> None:
             async with serving(APPROVAL) as server, server.client(max_concurrency=10) as client:
                 decisions = await asyncio.gather(*(approve(client) for _ in range(500)))
@@ -128,7 +128,7 @@ class TestUnderEachEventLoop:
 
         self.run(new_loop, crowd())
 
-    def test_a_client_left_open_ends_with_its_loop(self, new_loop: Any, served: Sandbox) -> None:
+    def test_unclosed_client_is_closed_with_its_loop(self, new_loop: Any, served: Sandbox) -> None:
         client = served.client()
 
         def two_loops() -> None:

@@ -265,7 +265,7 @@ asyncio.run(look())
 
 
 @pytest.mark.parametrize("how", ["cancelled", "left"])
-def test_memory_loop_that_ends_amid_a_request_logs_no_warning(served: Sandbox, how: str) -> None:
+def test_memory_loop_that_ends_during_a_request_logs_no_warning(served: Sandbox, how: str) -> None:
     """No "Task was destroyed", no "never awaited", no exception that nobody retrieves."""
     done = run_script(LEFT, served.base_url, how)
     assert (done.stderr, done.stdout) == ("", "OutcomeUnknownError\n")
@@ -273,7 +273,7 @@ def test_memory_loop_that_ends_amid_a_request_logs_no_warning(served: Sandbox, h
 
 
 @each_session
-async def test_memory_late_response_leaves_no_task_and_no_connection_behind(session: str) -> None:
+async def test_memory_late_response_leaves_no_task_and_no_connection(session: str) -> None:
     before = asyncio.all_tasks()
     async with held_server(session) as (server, client):
         for number in range(5):

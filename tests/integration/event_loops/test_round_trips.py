@@ -65,21 +65,21 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*VALUES, *EXAMPLES], ids=lambda value: type(value).__name__)
-def test_a_value_survives_each_way_to_copy_it(value: Any) -> None:
+def test_value_survives_each_way_to_copy_it(value: Any) -> None:
     same(copy.copy(value), value)
     same(copy.deepcopy(value), value)
     for protocol in PROTOCOLS:
         same(pickle.loads(pickle.dumps(value, protocol)), value)  # noqa: S301  (our own bytes)
 
 
-def test_every_value_and_every_error_crosses_into_a_spawned_process_and_back() -> None:
+def test_values_and_errors_pass_to_a_spawned_process_and_back() -> None:
     everything = [*VALUES, *EXAMPLES]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for value, returned in zip(everything, pool.map(again, everything), strict=True):
             same(returned, value)
 
 
-def test_an_error_that_is_raised_in_another_process_is_caught_here_as_what_it_is() -> None:
+def test_error_raised_in_another_process_keeps_its_type() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for error in EXAMPLES:
             with pytest.raises(type(error)) as caught:
@@ -98,7 +98,7 @@ def test_an_error_that_is_raised_in_another_process_is_caught_here_as_what_it_is
     ],
     ids=["approved", "refused", "unread", "open"],
 )
-async def test_a_decision_that_was_received_keeps_its_raw_body_and_its_meta(step: Any) -> None:
+async def test_received_decision_keeps_its_raw_body_and_meta(step: Any) -> None:
     decision = await scripted_client(step).approve("TSTXYZ00A00A000A", approval_request())
     for other in (copy.copy(decision), copy.deepcopy(decision), pickle.loads(pickle.dumps(decision))):  # noqa: S301
         same(other, decision)
@@ -108,7 +108,7 @@ async def test_a_decision_that_was_received_keeps_its_raw_body_and_its_meta(step
 @pytest.mark.parametrize(
     "step", [domain_error("User not found"), system_error(), response(418, {}), response(201, b"{")]
 )
-async def test_an_error_that_was_raised_survives_with_all_that_it_says(step: Any) -> None:
+async def test_raised_error_keeps_its_attributes_and_text(step: Any) -> None:
     with pytest.raises(LoanError) as caught:
         await scripted_client(step, step, step).approve("TSTXYZ00A00A000A", approval_request())
     for other in (copy.copy(caught.value), copy.deepcopy(caught.value)):
@@ -133,7 +133,7 @@ ADVICE = "Ask|Call|Catch|Check|Correct|Do not|Let|Look|Make|Mend|Raise|Repair|Re
 
 
 @pytest.mark.parametrize("name", errors.__all__)
-def test_a_docstring_says_when_an_error_comes_and_what_to_do(name: str) -> None:
+def test_error_docstring_explains_cause_and_remedy(name: str) -> None:
     text = (getattr(errors, name).__doc__ or "").partition("Args:")[0]
     sentences = [sentence for sentence in re.split(r"(?<=[.;:])\s+", text.strip()) if sentence]
     when, advice = sentences[0], sentences[1:]

@@ -35,7 +35,7 @@ STEPS = ["set_up()", "client = scripted_client(approved())"]
 
 
 @pytest.mark.parametrize("steps", [STEPS, STEPS[::-1]], ids=["before the client", "after it"])
-def test_global_providers_are_told_of_calls(steps: list[str]) -> None:
+def test_global_providers_record_calls(steps: list[str]) -> None:
     program = PROGRAM.format(steps="\n".join(steps))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""

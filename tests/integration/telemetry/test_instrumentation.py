@@ -60,7 +60,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 @pytest.mark.parametrize("when", ["before", "after", "never"])
-def test_our_requests_have_our_spans_only_and_the_shops_own_keep_theirs(
+def test_instrumentation_adds_no_spans_to_requests_of_the_client(
     served: Sandbox, when: str, whose: str
 ) -> None:
     command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, when, whose]

@@ -56,7 +56,7 @@ async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest
     assert call.getMessage().startswith("approve: approved, attempts: 2, ")
 
 
-async def test_an_attempt_that_failed_says_with_what(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_attempt_is_logged_with_its_error_type(caplog: pytest.LogCaptureFixture) -> None:
     *_, unanswered, _ = await told(caplog, connection_lost())
     refusal, _ = await told(caplog, refused())
     well, _ = await told(caplog, approved())
@@ -79,7 +79,7 @@ async def test_an_attempt_that_failed_says_with_what(caplog: pytest.LogCaptureFi
         ([response(403, {})], "WARNING", "AccessDeniedError", {"outcome": "not_evaluated"}),
     ],
 )
-async def test_a_call_says_how_it_ended(
+async def test_call_is_logged_with_its_result(
     caplog: pytest.LogCaptureFixture,
     steps: list[ScriptedResponse],
     level: str,
@@ -92,7 +92,7 @@ async def test_a_call_says_how_it_ended(
     assert fields(call).items() >= told_of_it.items()
 
 
-async def test_a_call_that_is_given_up_is_cancelled_and_a_warning_where_the_service_may_have_decided(
+async def test_cancelled_call_is_a_warning_if_its_outcome_is_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def give_up(_: SentRequest) -> ScriptedResponse:
@@ -105,14 +105,14 @@ async def test_a_call_that_is_given_up_is_cancelled_and_a_warning_where_the_serv
     assert (call.levelname, fields(call)["outcome"]) == ("WARNING", "unknown")
 
 
-async def test_a_call_without_a_decision_is_done(caplog: pytest.LogCaptureFixture) -> None:
+async def test_call_other_than_an_approval_is_logged_as_done(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "loanasync")
     await ScriptedTransport(response(200, {})).client().complete(FISCAL_CODE, user_data())
     [call] = caplog.records
     assert call.getMessage().startswith("complete: done, attempts: 1, ")
 
 
-async def test_events_name_their_trace_and_are_told_within_it(
+async def test_events_have_a_trace_id_and_are_logged_within_their_span(
     caplog: pytest.LogCaptureFixture, tracing: TracerProvider
 ) -> None:
     seen: list[int] = []
@@ -136,7 +136,7 @@ async def test_events_name_their_trace_and_are_told_within_it(
     assert not any("trace_id" in fields(record) for record in untraced)
 
 
-async def test_nothing_personal_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_events_contain_no_personal_data(caplog: pytest.LogCaptureFixture) -> None:
     request = approval_request()
     for steps in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
         for record in await told(caplog, *steps):
@@ -156,7 +156,7 @@ except Exception as error:
 """
 
 
-def test_a_shop_that_configures_no_logging_sees_nothing_of_it() -> None:
+def test_without_logging_configuration_nothing_is_printed() -> None:
     command = [sys.executable, "-c", QUIET]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert (done.stdout, done.stderr) == ("ConnectionLostError\n", "")

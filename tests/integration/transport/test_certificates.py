@@ -56,7 +56,7 @@ async def test_a_ca_file_is_trusted_by_its_path(ca_file: Path, kind: type) -> No
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
 
 
-async def test_an_authority_that_is_not_given_is_not_trusted() -> None:
+async def test_default_trust_rejects_an_unknown_authority() -> None:
     async with (
         running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         make(server.base_url) as client,
@@ -67,7 +67,7 @@ async def test_an_authority_that_is_not_given_is_not_trusted() -> None:
     assert server.requests == []
 
 
-async def test_a_context_brings_a_certificate_of_the_shops_own() -> None:
+async def test_context_may_contain_a_client_certificate() -> None:
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority().issue_cert("127.0.0.1").configure_cert(theirs)
     authority().configure_trust(theirs)
@@ -82,26 +82,26 @@ async def test_a_context_brings_a_certificate_of_the_shops_own() -> None:
 
 
 @pytest.mark.parametrize("context", [blind(), nameless()], ids=["no chains", "no host names"])
-def test_a_context_that_does_not_check_is_refused(context: ssl.SSLContext) -> None:
+def test_context_that_does_not_verify_is_refused(context: ssl.SSLContext) -> None:
     with pytest.raises(ConfigurationError, match="ssl: must verify certificates and host names"):
         make(ssl=context)
 
 
 @pytest.mark.parametrize("given", [False, True, 0, "", b"ca.pem", ssl.CERT_NONE], ids=repr)
-def test_checking_cannot_be_turned_off_by_another_value(given: object) -> None:
+def test_ssl_setting_of_another_type_is_refused(given: object) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl: must be an ssl\.SSLContext or the path"):
         make(ssl=given)
 
 
 @pytest.mark.parametrize("name", ["missing.pem", "empty.pem", "text.pem", ".", "nul\0.pem"])
-def test_a_file_without_certificates_is_named_when_the_client_is_made(tmp_path: Path, name: str) -> None:
+def test_ca_file_without_certificates_is_refused_by_the_constructor(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty.pem").touch()
     (tmp_path / "text.pem").write_text("no certificate")
     with pytest.raises(ConfigurationError, match="ssl: must be a readable file with certificates"):
         make(ssl=f"{tmp_path}/{name}")
 
 
-async def test_a_session_brings_its_own_trust() -> None:
+async def test_users_session_uses_its_own_ssl_setting() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ConfigurationError, match="ssl: cannot be used with session="):
             make(session=session, ssl=checking())
@@ -110,13 +110,13 @@ async def test_a_session_brings_its_own_trust() -> None:
 @pytest.mark.parametrize(
     "trust", [False, blind(), nameless()], ids=["off", "no certificates", "no host names"]
 )
-async def test_a_session_that_does_not_check_is_refused(trust: ssl.SSLContext | bool) -> None:  # noqa: FBT001  (aiohttp's form)
+async def test_users_session_that_does_not_verify_is_refused(trust: ssl.SSLContext | bool) -> None:  # noqa: FBT001  (aiohttp's form)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
         with pytest.raises(ConfigurationError, match="session: must verify certificates and host names"):
             make(session=session)
 
 
-async def test_session_whose_trust_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_with_an_unreadable_ssl_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     connector = aiohttp.TCPConnector()
     monkeypatch.delattr(connector, "_ssl")  # as if a later aiohttp had renamed it
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -125,7 +125,7 @@ async def test_session_whose_trust_cannot_be_read_is_refused(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("trust", [None, 0, "default"])
-async def test_session_with_an_unknown_kind_of_trust_is_refused(
+async def test_session_with_an_unknown_ssl_setting_is_refused(
     trust: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all but a context and True, aiohttp checks no certificate; a subclass may set it."""
@@ -142,7 +142,7 @@ async def test_session_over_a_unix_socket_is_accepted(tmp_path: Path) -> None:
         make(session=session)
 
 
-async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
+async def test_users_session_may_use_a_fingerprint() -> None:
     connector = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes(32)))
     async with (
         running(RawServer(tls=certificate(Certificate.GOOD), scheme="https")) as server,
@@ -153,7 +153,7 @@ async def test_a_session_may_know_the_service_by_its_fingerprint() -> None:
     assert (caught.value.cause_type, caught.value.outcome) == ("ServerFingerprintMismatch", "not_sent")
 
 
-def test_a_flaw_without_a_word_of_ours_is_still_one() -> None:
+def test_certificate_problem_of_another_kind_is_not_accepted() -> None:
     assert certificate_problem(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
     error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "not_sent", 1)
     assert "the server's certificate is not accepted" in str(error)

@@ -33,7 +33,7 @@ async def ended(client: LoanClient, attempt: float, order: list[float]) -> None:
 
 
 @pytest.mark.parametrize("patience", [(1.5, 0.5, 1.0), (0.5, 1.0, 1.5)], ids=["shorter", "longer"])
-async def test_each_call_ends_in_its_own_time_whichever_began_first(patience: tuple[float, ...]) -> None:
+async def test_calls_in_any_order_end_at_their_own_deadlines(patience: tuple[float, ...]) -> None:
     order: list[float] = []
     async with serving(None) as server, server.client() as client:
         async with asyncio.TaskGroup() as calls:
@@ -55,7 +55,7 @@ async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
             await slow
 
 
-async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connection_is_closed_after_its_keep_alive_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(REFUSAL) as server, server.client() as client:
         await approve(client)
         assert (len(server.open), len(scheduler_of(client).connections)) == (1, 1)
@@ -67,7 +67,7 @@ async def test_a_connection_that_nobody_wants_is_closed(monkeypatch: pytest.Monk
         assert server.requests == 3
 
 
-async def test_after_the_last_call_no_timer_holds_the_loop() -> None:
+async def test_timer_does_not_keep_the_event_loop_running() -> None:
     async with serving(REFUSAL) as server:
         client = server.client()
         await approve(client)
@@ -79,7 +79,7 @@ async def test_after_the_last_call_no_timer_holds_the_loop() -> None:
 
 
 @pytest.mark.parametrize("more", [REFUSAL, b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["answer", "hints"])
-async def test_what_follows_an_answer_is_nobodys(more: bytes) -> None:
+async def test_data_after_a_response_is_not_read_by_the_next_call(more: bytes) -> None:
     async with serving(REFUSAL + more, APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Refused)
         first = set(server.open)
@@ -87,7 +87,7 @@ async def test_what_follows_an_answer_is_nobodys(more: bytes) -> None:
         assert first.isdisjoint(server.open)
 
 
-async def test_a_server_that_hangs_up_after_each_answer_loses_no_call_that_follows_at_once() -> None:
+async def test_call_after_a_closed_connection_is_sent_on_another() -> None:
     async with serving(REFUSAL) as server, server.client() as client:
         server.hangs_up = True
         for number in range(1, 6):
@@ -95,7 +95,7 @@ async def test_a_server_that_hangs_up_after_each_answer_loses_no_call_that_follo
             assert server.requests == number
 
 
-async def test_interim_answers_are_passed_over_however_many() -> None:
+async def test_interim_responses_are_skipped() -> None:
     hints = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3
     async with serving(hints + REFUSAL) as server, server.client() as client:
         assert isinstance(await approve(client), Refused)
@@ -104,7 +104,7 @@ async def test_interim_answers_are_passed_over_however_many() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_a_status_that_has_no_body_is_not_waited_for(status: int) -> None:
+async def test_status_without_a_body_is_complete_after_its_head(status: int) -> None:
     bare = f"HTTP/1.1 {status} Nothing\r\n\r\n".encode()
     async with serving(bare, REFUSAL) as server, server.client() as client:
         with pytest.raises(UnexpectedStatusError, match=str(status)):
@@ -124,7 +124,7 @@ CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
     ],
     ids=["length", "chunks"],
 )
-async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: bytes) -> None:
+async def test_too_large_body_is_not_read_to_its_end(large: bytes) -> None:
     async with serving(large, REFUSAL) as server, server.client() as client:
         with pytest.raises(UnexpectedResponseError, match="too large") as caught:
             await approve(client)
@@ -132,13 +132,13 @@ async def test_what_is_larger_than_any_answer_is_not_read_to_its_end(large: byte
         assert isinstance(await approve(client), Refused)
 
 
-async def test_a_system_fault_that_is_too_large_is_asked_again_as_it_says() -> None:
+async def test_too_large_500_is_retried_after_its_retry_after() -> None:
     fault = answer(500, b" " * (MAX_BODY_SIZE + 1), "Retry-After: 0")
     async with serving(fault, REFUSAL) as server, server.client() as client:
         assert (await approve(client)).meta.attempts == 2
 
 
-async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
+async def test_decision_of_the_maximum_size_is_read() -> None:
     body = b'{"approved":false,"x":"' + b"x" * (MAX_BODY_SIZE - 25) + b'"}'
     assert len(body) == MAX_BODY_SIZE
     async with serving(answer(422, body)) as server, server.client() as client:
@@ -147,7 +147,7 @@ async def test_a_decision_may_be_as_large_as_all_that_is_read() -> None:
         assert server.most_open == 1
 
 
-async def test_what_unpacks_to_more_than_any_answer_is_not_unpacked_to_its_end() -> None:
+async def test_compressed_body_is_decoded_up_to_the_maximum_size() -> None:
     packed = answer(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip")
     async with serving(packed, REFUSAL) as server, server.client() as client:
         tracemalloc.start()

@@ -39,7 +39,7 @@ async def test_a_large_upload_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize("end", [Play.FIN, Play.RST])
-async def test_a_large_upload_that_is_cut_off_was_maybe_sent(end: Play) -> None:
+async def test_large_upload_on_a_lost_connection_is_unknown(end: Play) -> None:
     async with running(RawServer((Play.READ_HALF, end))) as server:
         async with LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
             with pytest.raises(ConnectionLostError) as caught:
@@ -47,7 +47,7 @@ async def test_a_large_upload_that_is_cut_off_was_maybe_sent(end: Play) -> None:
         assert (caught.value.outcome, server.requests) == ("unknown", [])
 
 
-async def test_an_answer_before_the_end_of_a_large_upload_is_read() -> None:
+async def test_response_before_the_end_of_a_large_upload_is_read() -> None:
     early = http("400 Bad Request", b'{"errors": {"front": ["too large"]}}')
     async with (
         running(RawServer((Play.READ_HALF, early, Play.SILENCE))) as server,
@@ -80,7 +80,7 @@ async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
 
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str, session: str) -> None:
+async def test_unsent_part_of_an_upload_does_not_delay_the_next_call(scheme: str, session: str) -> None:
     early = http("400 Bad Request", b'{"errors": {"front": ["too large"]}}')
     server = RawServer(
         (Play.READ_HALF, early, Play.AFTER_THE_CALL), (Play.READ, REFUSAL), scheme=scheme, tls=tls_of(scheme)
@@ -95,7 +95,7 @@ async def test_what_is_left_of_an_upload_delays_no_other_customer(scheme: str, s
 
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str, session: str) -> None:
+async def test_rest_of_a_cancelled_request_is_not_written(scheme: str, session: str) -> None:
     begun, over, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
     came = 0
 
@@ -125,7 +125,7 @@ async def test_of_a_request_that_was_given_up_nothing_more_leaves(scheme: str, s
     assert came < WAITING
 
 
-async def test_a_deadline_that_ends_while_connecting_sent_nothing() -> None:
+async def test_deadline_while_connecting_is_not_sent() -> None:
     timeout = Timeout(total=0.2, attempt=10, connect=5)
     async with (
         running(RawServer(), RawServer.overfill) as server,
@@ -136,7 +136,7 @@ async def test_a_deadline_that_ends_while_connecting_sent_nothing() -> None:
     assert (caught.value.outcome, caught.value.attempts) == ("not_sent", 1)
 
 
-async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
+async def test_timeout_while_waiting_for_the_users_pool_is_not_sent() -> None:
     timeout = Timeout(total=10, attempt=0.5, connect=0.2)
     held = RawServer((Play.READ, Play.SILENCE), (Play.READ, REFUSAL))
     async with (
@@ -155,7 +155,7 @@ async def test_a_wait_for_a_connection_of_the_users_pool_sent_nothing() -> None:
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
 
 
-async def test_who_waits_for_a_pool_that_is_closed_was_not_cancelled_and_sent_nothing() -> None:
+async def test_session_closed_while_waiting_for_its_pool_is_not_sent() -> None:
     async with running(RawServer((Play.READ, Play.SILENCE))) as server:
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
         client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
@@ -170,7 +170,7 @@ async def test_who_waits_for_a_pool_that_is_closed_was_not_cancelled_and_sent_no
             assert caught.value.outcome == sent
 
 
-async def test_a_client_that_is_closed_while_a_name_is_looked_up_cancels_no_one(
+async def test_aclose_during_a_dns_lookup_raises_connect_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, found = asyncio.Event(), asyncio.Event()
@@ -210,7 +210,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
-async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
+async def test_request_body_that_was_written_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
     body, writer = RequestBody(b"x"), Writer(refuses=refuses)
     assert not body.is_unsent  # nobody built a request with it
     assert body.size == 1
@@ -220,7 +220,7 @@ async def test_what_a_connection_took_may_have_arrived(refuses: bool) -> None:  
     assert body.is_unsent is refuses
 
 
-async def test_what_is_kept_back_is_not_written_any_more() -> None:
+async def test_request_body_that_was_cancelled_is_not_written() -> None:
     body = RequestBody(b"x")
     body.is_cancelled = True
     assert body.size == len(body)
@@ -230,7 +230,7 @@ async def test_what_is_kept_back_is_not_written_any_more() -> None:
     assert body.is_unsent
 
 
-async def test_a_repeated_request_leaves_each_time_anew() -> None:
+async def test_retry_sends_the_same_body_again() -> None:
     fault = http("500 Internal Server Error", b"{}")
     async with running(RawServer((Play.READ, fault), (Play.READ, REFUSAL))) as server:
         async with LoanClient(

@@ -31,14 +31,14 @@ def transport_of(client: LoanClient) -> Any:
     return lane.transport
 
 
-async def test_our_own_session_is_not_asked_to_send() -> None:
+async def test_direct_path_is_used_with_a_session_of_the_client() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
             assert isinstance(await approve(client), Approved)
         assert type(transport_of(client)) is DirectTransport
 
 
-async def test_a_session_of_the_users_is() -> None:
+async def test_session_transport_is_used_with_a_session_of_the_user() -> None:
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         client = server.client(session=session)
         assert isinstance(await approve(client), Approved)
@@ -52,7 +52,7 @@ def request_of(client: LoanClient, **headers: str) -> Request:
     return call.request(headers)
 
 
-async def test_both_ways_say_the_same() -> None:
+async def test_both_transports_send_the_same_request() -> None:
     good = answer(201, b'{"approved": true}')
     last = good.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
     server = RawServer((Play.READ, last), (Play.READ, last))
@@ -67,7 +67,7 @@ async def test_both_ways_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("splitting", ["a\r\nX-Other: b", "a\nb", "a\rb", "a\0b"])
-async def test_a_header_cannot_begin_another(splitting: str) -> None:
+async def test_header_value_with_a_line_break_is_refused(splitting: str) -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         await approve(client)
         request = request_of(client, traceparent=splitting)
@@ -88,7 +88,7 @@ def is_ours(frame: FrameType) -> bool:
     ("owner", "name", "told"),
     [(aiohttp.TCPConnector, "_create_connection", RuntimeError), (SOCKET, "write", ConnectionLostError)],
 )
-async def test_no_frame_shows_what_is_written_whatever_else_breaks(
+async def test_write_error_has_no_frame_with_the_request(
     owner: type, name: str, told: type[Exception]
 ) -> None:
     assert compatibility.is_possible()  # asked once, and so before the patch
@@ -105,7 +105,7 @@ async def test_no_frame_shows_what_is_written_whatever_else_breaks(
         assert FISCAL_CODE not in shown
 
 
-async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None:
+async def test_mocked_session_receives_the_request() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Approved)
         with aioresponses() as wire:
@@ -120,7 +120,7 @@ async def test_what_a_tests_hand_puts_in_place_of_the_session_is_asked() -> None
         assert server.requests == 1
 
 
-async def test_whatever_took_the_place_of_the_session_sees_fiscal_codes_and_that_is_told_once(
+async def test_mocked_session_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_log, "_warned", set())
@@ -139,7 +139,7 @@ async def test_whatever_took_the_place_of_the_session_sees_fiscal_codes_and_that
     assert "that code sees fiscal codes" in caplog.text
 
 
-async def test_hooks_that_instrumentation_puts_into_each_session_are_not_in_ours(
+async def test_session_of_the_client_has_no_instrumentation_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hooks = aiohttp.TraceConfig()
@@ -154,7 +154,7 @@ async def test_hooks_that_instrumentation_puts_into_each_session_are_not_in_ours
     await client.aclose()
 
 
-async def test_a_hand_on_the_public_method_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mocked_public_method_receives_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise aiohttp.ClientOSError
 
@@ -173,7 +173,7 @@ with aioresponses():
 """
 
 
-def test_a_tests_hand_that_was_there_before_us_is_not_passed_by() -> None:
+def test_session_mocked_before_the_import_receives_the_request() -> None:
     command = [sys.executable, "-c", EARLY_HAND]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout == "False\n"
@@ -195,9 +195,7 @@ def changed(*names: str) -> Any:
         (ResponseHandler, "should_close", changed("self")),
     ],
 )
-async def test_a_later_aiohttp_that_works_otherwise_is_used_as_it_is_documented(
-    owner: object, name: str, now: Any
-) -> None:
+async def test_changed_aiohttp_is_used_through_its_documented_api(owner: object, name: str, now: Any) -> None:
     compatibility.is_possible.cache_clear()
     with mock.patch.object(owner, name, now):
         possible = compatibility.is_possible()
@@ -211,7 +209,7 @@ async def test_a_later_aiohttp_that_works_otherwise_is_used_as_it_is_documented(
 
 
 @pytest.mark.parametrize("name", ["aiohttp.client_proto", "aiohttp.connector"])
-def test_nor_does_one_that_has_moved_its_parts_break_anything(
+def test_aiohttp_with_moved_modules_is_used_through_its_documented_api(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)

@@ -115,7 +115,7 @@ HEAD = REFUSAL.index(b"\r\n\r\n") + 4  # bytes
 
 
 @pytest.mark.parametrize("at", range(HEAD - 5, HEAD + 3))
-async def test_refusal_with_stray_bytes_is_read_wherever_it_splits(session: str, at: int) -> None:
+async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: str, at: int) -> None:
     """Split it into two packets, also within the last line break of its head."""
     async with serving(None) as server, client_of(server, session) as client:
         call = asyncio.create_task(approve(client))

@@ -76,7 +76,7 @@ def assert_traced(spans: Sequence[ReadableSpan], result: Any, expected: Expected
 
 
 @pytest.mark.parametrize(("row", "scheme", "operation", "session"), list(cases()))
-async def test_a_fault_comes_to_what_its_row_says(
+async def test_fault_has_the_result_of_its_row(
     row: Row,
     scheme: str,
     operation: str,

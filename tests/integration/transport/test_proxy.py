@@ -62,7 +62,7 @@ async def shop(service: str, proxy: str) -> AsyncIterator[LoanClient]:
         yield client
 
 
-async def test_an_approval_goes_through_a_proxy_that_reads_nothing_of_it() -> None:
+async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
     proxy = Proxy()
     async with (
         running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
@@ -78,7 +78,7 @@ async def test_an_approval_goes_through_a_proxy_that_reads_nothing_of_it() -> No
 
 
 @pytest.mark.parametrize("answer", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
-async def test_what_a_proxy_turns_away_was_never_sent(answer: str) -> None:
+async def test_request_refused_by_a_proxy_is_not_sent(answer: str) -> None:
     proxy = Proxy(answer=answer)
     async with (
         running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
@@ -91,7 +91,7 @@ async def test_what_a_proxy_turns_away_was_never_sent(answer: str) -> None:
     assert server.requests == []
 
 
-async def test_a_proxy_that_is_not_there_is_no_connection() -> None:
+async def test_unreachable_proxy_is_a_connect_error() -> None:
     async with Proxy().running() as gone:
         pass
     async with shop("https://loans.example.com", gone) as client:

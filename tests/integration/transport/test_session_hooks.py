@@ -30,7 +30,7 @@ def tracing(**hooks: Any) -> list[aiohttp.TraceConfig]:
 
 
 @pytest.mark.parametrize("hook", [fail, wait, read])
-async def test_response_is_read_whatever_the_last_hook_does(hook: Any) -> None:
+async def test_response_is_read_even_if_the_last_hook_fails_or_waits(hook: Any) -> None:
     async with (
         serving(APPROVAL) as server,
         aiohttp.ClientSession(trace_configs=tracing(on_request_end=hook)) as session,

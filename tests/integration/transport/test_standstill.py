@@ -130,7 +130,7 @@ def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytes
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
-def test_the_next_call_takes_another_connection_and_is_asked_once(
+def test_call_after_a_blocked_loop_is_sent_once_on_another_connection(
     new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
 ) -> None:
     with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
@@ -142,7 +142,7 @@ def test_the_next_call_takes_another_connection_and_is_asked_once(
         cells.run(client.aclose())
 
 
-def test_calls_at_once_leave_all_dead_connections_alone() -> None:
+def test_concurrent_calls_after_a_blocked_loop_use_new_connections() -> None:
     async def eight() -> list[object]:
         return list(await asyncio.gather(*(approve(client) for _ in range(8))))
 
@@ -177,7 +177,7 @@ async def asked_meanwhile(
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
-def test_calls_that_wait_to_be_sent_meanwhile_take_other_connections_and_are_asked_once(
+def test_calls_queued_during_a_block_are_sent_once_on_new_connections(
     new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
 ) -> None:
     with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
@@ -191,7 +191,7 @@ def test_calls_that_wait_to_be_sent_meanwhile_take_other_connections_and_are_ask
 
 
 @pytest.mark.parametrize("new_loop", list(loops()))
-def test_calls_whose_time_is_up_meanwhile_are_not_sent(
+def test_calls_whose_deadline_passes_during_a_block_are_not_sent(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     def wait() -> None:
@@ -212,7 +212,7 @@ def test_calls_whose_time_is_up_meanwhile_are_not_sent(
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("session", ["own", "shop"])
-def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str) -> None:
+def test_response_that_arrived_before_the_deadline_is_read_after_a_block(session: str, scheme: str) -> None:
     async def late() -> object:
         options = {}
         if session == "shop":
@@ -234,7 +234,7 @@ def test_an_answer_that_came_in_time_is_read_after_it(session: str, scheme: str)
         server.hang_up()
 
 
-def test_a_client_is_closed_while_tls_says_its_goodbye() -> None:
+def test_aclose_during_a_tls_shutdown_succeeds() -> None:
     async def close() -> None:
         lane: Any = client._pipeline._per_loop.current()
         (connection,) = lane.transport._scheduler.connections
@@ -267,7 +267,7 @@ def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str
         cells.run(session.close())
 
 
-async def test_what_is_no_socket_or_closed_has_no_news() -> None:
+async def test_unread_data_check_without_an_open_socket_is_false() -> None:
     here, there = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=here)
     has_unread_data = unread_data_check(writer.transport)
@@ -284,7 +284,7 @@ async def test_what_is_no_socket_or_closed_has_no_news() -> None:
     there.close()
 
 
-async def test_who_is_never_done_talking_is_not_listened_to_for_ever() -> None:
+async def test_read_pending_ends_although_data_stays_unread() -> None:
     here, there = socket.socketpair()
     _, writer = await asyncio.open_connection(sock=here)
     cast("asyncio.Transport", writer.transport).pause_reading()

@@ -104,7 +104,7 @@ APPROVAL = b'{"approved": true}'
 REFUSAL = b'{"approved": false}'
 
 
-async def test_a_refused_connection_sent_nothing() -> None:
+async def test_refused_connection_is_not_sent() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -123,7 +123,7 @@ class NoNames(AbstractResolver):
         pass
 
 
-async def test_a_host_without_an_address_sent_nothing() -> None:
+async def test_host_without_an_address_is_not_sent() -> None:
     connector = aiohttp.TCPConnector(resolver=NoNames())
     async with aiohttp.ClientSession(connector=connector) as session:
         client = LoanClient("https://loans.example.com", shop_id="s", auth_token="t", session=session)
@@ -133,35 +133,35 @@ async def test_a_host_without_an_address_sent_nothing() -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
-async def test_a_connection_that_breaks_before_the_answer_was_maybe_sent(reset: bool) -> None:  # noqa: FBT001  (parametrised)
+async def test_connection_lost_before_the_response_is_unknown(reset: bool) -> None:  # noqa: FBT001  (parametrised)
     peer = Peer(b"", reset=reset)
     error = await outcome(peer)
     assert isinstance(error, ConnectionLostError)
     assert (error.outcome, len(peer.requests)) == ("unknown", 1)
 
 
-async def test_half_of_the_headers_isno_answer() -> None:
+async def test_incomplete_head_is_no_response() -> None:
     peer = Peer(b"HTTP/1.1 201 Created\r\nContent-")
     error = await outcome(peer)
     assert isinstance(error, ConnectionLostError)
     assert (error.outcome, len(peer.requests)) == ("unknown", 1)
 
 
-async def test_garbage_is_no_answer_and_no_400() -> None:
+async def test_malformed_head_is_no_response() -> None:
     peer = Peer(b"hello, this is no HTTP\r\n\r\n")
     error = await outcome(peer)
     assert isinstance(error, ConnectionLostError)
     assert (error.outcome, len(peer.requests)) == ("unknown", 1)
 
 
-async def test_silence_ends_with_the_time_of_the_attempt() -> None:
+async def test_silent_server_is_a_read_timeout() -> None:
     peer = Peer(None)
     error = await outcome(peer)
     assert isinstance(error, ReadTimeoutError)
     assert (error.outcome, len(peer.requests)) == ("unknown", 1)
 
 
-async def test_silence_ends_with_the_deadline_when_that_is_nearer() -> None:
+async def test_silent_server_beyond_the_deadline_is_deadline_exceeded() -> None:
     error = await outcome(Peer(None), Timeout(total=0.1, attempt=5, connect=1))
     assert isinstance(error, DeadlineExceededError)
     assert error.outcome == "unknown"
@@ -179,7 +179,7 @@ async def test_silence_ends_with_the_deadline_when_that_is_nearer() -> None:
     ],
 )
 @pytest.mark.parametrize("close", [True, False], ids=["truncated", "timed out"])
-async def test_a_status_is_kept_when_its_body_does_not_come_whole(
+async def test_incomplete_body_keeps_its_status(
     status: str,
     body: bytes,
     kind: type,
@@ -201,13 +201,13 @@ async def test_a_status_is_kept_when_its_body_does_not_come_whole(
     assert len(peer.requests) == 1
 
 
-async def test_a_truncated_500_is_repeated_as_any_500() -> None:
+async def test_truncated_500_is_retried() -> None:
     peer = Peer(answer("500 Oops", b"{}", length=1000), answer("422 No", REFUSAL))
     assert isinstance(await outcome(peer), Refused)
     assert len(peer.requests) == 2
 
 
-async def test_a_body_that_inflates_without_end_is_cut() -> None:
+async def test_gzip_bomb_is_cut() -> None:
     bomb = gzip.compress(bytes(64 << 20))
     error = await outcome(Peer(answer("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
     assert isinstance(error, UnexpectedResponseError)
@@ -222,7 +222,7 @@ async def test_a_redirect_is_never_followed() -> None:
         assert (error.status, other.requests) == (307, [])
 
 
-async def test_a_stale_connection_is_no_reason_to_send_twice() -> None:
+async def test_request_on_a_lost_connection_is_sent_once() -> None:
     peer = Peer(answer("201 Created", APPROVAL), b"", close=False)
     async with (
         serving(peer),
@@ -235,7 +235,7 @@ async def test_a_stale_connection_is_no_reason_to_send_twice() -> None:
     assert len(peer.requests) == 2
 
 
-async def test_the_users_session_is_used_and_left_as_it_was() -> None:
+async def test_users_session_is_not_changed_and_not_closed() -> None:
     repeats = 0
 
     async def repeating(
@@ -259,7 +259,7 @@ async def test_the_users_session_is_used_and_left_as_it_was() -> None:
         assert b"x-proxy: yes" in peer.requests[0].lower()
 
 
-async def test_the_times_of_the_users_session_are_not_ours() -> None:
+async def test_timeouts_of_the_users_session_are_ignored() -> None:
     never = aiohttp.ClientTimeout(total=1e-9, connect=1e-9, sock_connect=1e-9, sock_read=1e-9)
     peer = Peer(answer("201 Created", APPROVAL))
     async with serving(peer), aiohttp.ClientSession(timeout=never) as session:
@@ -268,21 +268,21 @@ async def test_the_times_of_the_users_session_are_not_ours() -> None:
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "cp500", "rot13", "no-such-codec"])
-async def test_an_answer_is_utf_8_whatever_charset_it_claims(charset: str) -> None:
+async def test_response_is_read_as_utf_8_with_any_charset(charset: str) -> None:
     kind = f"Content-Type: application/json; charset={charset}"
     told = await outcome(Peer(answer("201 Created", '{"approved": true, "city": "Forlì"}'.encode(), kind)))
     assert isinstance(told, Approved)
     assert told.city == "Forlì"
 
 
-async def test_a_closed_session_of_the_user_is_named_at_once() -> None:
+async def test_closed_session_of_the_user_is_a_configuration_error() -> None:
     async with aiohttp.ClientSession() as session:
         client = LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session=session)
     with pytest.raises(ConfigurationError, match="session: is closed"):
         await client.approve(FISCAL_CODE, approval_request())
 
 
-async def test_a_session_that_closes_between_two_attempts_leaves_the_call_a_maybe() -> None:
+async def test_users_session_closed_between_attempts_is_unknown() -> None:
     peer = Peer(answer("500 Oops", b"{}"), close=False)
     async with serving(peer), aiohttp.ClientSession() as session:
         client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
@@ -296,7 +296,7 @@ async def test_a_session_that_closes_between_two_attempts_leaves_the_call_a_mayb
     assert (caught.value.outcome, caught.value.cause_type) == ("unknown", "SessionClosed")
 
 
-def test_a_session_of_another_loop_is_named_at_once() -> None:
+def test_session_of_another_event_loop_is_a_configuration_error() -> None:
     async def make() -> aiohttp.ClientSession:
         return aiohttp.ClientSession()
 
@@ -310,12 +310,12 @@ def test_a_session_of_another_loop_is_named_at_once() -> None:
     asyncio.run(use(session))
 
 
-def test_something_else_is_no_session() -> None:
+def test_session_of_another_type_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="session: must be of type ClientSession, not str"):
         LoanClient("http://127.0.0.1:9", shop_id="s", auth_token="t", session="x")  # type: ignore[arg-type]
 
 
-async def test_calls_after_one_another_share_a_connection() -> None:
+async def test_sequential_calls_share_a_connection() -> None:
     peer = Peer(*[answer("201 Created", APPROVAL)] * 5, close=False)
     async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
         for _ in range(5):
@@ -323,7 +323,7 @@ async def test_calls_after_one_another_share_a_connection() -> None:
         assert len(peer.talks) == 1
 
 
-async def test_our_session_keeps_no_cookies_and_asks_no_environment(
+async def test_own_session_keeps_no_cookies_and_ignores_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -343,7 +343,7 @@ async def test_our_session_keeps_no_cookies_and_asks_no_environment(
     assert b"authorization" not in peer.requests[0].lower()
 
 
-async def test_calls_at_once_do_not_wait_for_each_others_connection() -> None:
+async def test_concurrent_calls_use_separate_connections() -> None:
     peer = Peer(*[None] * 3)
     async with (
         serving(peer),
@@ -389,7 +389,7 @@ KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # n
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_only_what_surely_stayed_here_is_not_sent(
+def test_no_response_maps_each_aiohttp_error(
     error: Exception,
     is_unsent: bool,  # noqa: FBT001  (parametrised)
     kind: type,

@@ -46,7 +46,7 @@ async def asked(client: LoanClient) -> Asked:
     return call, wire
 
 
-async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done() -> None:
+async def test_concurrent_requests_are_written_together() -> None:
     order: list[str] = []
 
     def noting(name: str) -> Any:
@@ -66,7 +66,7 @@ async def test_calls_under_way_together_are_sent_when_all_that_was_ready_is_done
         assert (server.requests, server.most_open) == (8, 4)
 
 
-async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_written_per_loop_iteration_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(REFUSAL) as server, server.client() as client:
         await asyncio.gather(*(approve(client) for _ in range(9)))
         loop, turns, turn = asyncio.get_running_loop(), Counter[int](), 0
@@ -98,7 +98,7 @@ async def test_no_step_of_the_loop_sends_more_than_takes_a_moment(monkeypatch: p
         assert server.requests == 19
 
 
-def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() -> None:
+def test_system_exit_in_one_send_keeps_the_others_queued() -> None:
     loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
     scheduler = Scheduler(loop)
     scheduler.in_progress = 2
@@ -116,7 +116,7 @@ def test_what_ends_the_program_while_one_is_sent_leaves_the_others_their_turn() 
     good.send.assert_called_once_with()
 
 
-async def test_a_call_that_is_alone_is_sent_at_once() -> None:
+async def test_single_call_is_written_at_once() -> None:
     async with serving(REFUSAL, None, REFUSAL) as server, server.client() as client:
         for _ in range(2):  # however the call before has ended
             await approve(client)
@@ -128,7 +128,7 @@ async def test_a_call_that_is_alone_is_sent_at_once() -> None:
                 await call
 
 
-async def test_a_call_given_up_before_its_turn_is_not_sent_and_leaves_its_connection_to_the_next() -> None:
+async def test_queued_call_that_is_cancelled_keeps_its_connection_usable() -> None:
     async with busy(REFUSAL) as (server, client):
         call, wire = await asked(client)
         call.cancel()
@@ -149,7 +149,7 @@ async def test_a_call_given_up_before_its_turn_is_not_sent_and_leaves_its_connec
     ],
     ids=["closing", "ended", "reset", "unasked"],
 )
-async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
+async def test_queued_call_on_a_closed_connection_uses_another(
     happens: Callable[[DirectConnection], None],
 ) -> None:
     async with busy(REFUSAL) as (server, client):
@@ -160,7 +160,7 @@ async def test_a_call_whose_connection_ends_before_its_turn_takes_another(
         assert server.requests == 4
 
 
-async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queued_call_on_a_closed_new_connection_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = DirectConnection.exchange
 
     def asked_and_ended(self: DirectConnection, *given: Any) -> Any:
@@ -177,7 +177,7 @@ async def test_a_new_connection_that_ends_before_its_turn_is_told_of(monkeypatch
         assert (server.requests, server.most_open) == (3, 2)
 
 
-async def test_one_that_cannot_be_sent_hinders_no_other() -> None:
+async def test_write_error_of_one_call_does_not_affect_the_others() -> None:
     async with busy(REFUSAL) as (server, client):
         bad, wire = await asked(client)
         good = asyncio.create_task(approve(client))
@@ -189,7 +189,7 @@ async def test_one_that_cannot_be_sent_hinders_no_other() -> None:
         assert server.requests == 4
 
 
-async def test_what_was_written_when_the_program_was_to_end_is_not_written_again() -> None:
+async def test_request_interrupted_after_its_write_is_not_written_again() -> None:
     async with busy(REFUSAL) as (server, client):
         call, wire = await asked(client)
         known = wire._transport.write

@@ -27,7 +27,7 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
+def test_splitter_passes_each_head_separately(size: int) -> None:
     handler = mock.Mock(exception=mock.Mock(return_value=None))
     splitter = SplittingProtocol(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
     received = INTERIM * 2 + REFUSAL
@@ -42,7 +42,7 @@ def test_splitter_passes_each_head_on_by_itself(size: int) -> None:
     assert {len(INTERIM), 2 * len(INTERIM), body} <= set(ends)
 
 
-def test_splitter_keeps_no_more_than_the_end_of_a_long_head() -> None:
+def test_splitter_buffers_only_the_end_of_a_long_head() -> None:
     """It would copy all of it with each packet: the time is the square of the length."""
     splitter = SplittingProtocol(mock.Mock(), keep=True)
     splitter.data_received(b"HTTP/1.1 201 Created\r\n")

@@ -21,7 +21,7 @@ from loanasync.testing import ScriptedTransport, approval_request, approved, ref
 from support.ledger_clients import FailingLedger, Shop, held
 
 
-async def test_all_who_ask_at_once_share_one_call() -> None:
+async def test_overlapping_calls_share_one_request() -> None:
     ledger = FailingLedger()
     step, arrived, go = held(refused())
     shop = Shop(step, ledger=ledger)
@@ -39,7 +39,7 @@ async def test_all_who_ask_at_once_share_one_call() -> None:
     assert ledger.moves == ["claim", "settle"]
 
 
-async def test_all_who_ask_at_once_share_its_error_and_each_has_its_own() -> None:
+async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
     step, arrived, go = held(timed_out())
     shop = Shop(step)
     asking = [asyncio.create_task(shop.comes_to()) for _ in range(5)]
@@ -51,7 +51,7 @@ async def test_all_who_ask_at_once_share_its_error_and_each_has_its_own() -> Non
     assert len(shop.script.sent) == 1
 
 
-async def test_who_joins_with_other_data_is_told() -> None:
+async def test_joining_call_with_another_payload_is_a_mismatch() -> None:
     step, arrived, go = held(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
@@ -63,7 +63,7 @@ async def test_who_joins_with_other_data_is_told() -> None:
     await asking
 
 
-async def test_who_joins_waits_no_longer_than_its_own_time() -> None:
+async def test_joining_call_waits_at_most_its_own_timeout() -> None:
     step, arrived, go = held(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
@@ -74,7 +74,7 @@ async def test_who_joins_waits_no_longer_than_its_own_time() -> None:
     assert isinstance(await asking, Approved)
 
 
-async def test_a_waiter_that_is_cancelled_takes_the_answer_from_nobody() -> None:
+async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
     step, arrived, go = held(approved())
     shop = Shop(step)
     first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
@@ -87,7 +87,7 @@ async def test_a_waiter_that_is_cancelled_takes_the_answer_from_nobody() -> None
     assert isinstance(await third, Approved)
 
 
-async def test_the_answer_is_kept_when_everybody_is_gone() -> None:
+async def test_response_is_recorded_after_all_callers_were_cancelled() -> None:
     step, arrived, go = held(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
@@ -102,7 +102,7 @@ async def test_the_answer_is_kept_when_everybody_is_gone() -> None:
     assert again.meta.attempts == 0
 
 
-async def test_closing_waits_for_the_answer_and_for_its_commit() -> None:
+async def test_aclose_waits_for_the_response_and_its_commit() -> None:
     committing, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -120,7 +120,7 @@ async def test_closing_waits_for_the_answer_and_for_its_commit() -> None:
     assert isinstance(await asking, Approved)
 
 
-async def test_a_closed_client_asks_no_ledger() -> None:
+async def test_closed_client_does_not_use_its_ledger() -> None:
     ledger = FailingLedger()
     shop = Shop(ledger=ledger)
     await shop.client.aclose()
@@ -129,7 +129,7 @@ async def test_a_closed_client_asks_no_ledger() -> None:
     assert ledger.moves == []
 
 
-def test_a_loop_that_ends_leaves_the_outcome_unknown(tmp_path: object) -> None:
+def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> None:
     shop = Shop(ledger=SqliteLedger(f"{tmp_path}/decisions.db"))
 
     async def leave() -> None:
@@ -149,7 +149,7 @@ def test_a_loop_that_ends_leaves_the_outcome_unknown(tmp_path: object) -> None:
     asyncio.run(look())
 
 
-def test_a_client_and_its_ledger_serve_several_loops() -> None:
+def test_client_with_a_ledger_works_in_several_loops() -> None:
     shop = Shop(approved())
     first = asyncio.run(shop.approve())
     again = asyncio.run(shop.approve())
@@ -160,7 +160,7 @@ def unknown_outcomes() -> set[int]:
     return {id(each) for each in gc.get_objects() if isinstance(each, OutcomeUnknownError)}
 
 
-async def test_a_flight_that_ended_leaves_nothing_behind() -> None:
+async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
     shop = Shop(approved(), timed_out())
     await shop.approve()
     await shop.comes_to(code="TSTXYZ00A00A000B")

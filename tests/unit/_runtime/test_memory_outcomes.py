@@ -71,7 +71,7 @@ async def test_memory_overlapping_calls_share_one_request() -> None:
     assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
 
 
-async def test_memory_overlapping_calls_get_errors_of_their_own() -> None:
+async def test_memory_overlapping_calls_get_separate_errors() -> None:
     step, arrived, go = held(timed_out())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(5)]
@@ -158,7 +158,7 @@ async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
     assert isinstance(await shop.approve(payload=approval_request(amount=99_000)), Refused)
 
 
-async def test_memory_order_of_members_makes_no_other_payload() -> None:
+async def test_memory_order_of_members_does_not_change_the_payload() -> None:
     shop = Shop(approved())
     await shop.approve(payload=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
     again = await shop.approve(payload=approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}}))
@@ -170,13 +170,13 @@ async def test_memory_order_of_members_makes_no_other_payload() -> None:
     [{"code": OTHER}, {"scope": "2"}, {"payload": approval_request(order_token="2")}],
     ids=["customer", "scope", "order token"],
 )
-async def test_memory_other_application_is_sent_by_itself(options: dict[str, Any]) -> None:
+async def test_memory_other_scope_is_sent_separately(options: dict[str, Any]) -> None:
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(), Approved)
     assert isinstance(await shop.approve(**options), Refused)
 
 
-async def test_memory_other_shop_is_sent_by_itself() -> None:
+async def test_memory_other_shop_is_sent_separately() -> None:
     steps = [held(approved()), held(refused())]
     shop = Shop(*(step for step, _, _ in steps))
     another = shop.client.with_options(shop_id="another", auth_token="another-token")
@@ -189,7 +189,7 @@ async def test_memory_other_shop_is_sent_by_itself() -> None:
     assert shop.sent == 2
 
 
-async def test_memory_waiter_waits_no_longer_than_its_own_time() -> None:
+async def test_memory_waiter_waits_at_most_its_own_timeout() -> None:
     step, arrived, go = held(approved())
     shop = Shop(step)
     first = asyncio.create_task(shop.approve())
@@ -201,7 +201,7 @@ async def test_memory_waiter_waits_no_longer_than_its_own_time() -> None:
     assert isinstance(await first, Approved)
 
 
-async def test_memory_beyond_its_size_forgets_the_oldest() -> None:
+async def test_memory_beyond_its_size_removes_the_oldest() -> None:
     shop = Shop(*[approved()] * 4)
     shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
     for scope in ("1", "2", "3"):
@@ -215,7 +215,7 @@ async def test_memory_beyond_its_size_forgets_the_oldest() -> None:
 
 
 @pytest.mark.parametrize(("age", "sent"), [(3599.0, 1), (3600.0, 2)])
-async def test_memory_outcome_is_forgotten_after_an_hour(
+async def test_memory_outcome_is_removed_after_an_hour(
     age: float, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -227,7 +227,7 @@ async def test_memory_outcome_is_forgotten_after_an_hour(
     assert shop.sent == sent
 
 
-async def test_memory_old_outcomes_leave_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("loanasync._runtime.memory.monotonic", lambda: now)
     shop = Shop(*[approved()] * 4)
@@ -289,7 +289,7 @@ async def test_memory_keeps_approvals_only() -> None:
     assert shop.sent == 2
 
 
-async def test_memory_of_another_client_is_another_one() -> None:
+async def test_memory_is_not_shared_between_clients() -> None:
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(), Approved)
     assert isinstance(await request(shop.script.client()), Refused)

@@ -16,7 +16,7 @@ async def close(made: Made, _: float) -> None:
     made.closed_in = asyncio.get_running_loop()
 
 
-async def test_a_loop_gets_one_of_its_own_and_keeps_it() -> None:
+async def test_current_returns_one_value_per_loop() -> None:
     own = PerLoop(Made, close)
     made = own.current()
     assert own.current() is made
@@ -25,7 +25,7 @@ async def test_a_loop_gets_one_of_its_own_and_keeps_it() -> None:
     assert own.current() is not made
 
 
-def test_what_belongs_to_a_dead_loop_is_forgotten() -> None:
+def test_value_of_a_closed_loop_is_discarded() -> None:
     own = PerLoop(Made, close)
 
     async def here() -> Made:
@@ -36,7 +36,7 @@ def test_what_belongs_to_a_dead_loop_is_forgotten() -> None:
     assert [entry.value for entry in own._values.values()] == [second]
 
 
-def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
+def test_aclose_leaves_the_value_of_a_loop_that_does_not_run() -> None:
     own = PerLoop(Made, close)
 
     async def here() -> Made:
@@ -48,7 +48,7 @@ def test_what_belongs_to_a_loop_that_stands_still_is_left_alone() -> None:
         assert made.closed_in is None
 
 
-async def test_a_forked_child_touches_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forked_child_does_not_close_values_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     own = PerLoop(Made, close)
     parents = own.current()
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -63,7 +63,7 @@ async def test_a_forked_child_touches_nothing_of_its_parents(monkeypatch: pytest
     assert parents.closed_in is None
 
 
-def test_a_closing_that_is_cancelled_is_cancelled_in_other_loops_too_and_closes_there_at_once() -> None:
+def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:
     closed: list[str] = []
     begun = threading.Event()
 
@@ -100,7 +100,7 @@ def test_a_closing_that_is_cancelled_is_cancelled_in_other_loops_too_and_closes_
     assert closed == ["closed"]
 
 
-async def test_what_fails_to_close_elsewhere_is_told_here() -> None:
+async def test_aclose_raises_the_error_of_another_loop() -> None:
     async def fail(_: object, __: float) -> None:
         raise LookupError
 

@@ -47,7 +47,7 @@ async def failure(run: Run, **policy: object) -> LoanError:
     return caught.value
 
 
-async def test_an_approval_is_asked_once_when_it_is_answered() -> None:
+async def test_approval_with_a_response_is_sent_once() -> None:
     run = Run(approved())
     decision = await run.approve()
     assert isinstance(decision, Approved)
@@ -56,13 +56,13 @@ async def test_an_approval_is_asked_once_when_it_is_answered() -> None:
     assert run.clock.slept == []
 
 
-async def test_a_refused_customer_is_never_asked_again() -> None:
+async def test_refusal_is_not_retried() -> None:
     run = Run(refused(), approved())
     assert isinstance(await run.approve(), Refused)
     assert len(run.transport.sent) == 1
 
 
-async def test_a_system_fault_is_repeated_and_its_answer_kept() -> None:
+async def test_system_fault_is_retried_and_its_decision_returned() -> None:
     run = Run(system_error(), system_error(), approved())
     decision = await run.approve()
     assert isinstance(decision, Approved)
@@ -71,7 +71,7 @@ async def test_a_system_fault_is_repeated_and_its_answer_kept() -> None:
     assert len(run.clock.slept) == 2
 
 
-async def test_a_refusal_after_a_fault_is_final() -> None:
+async def test_refusal_after_a_system_fault_is_returned() -> None:
     run = Run(system_error(), refused(), approved())
     assert isinstance(await run.approve(), Refused)
     assert len(run.transport.sent) == 2
@@ -80,7 +80,7 @@ async def test_a_refusal_after_a_fault_is_final() -> None:
 @pytest.mark.parametrize(
     "status", [200, 204, 301, 307, 400, 401, 403, 404, 408, 409, 425, 429, 502, 503, 504]
 )
-async def test_no_other_status_is_repeated(status: int) -> None:
+async def test_other_statuses_are_not_retried(status: int) -> None:
     run = Run(response(status, {}, {"Retry-After": "0"}), approved())
     await failure(run)
     assert len(run.transport.sent) == 1
@@ -89,7 +89,7 @@ async def test_no_other_status_is_repeated(status: int) -> None:
 @pytest.mark.parametrize(
     "answer", [not_connected(), connection_lost(), timed_out()], ids=lambda answer: answer.error.__name__
 )
-async def test_no_transport_failure_is_repeated(answer: NoResponse) -> None:
+async def test_transport_failures_are_not_retried(answer: NoResponse) -> None:
     run = Run(answer, approved())
     error = await failure(run)
     assert isinstance(error, TransportError)
@@ -100,13 +100,13 @@ async def test_no_transport_failure_is_repeated(answer: NoResponse) -> None:
     assert len(run.transport.sent) == 1
 
 
-async def test_no_connection_after_a_fault_leaves_the_outcome_unknown() -> None:
+async def test_connect_error_after_a_system_fault_is_unknown() -> None:
     error = await failure(Run(system_error(), not_connected()))
     assert isinstance(error, ConnectError)
     assert (error.outcome, error.repeatable, error.attempts) == ("unknown", False, 2)
 
 
-async def test_already_evaluated_after_a_fault_says_so() -> None:
+async def test_already_evaluated_after_a_system_fault_has_after_retry() -> None:
     told = domain_error("User already evaluated for approval")
     after = await failure(Run(system_error(), told))
     at_once = await failure(Run(told))
@@ -115,7 +115,7 @@ async def test_already_evaluated_after_a_fault_says_so() -> None:
     assert (after.after_retry, at_once.after_retry) == (True, False)
 
 
-async def test_attempts_end_the_repeating() -> None:
+async def test_number_of_attempts_limits_the_retries() -> None:
     run = Run(system_error(), system_error(), system_error(), approved())
     error = await failure(run)
     assert isinstance(error, SystemFaultError)
@@ -123,35 +123,35 @@ async def test_attempts_end_the_repeating() -> None:
     assert len(run.transport.sent) == 3
 
 
-async def test_one_attempt_never_waits() -> None:
+async def test_policy_of_one_attempt_does_not_wait() -> None:
     run = Run(system_error())
     error = await failure(run, retry=RetryPolicy(attempts=1))
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, run.clock.slept) == ("attempts", 1, [])
 
 
-async def test_the_deadline_ends_the_repeating_before_a_wait_that_would_pass_it() -> None:
+async def test_deadline_stops_retries_before_a_wait_beyond_it() -> None:
     run = Run(system_error(retry_after=10), approved())
     error = await failure(run, timeout=Timeout(total=5, attempt=4, connect=1), retry=RetryPolicy(base=1e-9))
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, run.clock.slept) == ("deadline", 1, [])
 
 
-async def test_the_quota_ends_the_repeating() -> None:
+async def test_quota_limits_the_retries() -> None:
     run = Run(system_error(), system_error(), system_error(), quota=1)
     error = await failure(run)
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts) == ("quota", 2)
 
 
-async def test_a_failing_service_gets_no_more_than_the_calls_plus_the_quota() -> None:
+async def test_failing_service_gets_at_most_calls_plus_quota_requests() -> None:
     run = Run(*[system_error()] * 400, quota=20)
     outcomes = await asyncio.gather(*(run.approve() for _ in range(100)), return_exceptions=True)
     assert all(isinstance(outcome, SystemFaultError) for outcome in outcomes)
     assert len(run.transport.sent) == 100 + 20
 
 
-def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() -> None:
+def test_ten_refills_return_one_retry_up_to_the_capacity() -> None:
     quota = Quota(1)
     assert [quota.take(), quota.take()] == [True, False]
     for _ in range(9):
@@ -163,7 +163,7 @@ def test_ten_good_answers_earn_one_retry_back_and_never_more_than_the_quota() ->
 
 
 @pytest.mark.parametrize(("answered", "enough"), [(9, False), (10, True)])
-async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
+async def test_ten_calls_with_a_response_return_one_retry(
     answered: int,
     enough: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
@@ -192,7 +192,7 @@ async def test_ten_answered_calls_earn_a_retry_back_and_unanswered_ones_nothing(
     quota=st.integers(0, 5),
     faults=st.integers(0, 8),
 )
-async def test_never_more_than_the_policy_and_never_past_the_deadline(
+async def test_retries_stay_within_policy_and_deadline(
     attempts: int, base: float, total: float, quota: int, faults: int
 ) -> None:
     run = Run(*[system_error()] * faults, approved(), quota=quota)
@@ -206,13 +206,13 @@ async def test_never_more_than_the_policy_and_never_past_the_deadline(
     assert all(wait <= base * 2**number for number, wait in enumerate(run.clock.slept))
 
 
-async def test_an_attempt_gets_its_own_time_and_no_more_than_the_call_has_left() -> None:
+async def test_attempt_timeout_is_limited_by_the_deadline() -> None:
     run = Run(system_error(retry_after=4), approved())
     await run.approve(Timeout(total=9, attempt=8))
     assert [sent.within for sent in run.transport.sent] == [8, 5]
 
 
-async def test_an_attempt_that_the_deadline_cut_short_is_a_deadline_exceeded() -> None:
+async def test_attempt_ended_by_the_deadline_is_deadline_exceeded() -> None:
     cut = await failure(Run(timed_out()), timeout=Timeout(total=10, attempt=30))
     slow = await failure(Run(timed_out()), timeout=Timeout(total=60, attempt=30))
     assert isinstance(cut, DeadlineExceededError)
@@ -220,7 +220,7 @@ async def test_an_attempt_that_the_deadline_cut_short_is_a_deadline_exceeded() -
     assert isinstance(slow, ReadTimeoutError)
 
 
-async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
+async def test_retry_after_the_deadline_is_not_sent() -> None:
     run = Run(system_error(retry_after=4), approved())
 
     async def oversleep(seconds: float) -> None:
@@ -232,7 +232,7 @@ async def test_a_loop_that_wakes_too_late_sends_nothing_more() -> None:
     assert (error.outcome, error.attempts, len(run.transport.sent)) == ("unknown", 1, 1)
 
 
-async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
+async def test_call_without_a_slot_in_time_is_not_sent() -> None:
     held = asyncio.Event()
     run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
@@ -245,7 +245,7 @@ async def test_a_call_without_a_place_in_time_sent_nothing() -> None:
     assert isinstance(await run.approve(), Approved), "the place is free again"
 
 
-async def test_take_slot_after_the_deadline_does_not_wait() -> None:
+async def test_acquire_slot_after_the_deadline_does_not_wait() -> None:
     """A ledger may have taken all of the call's time."""
     held = asyncio.Event()
     run = Run(held, slots=1)
@@ -260,7 +260,7 @@ async def test_take_slot_after_the_deadline_does_not_wait() -> None:
     assert isinstance(await first, Approved)
 
 
-async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> None:
+async def test_cancelled_call_releases_its_slot() -> None:
     run = Run(asyncio.Event(), approved(), slots=1)
     task = asyncio.create_task(run.approve())
     await run.arrived.wait()
@@ -271,7 +271,7 @@ async def test_a_cancelled_call_ends_cancelled_and_gives_its_place_back() -> Non
     assert len(run.transport.sent) == 2
 
 
-async def test_a_call_that_is_cancelled_in_its_second_attempt_ends_cancelled() -> None:
+async def test_call_cancelled_in_its_second_attempt_is_cancelled() -> None:
     run = Run(system_error(), asyncio.Event())
     task = asyncio.create_task(run.approve())
     await run.arrived.wait()
@@ -281,7 +281,7 @@ async def test_a_call_that_is_cancelled_in_its_second_attempt_ends_cancelled() -
     assert len(run.transport.sent) == 2
 
 
-async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None:
+async def test_aclose_waits_for_calls_in_progress_and_refuses_new_ones() -> None:
     held = asyncio.Event()
     run = Run(held)
     call = asyncio.create_task(run.approve())
@@ -298,7 +298,7 @@ async def test_closing_waits_for_the_calls_under_way_and_takes_no_more() -> None
     assert run.transport.closed == 1
 
 
-async def test_closing_does_not_wait_for_ever() -> None:
+async def test_aclose_ends_calls_after_the_drain_time() -> None:
     run = Run(asyncio.Event())
     call = asyncio.create_task(run.approve())
     await run.arrived.wait()
@@ -309,7 +309,7 @@ async def test_closing_does_not_wait_for_ever() -> None:
         await call
 
 
-async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
+async def test_cancelled_aclose_closes_the_transport() -> None:
     run = Run(asyncio.Event())
     call = asyncio.create_task(run.approve())
     await run.arrived.wait()
@@ -324,7 +324,7 @@ async def test_a_closing_that_is_cancelled_closes_all_the_same() -> None:
         await call
 
 
-async def test_what_is_closed_from_outside_takes_no_more_calls_and_waits_as_long_as_it_is_told(
+async def test_close_from_outside_refuses_new_calls_and_passes_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(approved())
@@ -335,7 +335,7 @@ async def test_what_is_closed_from_outside_takes_no_more_calls_and_waits_as_long
     assert isinstance(await failure(run), ClientClosedError)
 
 
-async def test_client_with_a_clock_takes_no_other_time() -> None:
+async def test_client_with_a_clock_uses_no_other_clock() -> None:
     script = ScriptedTransport(system_error(retry_after=2), approved())
     began = script.clock.now()
     async with script.client() as client:

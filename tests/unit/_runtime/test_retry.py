@@ -49,7 +49,9 @@ def step(
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["claim"])
-async def test_every_row_of_the_table_holds(vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_table_row_gives_its_requests_and_waits(
+    vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     jitter = vector.get("jitter", 1)
     monkeypatch.setattr("tenacity.wait.random.uniform", lambda least, most: least + (most - least) * jitter)
     run = Run(quota=vector.get("quota", 50))
@@ -72,7 +74,7 @@ async def test_every_row_of_the_table_holds(vector: dict[str, Any], monkeypatch:
     assert getattr(outcome, "stopped_by", None) == vector.get("stopped_by")
 
 
-async def test_a_call_that_is_answered_at_once_never_enters_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_without_a_500_does_not_use_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = []
 
     class Noted(AsyncRetrying):
@@ -109,7 +111,7 @@ ENDINGS = st.sampled_from([connection_lost(), timed_out()])
     quota=st.integers(0, 4),
     retry_after=st.none() | st.integers(0, 100),
 )
-async def test_never_more_than_the_policy_never_after_anything_but_500_never_past_the_deadline(
+async def test_retries_stay_within_policy_statuses_and_deadline(
     statuses: list[int],
     ending: ScriptedResponse,
     takes: float,

@@ -31,12 +31,12 @@ from support.scripted_pipeline import Run
         ),
     ],
 )
-def test_retry_after_is_read_in_both_forms_and_never_fails(asked: str, least: float, most: float) -> None:
+def test_retry_after_reads_seconds_and_dates_and_never_fails(asked: str, least: float, most: float) -> None:
     assert least <= retry_after({"Retry-After": asked}) <= most
 
 
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
-def test_any_retry_after_is_a_wait(asked: str) -> None:
+def test_retry_after_of_any_text_is_not_negative(asked: str) -> None:
     assert retry_after({"Retry-After": asked}) >= 0
 
 

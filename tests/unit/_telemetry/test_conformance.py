@@ -214,7 +214,7 @@ def metrics(recorder: TelemetryRecorder) -> dict[str, Metric]:
     return {metric.name: metric for metric in scope.metrics}
 
 
-def test_every_span_is_of_this_version_by_a_published_schema(recorder: TelemetryRecorder) -> None:
+def test_each_span_has_this_version_and_a_published_schema(recorder: TelemetryRecorder) -> None:
     assert recorder.spans()
     for span in recorder.spans():
         scope = span.instrumentation_scope
@@ -226,7 +226,7 @@ def test_every_span_is_of_this_version_by_a_published_schema(recorder: Telemetry
         assert not span.events, "texts and stacks of exceptions stay out"
 
 
-def test_an_attempts_span_is_an_http_clients(recorder: TelemetryRecorder, name: str) -> None:
+def test_attempt_span_follows_the_http_client_conventions(recorder: TelemetryRecorder, name: str) -> None:
     attempts = of_kind(recorder, SpanKind.CLIENT)
     assert bool(attempts) == bool(CALLS[name][0])
     for span in attempts:
@@ -254,7 +254,7 @@ def test_an_attempts_span_is_an_http_clients(recorder: TelemetryRecorder, name: 
         assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
 
 
-def test_attempts_are_counted_from_the_second_below_their_call(recorder: TelemetryRecorder) -> None:
+def test_attempt_spans_have_a_resend_count_from_the_second(recorder: TelemetryRecorder) -> None:
     calls = {span.context.span_id: span for span in of_kind(recorder, SpanKind.INTERNAL)}
     below: dict[int, list[int]] = {span_id: [] for span_id in calls}
     for span in of_kind(recorder, SpanKind.CLIENT):
@@ -265,7 +265,7 @@ def test_attempts_are_counted_from_the_second_below_their_call(recorder: Telemet
         assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
 
 
-def test_a_calls_span_says_what_became_of_it(recorder: TelemetryRecorder, name: str) -> None:
+def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name: str) -> None:
     _, _, status, outcome = CALLS[name]
     spans = of_kind(recorder, SpanKind.INTERNAL)
     for span in spans:
@@ -286,7 +286,7 @@ def test_a_calls_span_says_what_became_of_it(recorder: TelemetryRecorder, name: 
     assert attributes(first).get("loanasync.outcome") == outcome
 
 
-def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(
+def test_metrics_have_the_published_names_units_and_boundaries(
     recorder: TelemetryRecorder,
 ) -> None:
     found = metrics(recorder)
@@ -303,7 +303,7 @@ def test_metrics_have_their_published_names_units_kinds_texts_and_boundaries(
                 assert point.explicit_bounds == ADVISED
 
 
-def test_what_a_metric_says_its_spans_say_too(recorder: TelemetryRecorder) -> None:
+def test_metrics_agree_with_spans(recorder: TelemetryRecorder) -> None:
     told = [attributes(span).items() for span in recorder.spans()]
     for metric in metrics(recorder).values():
         for point in metric.data.data_points:
@@ -312,7 +312,7 @@ def test_what_a_metric_says_its_spans_say_too(recorder: TelemetryRecorder) -> No
                 assert any(said <= each for each in told), (metric.name, said)
 
 
-def test_each_attempt_that_ended_is_counted_once_and_nothing_is_left_in_flight(
+def test_each_attempt_is_counted_once_and_inflight_returns_to_zero(
     recorder: TelemetryRecorder, name: str
 ) -> None:
     ended = [] if name == "cancelled" else of_kind(recorder, SpanKind.CLIENT)
@@ -324,7 +324,7 @@ def test_each_attempt_that_ended_is_counted_once_and_nothing_is_left_in_flight(
         assert counted.sum == outcomes.count(outcome)
 
 
-async def test_calls_in_flight_are_counted_while_they_are() -> None:
+async def test_inflight_counts_calls_in_progress() -> None:
     recorder = TelemetryRecorder()
     seen: list[float] = []
 
@@ -338,7 +338,7 @@ async def test_calls_in_flight_are_counted_while_they_are() -> None:
     assert recorder.metric("loanasync.inflight").sum == 0
 
 
-def test_the_reference_page_names_all_of_them() -> None:
+def test_telemetry_page_lists_all_spans_metrics_and_attributes() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "telemetry.md"
     told = set(re.findall(r"`([a-z_.]+)`", page.read_text(encoding="utf-8")))
     assert told >= {*REQUIRED, *CONDITIONAL, *OURS, *METRICS}

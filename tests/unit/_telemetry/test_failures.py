@@ -48,7 +48,9 @@ def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("part", PROVIDERS)
-async def test_a_broken_part_of_tracing_changes_no_call(part: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_part_of_tracing_does_not_affect_calls(
+    part: str, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = await calls()
     assert await calls(tracer_provider=PROVIDERS[part]()) == expected
     assert trace.get_current_span() is trace.INVALID_SPAN, "nothing of it stays current"
@@ -58,7 +60,7 @@ async def test_a_broken_part_of_tracing_changes_no_call(part: str, caplog: pytes
         assert PLACE.search(said), "and where"
 
 
-async def test_a_sampler_that_fails_leaves_the_callers_own_trace_whole() -> None:
+async def test_failing_sampler_keeps_the_trace_of_the_caller() -> None:
     script = ScriptedTransport(approved())
     client = script.client(tracer_provider=TracerProvider(sampler=FailingSampler()))
     with TracerProvider().get_tracer("shop").start_as_current_span("checkout") as checkout:
@@ -69,14 +71,14 @@ async def test_a_sampler_that_fails_leaves_the_callers_own_trace_whole() -> None
     assert trace_id in script.sent[0].headers["traceparent"]
 
 
-async def test_a_span_without_an_id_names_no_trace() -> None:
+async def test_span_without_an_id_has_no_trace_id() -> None:
     client = scripted_client(approved(), tracer_provider=NoIds())
     decision = await client.approve(FISCAL_CODE, approval_request())
     assert decision.meta.trace_id is None
 
 
 @pytest.mark.parametrize("name", ["record", "collect"])
-async def test_a_broken_metric_changes_no_call(
+async def test_failing_metric_does_not_affect_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = MeterProvider([InMemoryMetricReader()])
@@ -91,7 +93,7 @@ async def test_a_broken_metric_changes_no_call(
     provider.shutdown()
 
 
-async def test_a_broken_metric_of_waits_changes_no_call(
+async def test_failing_queue_metric_does_not_affect_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def one_turn_later(_: SentRequest) -> ScriptedResponse:
@@ -132,7 +134,7 @@ def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("broken_logging")
-async def test_broken_logging_changes_no_call_and_loses_no_span(
+async def test_failing_log_handler_does_not_affect_calls_and_spans(
     tracing: TracerProvider, exporter: Any
 ) -> None:
     assert (await calls(tracer_provider=tracing))[:2] == [Approved, Refused]
@@ -157,7 +159,7 @@ def _records_with_names_of_ours() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_records_with_names_of_ours")
-async def test_a_shop_whose_records_have_our_names_keeps_its_own_and_our_events(
+async def test_record_factory_with_the_same_attributes_keeps_its_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -177,7 +179,7 @@ class SpanWithoutContext(trace.NonRecordingSpan):
     get_span_context = fail
 
 
-async def test_a_span_that_does_not_know_its_trace_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_span_without_a_context_does_not_affect_the_call(caplog: pytest.LogCaptureFixture) -> None:
     tracing = mock.create_autospec(trace.TracerProvider, instance=True)
     tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)
     assert await calls(tracer_provider=tracing) == await calls()
@@ -200,7 +202,7 @@ class EndingHandler(logging.Handler):
     emit = end
 
 
-async def test_a_call_that_somebodys_end_of_the_program_stops_is_not_in_flight_any_more(
+async def test_call_ended_by_system_exit_is_not_in_flight(
     metering: MeterProvider,
 ) -> None:
     tracing = TracerProvider(sampler=EndingSampler())
@@ -210,7 +212,7 @@ async def test_a_call_that_somebodys_end_of_the_program_stops_is_not_in_flight_a
     assert set(metrics_for(metering).inflight.counts.values()) == {0}
 
 
-async def test_nor_is_its_span_current_any_more(tracing: TracerProvider, exporter: Any) -> None:
+async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProvider, exporter: Any) -> None:
     logger, handler = logging.getLogger("loanasync"), EndingHandler(logging.WARNING)
     client = scripted_client(connection_lost(), tracer_provider=tracing)
     logger.addHandler(handler)
@@ -223,7 +225,7 @@ async def test_nor_is_its_span_current_any_more(tracing: TracerProvider, exporte
     assert len(exporter.get_finished_spans()) == 2
 
 
-async def test_logging_that_breaks_at_some_events_tells_of_it_in_another(
+async def test_log_handler_that_fails_for_some_events_logs_its_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail_at_decisions(record: logging.LogRecord) -> bool:
@@ -235,7 +237,7 @@ async def test_logging_that_breaks_at_some_events_tells_of_it_in_another(
     assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
 
 
-async def test_what_broke_is_told_once_by_its_type_and_without_its_text(
+async def test_failure_is_logged_once_by_type_without_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -245,7 +247,7 @@ async def test_what_broke_is_told_once_by_its_type_and_without_its_text(
     assert SECRET not in caplog.text
 
 
-def test_counts_of_many_threads_are_all_there() -> None:
+def test_counts_from_many_threads_are_exact() -> None:
     tally = AttributeCounts("loanasync.operation", ["approve"])
 
     def count() -> None:
@@ -273,7 +275,7 @@ class Unhashable(MeterProvider):
         return self is other
 
 
-async def test_a_provider_that_cannot_be_remembered_is_told_all_the_same() -> None:
+async def test_provider_that_is_not_hashable_records_metrics() -> None:
     reader = InMemoryMetricReader()
     provider = Unhashable([reader])
     await calls(meter_provider=provider)

@@ -51,7 +51,7 @@ def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize("propagator", [None], indirect=True)
 @pytest.mark.usefixtures("propagator")
-async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_propagator_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
     assert await calls(propagate="global") == await calls()
     assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
 
@@ -77,7 +77,7 @@ async def test_a_broken_propagator_changes_no_call(caplog: pytest.LogCaptureFixt
     indirect=True,
 )
 @pytest.mark.usefixtures("propagator")
-async def test_of_what_a_propagator_says_only_what_is_a_header_of_its_own_is_sent() -> None:
+async def test_propagator_sends_only_valid_headers_that_are_not_reserved() -> None:
     plain, script = ScriptedTransport(approved()), ScriptedTransport(approved())
     await plain.client().approve(FISCAL_CODE, approval_request())
     assert isinstance(
@@ -87,7 +87,7 @@ async def test_of_what_a_propagator_says_only_what_is_a_header_of_its_own_is_sen
 
 
 @pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
-async def test_without_an_sdk_no_way_of_propagation_sends_anything(propagated: Propagate) -> None:
+async def test_without_an_sdk_no_trace_header_is_sent(propagated: Propagate) -> None:
     script = ScriptedTransport(approved())
     await script.client(propagate=propagated).approve(FISCAL_CODE, approval_request())
     assert "traceparent" not in script.sent[0].headers

@@ -93,9 +93,7 @@ async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
         assert attempt.parent.span_id == call.context.span_id
 
 
-async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
-    run: Run, exporter: InMemorySpanExporter
-) -> None:
+async def test_refusal_is_an_error_of_the_attempt_only(run: Run, exporter: InMemorySpanExporter) -> None:
     attempt, call = await spans_of(run, exporter, refused())
     assert attributes(call) == {
         "loanasync.operation": "approve",
@@ -107,7 +105,7 @@ async def test_a_refusal_is_an_error_of_the_attempt_and_none_of_the_call(
     assert (attributes(attempt)["error.type"], attempt.status.status_code) == ("422", StatusCode.ERROR)
 
 
-async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
+async def test_permanent_system_fault_is_an_error_with_stopped_by(
     run: Run, exporter: InMemorySpanExporter
 ) -> None:
     *_, call = await spans_of(run, exporter, system_error(), system_error(), system_error())
@@ -123,14 +121,14 @@ async def test_a_fault_that_stays_is_an_error_that_says_what_stopped_it(
     assert not call.events, "an exception's text and stack stay out of the span"
 
 
-async def test_an_unanswered_attempt_names_its_cause(run: Run, exporter: InMemorySpanExporter) -> None:
+async def test_attempt_without_a_response_has_its_cause(run: Run, exporter: InMemorySpanExporter) -> None:
     attempt, call = await spans_of(run, exporter, connection_lost())
     assert attributes(attempt)["error.type"] == "ServerDisconnectedError"
     assert "http.response.status_code" not in attributes(attempt)
     assert attributes(call)["error.type"] == "ConnectionLostError"
 
 
-async def test_who_got_no_answer_gets_the_trace_to_look_for(run: Run, exporter: InMemorySpanExporter) -> None:
+async def test_transport_error_has_the_trace_id(run: Run, exporter: InMemorySpanExporter) -> None:
     run.play(connection_lost())
     with pytest.raises(ConnectionLostError) as caught:
         await run.approve()
@@ -150,7 +148,7 @@ async def test_a_cancelled_call_ends_unset(run: Run, exporter: InMemorySpanExpor
         assert "error.type" not in attributes(span)
 
 
-async def test_the_trace_goes_on_from_the_callers_span_to_the_wire_and_into_the_answer(
+async def test_trace_is_passed_from_the_caller_to_headers_and_meta(
     run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider
 ) -> None:
     run.play(approved())
@@ -186,12 +184,12 @@ async def test_propagation_can_be_global_or_off(
         assert f"{attempt.context.span_id:016x}" in headers["traceparent"], "the attempt's, not the call's"
 
 
-def test_another_propagation_is_named() -> None:
+def test_unknown_propagate_setting_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="propagate: must be one of traceparent, global, off"):
         Telemetry(None, None, "b3")  # type: ignore[arg-type]
 
 
-def test_a_propagator_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext,carrier-pigeon")
     monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     monkeypatch.delattr(opentelemetry, "propagate", raising=False)
@@ -239,7 +237,7 @@ async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: I
     ("status", "fault", "error_type"),
     [(399, None, None), (400, None, "400"), (201, "truncated", "body truncated"), (500, "truncated", "500")],
 )
-def test_an_attempt_fails_from_400_on_and_with_half_a_body(
+def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
@@ -251,7 +249,7 @@ def test_an_attempt_fails_from_400_on_and_with_half_a_body(
     assert (made.status.status_code is StatusCode.ERROR) == (error_type is not None)
 
 
-def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
+def test_durations_of_call_and_attempt_are_measured(
     run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
@@ -266,7 +264,7 @@ def test_a_call_and_its_attempt_are_measured_from_their_beginning_to_their_end(
     assert [vars(record)["duration"] for record in caplog.records] == [0.25, 2.0]
 
 
-def test_a_wait_in_vain_is_measured_with_its_error(run: Run, reader: InMemoryMetricReader) -> None:
+def test_queue_duration_without_a_slot_has_its_error(run: Run, reader: InMemoryMetricReader) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     with CallRecord(run.pipeline._telemetry, call) as span:
         span.set_queue_time(0.25, "PoolTimeoutError")
@@ -299,7 +297,7 @@ class OnlyAttempts(Sampler):
         return "only attempts"
 
 
-async def test_of_a_call_that_a_sampler_leaves_out_no_attempt_is_asked_for(
+async def test_unsampled_call_starts_no_attempt_span(
     exporter: InMemorySpanExporter,
 ) -> None:
     run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
@@ -320,7 +318,7 @@ async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
 
 
 @pytest.mark.parametrize("name", ["as it is", "renamed"])
-async def test_without_an_sdk_a_trace_that_came_with_the_shops_request_goes_on(
+async def test_without_an_sdk_the_trace_of_the_caller_is_propagated(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "renamed":  # OpenTelemetry's name for the provider is its own affair

@@ -58,7 +58,7 @@ async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
     return caught.value
 
 
-async def test_an_approval_echoes_what_was_sent_and_leads_somewhere() -> None:
+async def test_approved_echoes_the_request_and_has_a_redirect_url() -> None:
     request = approval_request(payment_day_of_month=5, iban="IT00MADEUP")
     decision = await scripted_client(approved()).approve(CODE, request)
     assert isinstance(decision, Approved)
@@ -71,7 +71,7 @@ async def test_an_approval_echoes_what_was_sent_and_leads_somewhere() -> None:
     assert "loanFinality" not in decision.raw
 
 
-async def test_a_refusal_echoes_what_was_sent_and_leads_nowhere() -> None:
+async def test_refused_echoes_the_request_and_has_no_redirect_url() -> None:
     client = scripted_client(refused(net_amount=0), dialect=Dialect.civic_number())
     decision = await client.approve(CODE, approval_request(order_token="o", street_number="7"))
     assert isinstance(decision, Refused)
@@ -80,7 +80,7 @@ async def test_a_refusal_echoes_what_was_sent_and_leads_nowhere() -> None:
     assert "redirectUrl" not in decision.raw
 
 
-async def test_a_decisions_fields_can_be_others_than_those_sent() -> None:
+async def test_fields_of_a_decision_may_differ_from_the_request() -> None:
     client = scripted_client(approved(amount=1, redirect_url=None, street_number="9"))
     decision = await client.approve(CODE, approval_request())
     assert isinstance(decision, Approved)
@@ -97,12 +97,12 @@ async def test_a_decisions_fields_can_be_others_than_those_sent() -> None:
         (lambda: refused(redirect_url="https://x.example"), "Refused has no field redirect_url"),
     ],
 )
-def test_a_field_that_a_decision_has_not_is_named(write: Callable[[], ScriptedResponse], told: str) -> None:
+def test_unknown_field_of_a_decision_is_refused(write: Callable[[], ScriptedResponse], told: str) -> None:
     with pytest.raises(TypeError, match=re.escape(told)):
         write()
 
 
-async def test_a_rejection_names_our_fields() -> None:
+async def test_rejected_names_the_fields_of_the_model() -> None:
     error = await failure(rejected({"lastname": "blank", "amount": ["too small", "odd"]}))
     assert type(error) is RejectedError
     assert [(problem.field, problem.message) for problem in error.problems] == [
@@ -112,7 +112,7 @@ async def test_a_rejection_names_our_fields() -> None:
     ]
 
 
-async def test_rejected_field_that_no_approval_has_is_unknown() -> None:
+async def test_rejected_with_an_unknown_field_keeps_its_name() -> None:
     error = await failure(rejected({"lastname": "blank", "new": ["?"]}))
     assert type(error) is UnexpectedResponseError
     assert [problem.field for problem in error.problems] == ["last_name", "new"]
@@ -135,9 +135,7 @@ def test_a_rejection_without_a_message_is_refused(errors: dict[str, list[str]]) 
         ("Something new", DomainError),
     ],
 )
-async def test_a_domain_error_is_the_one_that_its_message_stands_for(
-    message: str, kind: type[DomainError]
-) -> None:
+async def test_domain_error_has_the_class_of_its_message(message: str, kind: type[DomainError]) -> None:
     error = await failure(domain_error(message))
     assert type(error) is kind
     assert error.problems[0].message == message
@@ -152,7 +150,7 @@ async def test_a_domain_error_is_the_one_that_its_message_stands_for(
         (conflict("Later."), CannotCompleteError, 409, "Later."),
     ],
 )
-async def test_a_denial_and_a_conflict_are_told_in_the_services_shapes(
+async def test_denied_and_conflict_have_the_bodies_of_the_service(
     step: ScriptedResponse, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
 ) -> None:
     error = await failure(step)
@@ -160,7 +158,7 @@ async def test_a_denial_and_a_conflict_are_told_in_the_services_shapes(
     assert (error.status, [problem.message for problem in error.problems]) == (status, [message])
 
 
-async def test_system_errors_are_repeated_without_waiting_in_earnest() -> None:
+async def test_system_error_is_retried_without_a_real_wait() -> None:
     script = ScriptedTransport(system_error(retry_after=4), system_error(), approved())
     decision = await asyncio.wait_for(script.client().approve(CODE, approval_request()), 5)
     assert (decision.approved, decision.meta.attempts) == (True, 3)
@@ -169,13 +167,13 @@ async def test_system_errors_are_repeated_without_waiting_in_earnest() -> None:
     assert script.sent[0].body == script.sent[2].body
 
 
-async def test_system_errors_that_stay_are_the_clients_error() -> None:
+async def test_system_errors_on_all_attempts_raise_system_fault_error() -> None:
     error = await failure(system_error(), system_error(), retry=RetryPolicy(attempts=2))
     assert isinstance(error, SystemFaultError)
     assert (error.stopped_by, error.attempts, error.problems[0].message) == ("attempts", 2, "System error")
 
 
-def test_a_negative_wait_is_refused() -> None:
+def test_negative_retry_after_is_refused() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         system_error(retry_after=-1)
 
@@ -188,7 +186,7 @@ def test_a_negative_wait_is_refused() -> None:
         (timed_out(), ReadTimeoutError, "unknown"),
     ],
 )
-async def test_each_way_to_get_no_answer_says_whether_the_request_may_have_arrived(
+async def test_missing_response_has_the_outcome_of_its_kind(
     step: ScriptedResponse, kind: type[TransportError], outcome: str
 ) -> None:
     error = await failure(step)
@@ -196,7 +194,7 @@ async def test_each_way_to_get_no_answer_says_whether_the_request_may_have_arriv
     assert (error.outcome, error.attempts) == (outcome, 1)
 
 
-async def test_any_reply_can_be_given_and_its_headers_are_read_in_any_case() -> None:
+async def test_response_headers_are_case_insensitive() -> None:
     assert isinstance(await failure(response(418)), UnexpectedStatusError)
     garbled = await failure(response(422, b"{"))
     assert isinstance(garbled, UnexpectedResponseError)
@@ -212,7 +210,7 @@ def test_a_body_that_is_not_json_is_refused(value: Any, kind: type[Exception]) -
         response(200, {"a": value})
 
 
-async def test_a_computed_step_chooses_by_what_was_sent_and_may_be_chained() -> None:
+async def test_computed_chooses_by_the_request_and_may_be_nested() -> None:
     def by_amount(sent: SentRequest) -> ScriptedResponse:
         return computed(lambda _: refused()) if sent.body["amount"] == 90_000 else approved()
 
@@ -221,7 +219,7 @@ async def test_a_computed_step_chooses_by_what_was_sent_and_may_be_chained() -> 
     assert not (await client.approve(CODE, approval_request(amount=90_000))).approved
 
 
-async def test_a_computed_step_may_wait_so_that_a_shopper_can_leave_meanwhile() -> None:
+async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> None:
     arrived = asyncio.Event()
 
     async def hold(_: SentRequest) -> ScriptedResponse:
@@ -238,7 +236,7 @@ async def test_a_computed_step_may_wait_so_that_a_shopper_can_leave_meanwhile() 
     assert len(script.sent) == 1
 
 
-async def test_a_computed_step_that_makes_no_step_is_named() -> None:
+async def test_computed_without_a_scripted_response_is_refused() -> None:
     with pytest.raises(TypeError, match="a NoneType is not a scripted response: use approved"):
         await scripted_client(computed(lambda _: None)).create_request({})  # type: ignore[arg-type, return-value]
 
@@ -255,7 +253,7 @@ async def test_a_computed_step_that_makes_no_step_is_named() -> None:
         ),
     ],
 )
-def test_a_step_is_a_value_and_prints_without_its_body(
+def test_scripted_response_compares_equal_and_masks_its_body(
     make: Callable[[], ScriptedResponse], shown: str
 ) -> None:
     assert make() == make()

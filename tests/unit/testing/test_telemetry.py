@@ -34,7 +34,7 @@ def recorded(recorder: TelemetryRecorder, *steps: ScriptedResponse, **options: o
     )
 
 
-async def test_spans_are_read_by_name_and_in_the_order_in_which_they_ended() -> None:
+async def test_spans_are_returned_by_name_in_the_order_of_their_ends() -> None:
     recorder = TelemetryRecorder()
     assert recorder.spans() == ()
     decision = await recorded(recorder, system_error(), approved()).approve(CODE, approval_request())
@@ -60,7 +60,7 @@ def test_a_span_without_attributes_has_none() -> None:
     assert recorder.attributes(span) == {}
 
 
-async def test_metrics_are_summed_counted_and_told_apart_by_attributes() -> None:
+async def test_metrics_are_summed_and_counted_by_attributes() -> None:
     recorder = TelemetryRecorder()
     client = recorded(recorder, system_error(), approved(), refused(), refused())
     for _ in range(3):
@@ -77,7 +77,7 @@ async def test_metrics_are_summed_counted_and_told_apart_by_attributes() -> None
     assert recorder.metric("loanasync.decisions").sum == 3, "reading takes nothing away"
 
 
-async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is_an_error() -> None:
+async def test_metric_of_the_client_is_zero_before_it_is_recorded() -> None:
     recorder = TelemetryRecorder()
     assert recorder.metric("loanasync.retries") == Metric(sum=0)
     assert recorder.metric("http.client.request.duration") == Metric(sum=0, count=0)
@@ -90,14 +90,14 @@ async def test_a_metric_of_ours_is_zero_until_it_is_recorded_and_another_name_is
     assert recorder.metric("shop.baskets") == Metric(sum=7, count=1)
 
 
-async def test_the_names_of_our_metrics_are_those_that_a_client_records() -> None:
+async def test_recorder_knows_all_metrics_of_a_client() -> None:
     recorder = TelemetryRecorder()
     client = recorded(recorder, approved(), approved(), max_concurrency=1)
     await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
     assert set(recorder._metrics()) == set(testing.telemetry._CLIENT_METRICS)
 
 
-async def test_two_recorders_know_nothing_of_each_other_nor_of_the_environment(
+async def test_recorders_are_independent_of_each_other_and_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
@@ -109,9 +109,7 @@ async def test_two_recorders_know_nothing_of_each_other_nor_of_the_environment(
 
 
 @pytest.mark.parametrize("absent", ["opentelemetry.sdk", "opentelemetry.sdk.metrics.export"])
-def test_without_the_sdk_the_recorder_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, absent: str
-) -> None:
+def test_recorder_without_the_sdk_says_what_to_install(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(
         ConfigurationError, match=r"pip install opentelemetry-sdk, or 'loanasync\[cli\]'"
@@ -121,7 +119,7 @@ def test_without_the_sdk_the_recorder_says_what_to_install(
 
 
 @pytest.mark.parametrize(("value", "off"), [("true", True), (" True ", True), ("false", False), ("", False)])
-def test_an_sdk_that_is_switched_off_is_named_and_does_not_stay_silent(
+def test_recorder_with_a_disabled_sdk_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     value: str,
     off: bool,  # noqa: FBT001  (parametrised)

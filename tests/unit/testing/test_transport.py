@@ -41,7 +41,7 @@ async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
     return caught.value
 
 
-def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
+def test_argument_that_is_not_a_scripted_response_is_refused() -> None:
     with pytest.raises(
         TypeError, match=r"a function is not a scripted response: call the function, as in approved\(\)"
     ):
@@ -60,7 +60,7 @@ def test_what_is_no_step_is_refused_where_the_script_is_written() -> None:
         ((approved(), refused()), "2 responses were scripted, but the client sent another request: "),
     ],
 )
-async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
+async def test_exhausted_script_names_its_length_and_the_request(
     steps: tuple[ScriptedResponse, ...], told: str
 ) -> None:
     script = ScriptedTransport(*steps)
@@ -73,12 +73,12 @@ async def test_a_script_at_its_end_says_how_long_it_was_and_what_came(
     assert len(script.sent) == len(steps) + 1
 
 
-async def test_a_script_that_forgot_the_repetition_says_so() -> None:
+async def test_exhausted_script_after_a_500_mentions_the_retry() -> None:
     with pytest.raises(AssertionError, match=r"^1 response was .*after a 500 the client retries"):
         await scripted_client(system_error()).approve(CODE, approval_request())
 
 
-async def test_a_script_can_be_continued() -> None:
+async def test_responses_can_be_added_to_a_script() -> None:
     script = ScriptedTransport()
     assert script.left == 0
     script.add(response(201), approved())
@@ -89,7 +89,7 @@ async def test_a_script_can_be_continued() -> None:
     assert [sent.operation for sent in script.sent] == ["create_request", "approve"]
 
 
-async def test_each_call_is_recorded_as_it_was_sent() -> None:
+async def test_each_request_is_recorded() -> None:
     script = ScriptedTransport(
         response(201), approved(), response(200, b"{}"), response(200, {"profession": "baker"})
     )
@@ -125,14 +125,14 @@ async def test_each_call_is_recorded_as_it_was_sent() -> None:
     assert approval.within == 30
 
 
-def test_every_endpoint_of_the_client_is_known_to_the_record() -> None:
+def test_sent_request_knows_all_endpoints_of_the_client() -> None:
     known = {each.operation for each in testing.sent._ENDPOINTS}
     assert known == {
         each.operation for each in vars(endpoints).values() if isinstance(each, endpoints.Endpoint)
     }
 
 
-async def test_what_was_sent_is_read_plainly_and_printed_masked() -> None:
+async def test_sent_request_has_plain_attributes_and_a_masked_repr() -> None:
     script = ScriptedTransport(approved())
     await script.client(auth_token="zzq-token").approve(CODE, approval_request(last_name="Zzqmark"))
     [sent] = script.sent
@@ -149,7 +149,7 @@ async def test_what_was_sent_is_read_plainly_and_printed_masked() -> None:
     assert isinstance(hash(sent), int)
 
 
-async def test_a_scripted_client_is_the_real_one_with_its_rules() -> None:
+async def test_scripted_client_validates_requests() -> None:
     script = ScriptedTransport(approved())
     client = script.client(limits=loanasync.Limits(amount_min=1))
     assert type(client) is LoanClient
@@ -159,7 +159,7 @@ async def test_a_scripted_client_is_the_real_one_with_its_rules() -> None:
     assert repr(client) == "LoanClient('https://loans.example.com', shop_id='test-shop', auth_token=***)"
 
 
-async def test_a_light_copy_plays_the_same_script() -> None:
+async def test_copy_with_options_uses_the_same_script() -> None:
     script = ScriptedTransport(approved(), refused())
     client = script.client()
     copy = client.with_options(shop_id="other", auth_token="t")
@@ -168,7 +168,7 @@ async def test_a_light_copy_plays_the_same_script() -> None:
     assert [sent.path.split("/")[3] for sent in script.sent] == ["test-shop", "other"]
 
 
-def test_a_script_has_no_room_for_a_session() -> None:
+def test_script_with_a_session_is_refused() -> None:
     assert scripted_client(session=None)
     with pytest.raises(ConfigurationError, match="session: cannot be used with transport="):
         scripted_client(session=object())
@@ -176,7 +176,7 @@ def test_a_script_has_no_room_for_a_session() -> None:
         scripted_client(shop_id="a/b")
 
 
-async def test_no_network_and_no_session_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scripted_client_opens_no_session_and_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError
 
@@ -185,7 +185,7 @@ async def test_no_network_and_no_session_is_touched(monkeypatch: pytest.MonkeyPa
         assert (await client.approve(CODE, approval_request())).approved
 
 
-def test_one_script_goes_on_from_loop_to_loop() -> None:
+def test_script_is_continued_in_another_event_loop() -> None:
     script = ScriptedTransport(approved(), refused())
     client = script.client()
     first = asyncio.run(client.approve(CODE, approval_request()))
@@ -193,7 +193,7 @@ def test_one_script_goes_on_from_loop_to_loop() -> None:
     assert (first.approved, second.approved) == (True, False)
 
 
-async def test_closing_a_client_is_counted_once_and_it_takes_no_more() -> None:
+async def test_aclose_is_counted_once_and_ends_the_client() -> None:
     script = ScriptedTransport(approved())
     async with script.client() as client:
         await client.approve(CODE, approval_request())
@@ -204,7 +204,7 @@ async def test_closing_a_client_is_counted_once_and_it_takes_no_more() -> None:
         await client.approve(CODE, approval_request())
 
 
-async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_respect_places() -> None:
+async def test_concurrent_calls_take_responses_in_order_within_the_slots() -> None:
     under_way = most = 0
 
     async def slowly(_: SentRequest) -> ScriptedResponse:
@@ -226,7 +226,7 @@ async def test_calls_at_once_take_steps_in_the_order_in_which_they_come_and_resp
     assert most == 3
 
 
-async def test_an_answer_and_a_wait_let_others_run_as_real_ones_do() -> None:
+async def test_response_and_wait_let_other_tasks_run() -> None:
     under_way: list[int] = []
 
     def count(_: SentRequest) -> ScriptedResponse:
@@ -251,7 +251,7 @@ async def test_an_answer_and_a_wait_let_others_run_as_real_ones_do() -> None:
     assert script.clock.now() == 1060
 
 
-async def test_an_error_of_a_scripted_call_has_nothing_personal_in_its_frames() -> None:
+async def test_error_of_a_scripted_call_has_no_personal_data_in_frames() -> None:
     error = await failure(conflict())
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
@@ -259,14 +259,14 @@ async def test_an_error_of_a_scripted_call_has_nothing_personal_in_its_frames() 
     assert CODE not in " ".join(repr(frame.f_locals) for frame in ours)
 
 
-def test_the_script_has_the_shape_of_the_transport() -> None:
+def test_scripted_transport_has_the_signatures_of_session_transport() -> None:
     for name in ("check", "send", "aclose"):
         scripted = inspect.signature(getattr(ScriptedTransport, name))
         assert scripted == inspect.signature(getattr(SessionTransport, name)), name
 
 
 @pytest.mark.parametrize("name", testing.__all__)
-def test_everything_public_shows_how_it_is_used(name: str) -> None:
+def test_public_docstring_has_an_example(name: str) -> None:
     if name != "ScriptedResponse":  # an alias of types
         assert ">>>" in (inspect.getdoc(getattr(testing, name)) or "")
     assert isinstance(approval_request(), ApprovalRequest)
