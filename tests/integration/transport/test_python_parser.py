@@ -10,8 +10,8 @@ FAULTS = Path(__file__).parent
 
 def test_python_parser_gives_the_same_results() -> None:
     """It accepts, for instance, a repeated Content-Length."""
-    played = [str(FAULTS / "test_heads.py"), str(FAULTS / "test_matrix.py")]
-    rows = "test_heads or ((two-lengths or bad-chunk or short-length or stray-bytes) and approve)"
+    played = [str(FAULTS / "test_response_heads.py"), str(FAULTS / "test_fault_matrix.py")]
+    rows = "test_response_heads or ((two-lengths or bad-chunk or short-length or stray-bytes) and approve)"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", *played, "-k", rows],
         check=False,
