@@ -1,4 +1,4 @@
-"""Constants and helper methods that the conformance tests of ledgers share."""
+"""Constants and helper methods for the conformance tests of ledgers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -7,17 +7,17 @@ from loanasync.ledger import DecisionLedger, Entry, Settlement, State
 
 RACERS = 32
 HOUR = 3600.0
-SOON = 0.05  # seconds of a lease that is meant to run out
-PATIENCE = 30.0  # seconds after which a test gives up; none waits for so long if all is well
+SOON = 0.05  # seconds; lease of a claim that is meant to expire
+PATIENCE = 30.0  # seconds after which a test fails; a passing test never waits for so long
 
 RELEASED = Settlement(state=State.RELEASED, note="ConnectError")
 UNKNOWN = Settlement(state=State.UNKNOWN, note="ReadTimeoutError")
 LOST = Settlement(state=State.LOST, note="AlreadyEvaluatedError")
-HELD = Settlement(state=State.HELD, note="a person's word")
+HELD = Settlement(state=State.HELD, note="blocked by a person")
 
 
 def approval(body: bytes = b'{"approved":true}') -> Settlement:
-    """An approval that may be settled to."""
+    """Return the settlement for an approval with this body."""
     return Settlement(state=State.APPROVED, status=201, body=body)
 
 
@@ -25,14 +25,14 @@ REFUSAL = Settlement(state=State.REFUSED, status=422, fault="truncated")
 
 
 class LedgerHarness:
-    """Open the ledger under test, and bring entries to a state."""
+    """Opens the ledger under test, and creates entries in a given state."""
 
     opener: Callable[[], DecisionLedger]
     keys: int = 2000
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[DecisionLedger]:
-        """One more handle on the ledger."""
+        """Open the ledger once more, and close it at the end of the block."""
         ledger = self.opener()
         try:
             yield ledger
@@ -40,13 +40,13 @@ class LedgerHarness:
             await ledger.aclose()
 
     async def claimed(self, ledger: DecisionLedger, key: str, token: str, lease: float = HOUR) -> Entry:
-        """A claim that must be won."""
+        """Claim an entry, and assert that the claim succeeds."""
         entry = await ledger.claim(key, token=token, payload="p", lease=lease)
         assert entry.is_claimed_by(token)
         return entry
 
-    async def run_out(self, ledger: DecisionLedger, key: str, token: str) -> Entry:
-        """A claim whose lease has run out."""
+    async def expired_claim(self, ledger: DecisionLedger, key: str, token: str) -> Entry:
+        """Claim an entry with a short lease, and wait until the lease has expired."""
         await self.claimed(ledger, key, token, SOON)
         entry = await ledger.wait(key, PATIENCE)
         assert entry is not None

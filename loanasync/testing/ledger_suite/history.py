@@ -1,4 +1,4 @@
-"""Conformance tests for kept responses, subjects, corrections and the history of entries."""
+"""Conformance tests for stored responses, subjects, corrections and the history of entries."""
 
 import asyncio
 
@@ -16,32 +16,32 @@ from loanasync.testing.ledger_suite.harness import (
     approval,
 )
 
-BOUND = 20  # earlier states that an entry keeps
-WORD = Settlement(state=State.REFUSED, note="ticket 17", source="person")
+HISTORY_LENGTH = 20  # number of earlier states in an entry's history
+PERSONS_DECISION = Settlement(state=State.REFUSED, note="ticket 17", source="person")
 SUBJECT = Subject(customer="customer", order="order", scope="spring")
 NOTHING = (None, None, None)
 
 
-def unread(state: State) -> Settlement:
-    """A settlement with a response that could not be classified."""
+def unclassified(state: State) -> Settlement:
+    """Return a settlement with a response that could not be classified."""
     return Settlement(state=state, note="n", status=500, body=b"\x00body", fault="cut off")
 
 
 def response(entry: Entry | Settlement) -> tuple[int | None, bytes | None, str | None]:
-    """Return the kept response of an entry."""
+    """Return the stored response of an entry."""
     return entry.status, entry.body, entry.fault
 
 
-def left(entry: Entry) -> list[tuple[State, str, str]]:
-    """The history of an entry, without its times."""
+def earlier_states(entry: Entry) -> list[tuple[State, str, str]]:
+    """Return the history of an entry without its times."""
     return [(change.state, change.note, change.source) for change in entry.history]
 
 
 class LedgerHistoryRules(LedgerHarness):
-    """The part of `LedgerConformance` about subjects, responses, corrections and history."""
+    """The tests of `LedgerConformance` for subjects, responses, corrections and history."""
 
     async def settled(self, ledger: DecisionLedger, key: str, *settlements: Settlement) -> Entry:
-        """An entry that was claimed with the token "t", and settled with it."""
+        """Claim an entry with the token "t", and apply the settlements with it."""
         entry = await ledger.claim(key, token="t", payload="p", lease=HOUR, subject=SUBJECT)
         for settlement in settlements:
             entry = await ledger.settle(key, token="t", payload="p", settlement=settlement)
@@ -50,7 +50,7 @@ class LedgerHistoryRules(LedgerHarness):
     async def corrected(
         self, ledger: DecisionLedger, settlement: Settlement, by: str = "u", over: str | None = "t"
     ) -> Entry:
-        """The entry "k" after a correction."""
+        """Correct the entry "k", and return the entry."""
         return await ledger.settle("k", token=by, payload="p", settlement=settlement, over=over)
 
     async def test_settlement_without_body_keeps_the_response(self) -> None:
@@ -58,45 +58,45 @@ class LedgerHistoryRules(LedgerHarness):
             for before in (State.UNKNOWN, State.LOST, State.HELD):
                 for after in (UNKNOWN, LOST, HELD):
                     key = f"{before}-{after.state}"
-                    entry = await self.settled(ledger, key, unread(before), after)
+                    entry = await self.settled(ledger, key, unclassified(before), after)
                     assert (entry.state, entry.note) == (after.state, after.note)
-                    assert response(entry) == response(unread(before))
+                    assert response(entry) == response(unclassified(before))
                     assert await ledger.get(key) == entry
 
     async def test_settlement_with_body_replaces_the_response(self) -> None:
         async with self.opened() as ledger:
             other = Settlement(state=State.UNKNOWN, status=502, body=b"")
-            entry = await self.settled(ledger, "k", unread(State.UNKNOWN), other)
+            entry = await self.settled(ledger, "k", unclassified(State.UNKNOWN), other)
             assert response(entry) == (502, b"", None)
 
-    async def test_settlement_sets_a_status_where_no_response_is_kept(self) -> None:
+    async def test_settlement_without_stored_response_sets_the_status(self) -> None:
         async with self.opened() as ledger:
             entry = await self.settled(ledger, "k", Settlement(state=State.UNKNOWN, status=502))
             assert response(entry) == (502, None, None)
 
     async def test_decision_or_release_replaces_the_response(self) -> None:
         async with self.opened() as ledger:
-            for settlement in (approval(b"{}"), REFUSAL, RELEASED, WORD):
+            for settlement in (approval(b"{}"), REFUSAL, RELEASED, PERSONS_DECISION):
                 key = f"{settlement.state}-{settlement.source}"
-                entry = await self.settled(ledger, key, unread(State.UNKNOWN), settlement)
+                entry = await self.settled(ledger, key, unclassified(State.UNKNOWN), settlement)
                 assert response(entry) == response(settlement)
                 assert await ledger.get(key) == entry
 
     async def test_takeover_keeps_the_response(self) -> None:
         async with self.opened() as ledger:
             for state in (State.UNKNOWN, State.LOST, State.HELD):
-                await self.settled(ledger, state, unread(state))
+                await self.settled(ledger, state, unclassified(state))
                 entry = await ledger.claim(state, token="u", payload="p", lease=SOON, over="t")
                 assert entry.is_claimed_by("u")
                 assert (entry.note, entry.source) == ("", "")
-                assert response(entry) == response(unread(state))
-                ran_out = await ledger.wait(state, HOUR)
-                assert ran_out is not None
-                assert (ran_out.state, response(ran_out)) == (State.UNKNOWN, response(unread(state)))
+                assert response(entry) == response(unclassified(state))
+                expired = await ledger.wait(state, HOUR)
+                assert expired is not None
+                assert (expired.state, response(expired)) == (State.UNKNOWN, response(unclassified(state)))
 
     async def test_claim_of_a_released_entry_clears_the_response(self) -> None:
         async with self.opened() as ledger:
-            await self.settled(ledger, "k", unread(State.RELEASED))
+            await self.settled(ledger, "k", unclassified(State.RELEASED))
             entry = await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
             assert entry.is_claimed_by("u")
             assert (entry.note, entry.source, response(entry)) == ("", "", NOTHING)
@@ -152,7 +152,7 @@ class LedgerHistoryRules(LedgerHarness):
             assert keys == ["ab", "bc", "c", "", "", ""]
             assert found[0] == [await ledger.get("a"), await ledger.get("b")]
 
-    async def test_find_returns_a_lease_that_ran_out_as_unknown(self) -> None:
+    async def test_find_returns_an_expired_lease_as_unknown(self) -> None:
         async with self.opened() as ledger:
             await ledger.claim("k", token="t", payload="p", lease=0.0, subject=SUBJECT)
             assert [entry.state for entry in await ledger.find(customer="customer")] == [State.UNKNOWN]
@@ -165,58 +165,58 @@ class LedgerHistoryRules(LedgerHarness):
             await ledger.claim("k", token="u", payload="p", lease=HOUR, subject=Subject(customer="other"))
             assert await ledger.find(customer="customer") == await ledger.find(order="order") == []
 
-    async def test_each_settled_state_that_is_left_is_in_the_history(self) -> None:
+    async def test_history_has_each_earlier_settled_state(self) -> None:
         async with self.opened() as ledger:
             unknown = await self.settled(ledger, "k", UNKNOWN)
             assert unknown.history == ()
             lost = await self.settled(ledger, "k", LOST)
-            assert left(lost) == [(State.UNKNOWN, UNKNOWN.note, "service")]
+            assert earlier_states(lost) == [(State.UNKNOWN, UNKNOWN.note, "service")]
             assert lost.history[0].changed == unknown.changed
             await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
             await ledger.settle("k", token="u", payload="p", settlement=RELEASED)
             claimed = await self.claimed(ledger, "k", "v")
             expected = [(each.state, each.note, "service") for each in (UNKNOWN, LOST, RELEASED)]
-            assert left(claimed) == expected
+            assert earlier_states(claimed) == expected
             entry = await ledger.settle("k", token="v", payload="p", settlement=approval())
-            assert left(entry) == expected
+            assert earlier_states(entry) == expected
             assert await ledger.get("k") == entry
             assert [each.changed for each in entry.history] == sorted(each.changed for each in entry.history)
 
-    async def test_lease_that_ran_out_is_in_the_history_once_taken_over(self) -> None:
+    async def test_history_has_an_expired_lease_after_a_takeover(self) -> None:
         async with self.opened() as ledger:
-            before = await self.run_out(ledger, "k", "t")
+            before = await self.expired_claim(ledger, "k", "t")
             entry = await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
-            assert left(entry) == [(State.UNKNOWN, before.note, "")]
+            assert earlier_states(entry) == [(State.UNKNOWN, before.note, "")]
             assert entry.history[0].changed == before.expires
 
-    async def test_repeated_move_adds_nothing_to_the_history(self) -> None:
+    async def test_repeated_operation_adds_nothing_to_the_history(self) -> None:
         async with self.opened() as ledger:
             await self.settled(ledger, "k", UNKNOWN, UNKNOWN)
             for _ in range(2):
                 entry = await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
-                assert left(entry) == [(State.UNKNOWN, UNKNOWN.note, "service")]
+                assert earlier_states(entry) == [(State.UNKNOWN, UNKNOWN.note, "service")]
 
     async def test_history_keeps_the_last_twenty_states(self) -> None:
         async with self.opened() as ledger:
-            for number in range(BOUND + 5):
+            for number in range(HISTORY_LENGTH + 5):
                 await ledger.claim("k", token=f"t{number}", payload="p", lease=HOUR)
                 note = f"è \U0001f600 ' \" \\ / {number}"
                 released = Settlement(state=State.RELEASED, note=note, source="person")
                 await ledger.settle("k", token=f"t{number}", payload="p", settlement=released)
             entry = await ledger.get("k")
             assert entry is not None
-            notes = [f"è \U0001f600 ' \" \\ / {number}" for number in range(4, BOUND + 4)]
-            assert left(entry) == [(State.RELEASED, each, "person") for each in notes]
+            notes = [f"è \U0001f600 ' \" \\ / {number}" for number in range(4, HISTORY_LENGTH + 4)]
+            assert earlier_states(entry) == [(State.RELEASED, each, "person") for each in notes]
 
     async def test_late_decision_needs_the_service_as_source(self) -> None:
         async with self.opened() as ledger:
             await self.settled(ledger, "k", UNKNOWN)
-            mine = await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
-            assert await ledger.settle("k", token="t", payload="p", settlement=WORD) == mine
+            own = await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t")
+            assert await ledger.settle("k", token="t", payload="p", settlement=PERSONS_DECISION) == own
             entry = await ledger.settle("k", token="t", payload="p", settlement=REFUSAL)
             assert (entry.state, entry.source) == (State.REFUSED, "service")
 
-    async def test_correction_changes_what_a_person_decided(self) -> None:
+    async def test_correction_changes_a_decision_of_a_person(self) -> None:
         async with self.opened() as ledger:
             for before in (State.APPROVED, State.REFUSED, State.RELEASED):
                 for after in (State.APPROVED, State.REFUSED, State.RELEASED, State.UNKNOWN, State.HELD):
@@ -227,23 +227,23 @@ class LedgerHistoryRules(LedgerHarness):
                     entry = await ledger.settle(key, token="u", payload="p", settlement=right, over="t")
                     assert (entry.state, entry.note, entry.token) == (after, "right", "u")
                     assert (entry.source, response(entry)) == ("person", (201, b"{}", None))
-                    assert left(entry) == [(before, "wrong", "person")]
+                    assert earlier_states(entry) == [(before, "wrong", "person")]
                     assert entry.history[0].changed == first.changed
                     assert await ledger.get(key) == entry
 
-    async def test_correction_never_changes_what_the_service_said(self) -> None:
+    async def test_correction_never_changes_a_result_of_the_service(self) -> None:
         async with self.opened() as ledger:
             for settlement in (approval(), REFUSAL, RELEASED):
                 before = await self.settled(ledger, settlement.state, settlement)
-                word = Settlement(state=State.HELD, note="ticket 17", source="person")
+                correction = Settlement(state=State.HELD, note="ticket 17", source="person")
                 entry = await ledger.settle(
-                    settlement.state, token="u", payload="p", settlement=word, over="t"
+                    settlement.state, token="u", payload="p", settlement=correction, over="t"
                 )
                 assert entry == before == await ledger.get(settlement.state)
 
     async def test_correction_needs_token_note_and_source(self) -> None:
         async with self.opened() as ledger:
-            before = await self.settled(ledger, "k", WORD)
+            before = await self.settled(ledger, "k", PERSONS_DECISION)
             right = Settlement(state=State.APPROVED, note="ticket 18", source="person")
             assert await self.corrected(ledger, right, over=None) == before
             assert await self.corrected(ledger, right, over="not-t") == before
@@ -253,17 +253,17 @@ class LedgerHistoryRules(LedgerHarness):
                 assert await self.corrected(ledger, wrong) == before
             assert await ledger.get("k") == before
 
-    async def test_correction_that_is_repeated_changes_nothing(self) -> None:
+    async def test_repeated_correction_changes_nothing(self) -> None:
         async with self.opened() as ledger:
-            await self.settled(ledger, "k", WORD)
+            await self.settled(ledger, "k", PERSONS_DECISION)
             right = Settlement(state=State.APPROVED, note="ticket 18", source="person")
             first = await self.corrected(ledger, right)
             assert await self.corrected(ledger, right) == first
-            assert await self.corrected(ledger, WORD, by="v") == first
+            assert await self.corrected(ledger, PERSONS_DECISION, by="v") == first
 
-    async def test_of_many_corrections_one_wins(self) -> None:
+    async def test_concurrent_corrections_have_one_winner(self) -> None:
         async with self.opened() as ledger, self.opened() as other:
-            await self.settled(ledger, "k", WORD)
+            await self.settled(ledger, "k", PERSONS_DECISION)
             right = Settlement(state=State.HELD, note="ticket 18", source="person")
             corrections = [
                 self.corrected((ledger, other)[number % 2], right, by=f"u{number}")
@@ -271,23 +271,23 @@ class LedgerHistoryRules(LedgerHarness):
             ]
             entries = await asyncio.gather(*corrections)
             assert len({entry.token for entry in entries}) == 1
-            assert left(entries[0]) == [(State.REFUSED, "ticket 17", "person")]
+            assert earlier_states(entries[0]) == [(State.REFUSED, "ticket 17", "person")]
 
-    async def test_decision_of_a_person_is_not_overwritten_by_a_late_one(self) -> None:
+    async def test_late_decision_does_not_overwrite_a_person(self) -> None:
         async with self.opened() as ledger:
-            before = await self.settled(ledger, "k", WORD)
+            before = await self.settled(ledger, "k", PERSONS_DECISION)
             for token in ("t", "u"):
                 entry = await ledger.settle("k", token=token, payload="p", settlement=approval())
                 assert entry == before
             assert await ledger.claim("k", token="u", payload="p", lease=HOUR, over="t") == before
 
-    async def test_corrected_entry_takes_a_decision_of_the_service(self) -> None:
+    async def test_entry_corrected_to_unknown_accepts_a_decision_of_the_service(self) -> None:
         async with self.opened() as ledger:
-            await self.settled(ledger, "k", WORD)
+            await self.settled(ledger, "k", PERSONS_DECISION)
             await self.corrected(ledger, Settlement(state=State.UNKNOWN, note="ticket 18", source="person"))
             entry = await ledger.settle("k", token="t", payload="p", settlement=approval())
             assert (entry.state, entry.source) == (State.APPROVED, "service")
-            assert left(entry) == [
+            assert earlier_states(entry) == [
                 (State.REFUSED, "ticket 17", "person"),
                 (State.UNKNOWN, "ticket 18", "person"),
             ]
