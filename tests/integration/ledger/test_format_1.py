@@ -250,7 +250,7 @@ async def test_format_1_entries_are_resolved_and_corrected(old: Any) -> None:
     await ledger.aclose()
 
 
-async def test_format_1_many_programs_migrate_at_once(old: Any) -> None:
+async def test_format_1_is_migrated_by_several_clients_at_once(old: Any) -> None:
     ledgers = [old.ledger() for _ in range(8)]
     claims = [
         ledger.claim("released", token=f"t{number}", payload="p", lease=60)
@@ -278,7 +278,7 @@ async def test_format_1_statement_works_before_the_migration(old: Any) -> None:
         await old.run(statement, *arguments)
 
 
-async def test_format_1_script_reads_no_number_and_changes_nothing(keys: OldKeys) -> None:
+async def test_format_1_script_cannot_read_the_version_and_changes_nothing(keys: OldKeys) -> None:
     ledger = keys.ledger()
     before = await every(ledger)
     for key in before:
@@ -290,7 +290,7 @@ async def test_format_1_script_reads_no_number_and_changes_nothing(keys: OldKeys
     await ledger.aclose()
 
 
-async def test_format_1_script_leaves_an_entry_that_is_released(keys: OldKeys) -> None:
+async def test_format_1_script_cut_off_before_claim_leaves_it_released(keys: OldKeys) -> None:
     """An old worker's claim fails after it wrote the entry; the worker then releases it."""
     ledger = keys.ledger()
     await every(ledger)
@@ -307,7 +307,7 @@ async def test_format_1_script_leaves_an_entry_that_is_released(keys: OldKeys) -
 
 
 @pytest.mark.parametrize("move", ["claim", "settle"])
-async def test_format_1_script_that_was_cut_off_leaves_an_unknown_entry(keys: OldKeys, move: str) -> None:
+async def test_format_1_script_cut_off_after_claim_leaves_it_unknown(keys: OldKeys, move: str) -> None:
     """An old worker that dies after its failed claim: the entry needs a person, and is listed once seen."""
     ledger = keys.ledger()
     await every(ledger)
@@ -325,7 +325,7 @@ async def test_format_1_script_that_was_cut_off_leaves_an_unknown_entry(keys: Ol
     await ledger.aclose()
 
 
-async def test_format_1_index_of_many_pages_is_moved(keys: OldKeys) -> None:
+async def test_format_1_index_of_many_pages_is_migrated(keys: OldKeys) -> None:
     for number in range(1200):
         await keys.run("claim", f"k{number}", "1", "t", "p", 60.0)
     ledgers = [keys.ledger() for _ in range(2)]
@@ -336,7 +336,7 @@ async def test_format_1_index_of_many_pages_is_moved(keys: OldKeys) -> None:
         await ledger.aclose()
 
 
-async def test_later_format_of_an_index_is_refused(keys: OldKeys) -> None:
+async def test_later_format_of_an_index_is_rejected(keys: OldKeys) -> None:
     ledger = keys.ledger()
     await every(ledger)
     await keys.do("SET", f"{keys.prefix}entries", "3.0")
@@ -353,7 +353,7 @@ async def test_later_format_of_an_index_is_refused(keys: OldKeys) -> None:
     await ledger.aclose()
 
 
-async def test_old_program_that_opens_a_migrated_file_sees_format_2(file: OldFile, tmp_path: Path) -> None:
+async def test_migrated_file_has_format_2_for_an_older_program(file: OldFile, tmp_path: Path) -> None:
     """It compares this number with its own, and raises ConfigurationError."""
     ledger = file.ledger()
     await every(ledger)
@@ -363,7 +363,7 @@ async def test_old_program_that_opens_a_migrated_file_sees_format_2(file: OldFil
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-async def test_format_1_table_is_migrated_at_each_isolation(table: OldTable, isolation: str) -> None:
+async def test_format_1_table_is_migrated_at_each_isolation_level(table: OldTable, isolation: str) -> None:
     setting = isolation.replace(" ", "%20")
     url = f"{table.ledger.args[0]}?default_transaction_isolation={setting}"
     ledgers = [PostgresLedger(url, table=table.table) for _ in range(8)]
@@ -373,7 +373,7 @@ async def test_format_1_table_is_migrated_at_each_isolation(table: OldTable, iso
         await ledger.aclose()
 
 
-async def test_user_without_the_right_to_alter_gets_the_statement(
+async def test_user_who_may_not_alter_the_table_gets_the_statement(
     table: OldTable, postgres: Postgres
 ) -> None:
     user = f"user{token_hex(4)}"

@@ -97,7 +97,7 @@ async def test_postgres_table_without_indexes_gets_them_once(postgres: Postgres)
     await owner.close()
 
 
-async def test_postgres_statements_of_the_page_make_the_indexes(postgres: Postgres) -> None:
+async def test_postgres_statements_in_the_docs_create_the_indexes(postgres: Postgres) -> None:
     table, page = f"t{token_hex(4)}", Path(__file__).parents[3] / "docs" / "howto" / "ledger.md"
     owner = await asyncpg.connect(postgres.url)
     async with PostgresLedger(postgres.url, table=table) as ledger:
@@ -147,7 +147,7 @@ async def test_redis_ledger_without_sets_gets_them(unlisted: Unlisted) -> None:
         await each.aclose()
 
 
-async def test_redis_claim_while_the_sets_are_made_is_listed(unlisted: Unlisted) -> None:
+async def test_redis_claim_during_the_migration_is_listed(unlisted: Unlisted) -> None:
     await unlisted.fill(1200)
     ledgers = [unlisted.ledger() for _ in range(4)]
     claims = [
@@ -162,7 +162,7 @@ async def test_redis_claim_while_the_sets_are_made_is_listed(unlisted: Unlisted)
         await each.aclose()
 
 
-async def test_redis_sets_that_were_begun_are_completed(unlisted: Unlisted) -> None:
+async def test_redis_interrupted_migration_is_completed(unlisted: Unlisted) -> None:
     """A client that died while it made them had closed the index to older clients."""
     await unlisted.fill(1200)
     begun = await unlisted.client.eval(
@@ -178,7 +178,7 @@ async def test_redis_sets_that_were_begun_are_completed(unlisted: Unlisted) -> N
         assert len(await keys(ledger)) == 1201
 
 
-async def test_redis_purge_leaves_no_name(unlisted: Unlisted) -> None:
+async def test_redis_purge_removes_all_names(unlisted: Unlisted) -> None:
     async with unlisted.ledger() as ledger:
         await ledger.settle("k", token="t", payload="p", settlement=WORD)
         assert await ledger.purge(0) == 1
@@ -187,7 +187,7 @@ async def test_redis_purge_leaves_no_name(unlisted: Unlisted) -> None:
 
 
 @pytest.mark.parametrize("command", [("ZADD", 1, "an order"), ("RPUSH", "an order"), ("SADD", "an order")])
-async def test_redis_data_of_something_else_is_left_as_it_is(
+async def test_redis_data_of_another_program_is_unchanged(
     unlisted: Unlisted, command: tuple[Any, ...]
 ) -> None:
     name = f"{unlisted.prefix}entries"

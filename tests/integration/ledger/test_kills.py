@@ -95,7 +95,7 @@ NAMES = [f"{point}{tag}".replace(" ", "-") for point, tag, *_ in CASES]
 
 
 @pytest.mark.parametrize(("point", "tag", "kind", "state", "asked"), CASES, ids=NAMES)
-async def test_a_killed_worker_is_followed_by_one_who_asks_only_what_was_provably_not_asked(
+async def test_next_worker_after_a_kill_sends_only_an_unsent_request(
     point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
 ) -> None:
     file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
@@ -118,7 +118,7 @@ PROBED = [
 @pytest.mark.parametrize(
     ("point", "tag", "kind", "state", "asked"), PROBED, ids=[f"{point}{tag}" for point, tag, *_ in PROBED]
 )
-async def test_a_probe_asks_once_more_and_finds_out(
+async def test_probe_after_a_kill_sends_once_more(
     point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
 ) -> None:
     file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")

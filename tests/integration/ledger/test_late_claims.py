@@ -111,7 +111,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("calm")
 @pytest.mark.parametrize("lease", [True, False])
-async def test_late_claim_is_recognised_by_the_next_call(
+async def test_late_claim_is_recognized_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch, *, lease: bool
 ) -> None:
     ledger = Late()
@@ -195,7 +195,7 @@ async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.Mo
     assert [claims.owns(entry) for entry in entries] == [False, False, True, True, True]
 
 
-async def test_claim_that_lands_after_another_was_released_is_released(place: Hanging) -> None:
+async def test_late_claim_after_the_release_of_another_is_released(place: Hanging) -> None:
     """Its own release was there first, and its token is no longer the last one of the entry."""
     key, ledger = token_hex(8), place.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
@@ -211,7 +211,7 @@ async def test_claim_that_lands_after_another_was_released_is_released(place: Ha
     assert not claims.owns(landed)
 
 
-async def test_claim_is_released_although_a_second_caller_was_cancelled() -> None:
+async def test_claim_is_released_after_a_second_caller_was_cancelled() -> None:
     claiming, releasing = asyncio.Event(), asyncio.Event()
 
     async def hang(event: asyncio.Event) -> None:
@@ -237,7 +237,7 @@ async def test_claim_is_released_although_a_second_caller_was_cancelled() -> Non
     await shop.client.aclose()
 
 
-async def test_call_with_a_hanging_ledger_ends_in_its_time_and_patience() -> None:
+async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> None:
     """By the limits that the moves are given, not by the clock of this machine."""
     limits: list[float] = []
     timeout = asyncio.timeout

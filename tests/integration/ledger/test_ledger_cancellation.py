@@ -30,7 +30,7 @@ class Slow(MemoryLedger):
 
 
 @each_session
-async def test_approve_cancelled_at_any_turn_sends_nothing_afterwards(session: str) -> None:
+async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: str) -> None:
     """Cancel one turn later each time, until the request was sent; with warm and with cold connections."""
     for turns in itertools.count():
         ledger = Slow()
@@ -83,7 +83,7 @@ async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> No
 
 
 @each_session
-async def test_approve_cancelled_amid_a_retry_is_not_retried(session: str) -> None:
+async def test_approve_cancelled_during_a_retry_is_not_retried(session: str) -> None:
     ledger = MemoryLedger()
     async with held_server(session, FAULT, APPROVAL, ledger=ledger) as (server, client):
         pausing, forever = asyncio.Event(), asyncio.Event()

@@ -59,7 +59,7 @@ async def asked(ledger: DecisionLedger) -> None:
     assert len(await ledger.find(customer="c7", order="o7")) == 1
 
 
-async def test_sqlite_lists_search_an_index_and_sort_nothing(tmp_path: Path) -> None:
+async def test_sqlite_lists_use_an_index_without_sorting(tmp_path: Path) -> None:
     said: list[str] = []
     async with SqliteLedger(tmp_path / "decisions.db") as ledger:
         await fill(ledger)
@@ -110,7 +110,7 @@ def rows_of(plan: Any) -> float:
     return float(read + sum(map(rows_of, plan.values())))
 
 
-async def test_postgres_lists_read_their_rows_by_an_index(postgres: Postgres) -> None:
+async def test_postgres_lists_use_an_index(postgres: Postgres) -> None:
     table = f"t{token_hex(4)}"
     async with PostgresLedger(postgres.url, table=table) as ledger:
         await fill(ledger)
@@ -124,7 +124,7 @@ async def test_postgres_lists_read_their_rows_by_an_index(postgres: Postgres) ->
     await connection.close()
 
 
-async def test_redis_lists_read_their_entries_alone(valkey: Valkey) -> None:
+async def test_redis_lists_read_only_their_entries(valkey: Valkey) -> None:
     async def reads() -> int:
         return int((await client.info("commandstats"))["cmdstat_hmget"]["calls"])
 

@@ -58,7 +58,7 @@ for number in range(50):
 """
 
 
-async def test_orphans_of_two_processes_land_while_two_imports_run(tmp_path: Path) -> None:
+async def test_orphans_of_two_processes_are_imported_once_by_two_imports(tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
     processes = [await started(SPOOLING, str(folder), name) for name in "ab"]
     ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]

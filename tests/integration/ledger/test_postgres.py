@@ -41,7 +41,7 @@ async def connection(postgres: Postgres) -> AsyncIterator[Any]:
     await opened.close()
 
 
-async def test_in_a_transaction_of_the_shops_what_is_settled_lands_with_it_or_not_at_all(
+async def test_settlement_in_a_transaction_is_committed_with_it(
     connection: Any, postgres: Postgres, table: str
 ) -> None:
     await connection.execute("CREATE TEMPORARY TABLE orders (state text)")
@@ -61,7 +61,7 @@ async def test_in_a_transaction_of_the_shops_what_is_settled_lands_with_it_or_no
     await other.aclose()
 
 
-async def test_nothing_is_sent_with_a_claim_that_could_be_rolled_back(connection: Any, table: str) -> None:
+async def test_approve_inside_a_transaction_sends_nothing(connection: Any, table: str) -> None:
     shop = Shop(approved(), ledger=PostgresLedger(connection, table=table))
     async with connection.transaction():
         with pytest.raises(ConfigurationError, match="inside a transaction"):
@@ -71,9 +71,7 @@ async def test_nothing_is_sent_with_a_claim_that_could_be_rolled_back(connection
     assert (await shop.entry()).state is State.APPROVED
 
 
-async def test_a_transaction_that_has_failed_takes_no_settlement_and_says_so(
-    connection: Any, table: str
-) -> None:
+async def test_settlement_in_an_aborted_transaction_raises(connection: Any, table: str) -> None:
     ledger = PostgresLedger(connection, table=table)
     await ledger.claim("k", token="t", payload="p", lease=60)
     transaction = connection.transaction()
@@ -86,7 +84,7 @@ async def test_a_transaction_that_has_failed_takes_no_settlement_and_says_so(
     assert (await ledger.settle("k", token="t", payload="p", settlement=REFUSED)).state is State.REFUSED
 
 
-async def test_a_table_that_was_rolled_back_is_made_again(connection: Any, table: str) -> None:
+async def test_table_that_was_rolled_back_is_created_again(connection: Any, table: str) -> None:
     ledger = PostgresLedger(connection, table=table)
     transaction = connection.transaction()
     await transaction.start()
@@ -95,7 +93,7 @@ async def test_a_table_that_was_rolled_back_is_made_again(connection: Any, table
     assert await ledger.get("k") is None
 
 
-async def test_a_lease_runs_out_while_a_transaction_is_open(
+async def test_lease_expires_while_a_transaction_is_open(
     connection: Any, postgres: Postgres, table: str
 ) -> None:
     mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
@@ -106,14 +104,14 @@ async def test_a_lease_runs_out_while_a_transaction_is_open(
     await other.aclose()
 
 
-async def test_moves_on_one_connection_take_turns(connection: Any, table: str) -> None:
+async def test_operations_on_one_connection_run_one_at_a_time(connection: Any, table: str) -> None:
     ledger = PostgresLedger(connection, table=table)
     claims = [ledger.claim("k", token=f"t{number}", payload="p", lease=60) for number in range(32)]
     entries = await asyncio.gather(*claims)
     assert [entry.is_claimed_by(f"t{number}") for number, entry in enumerate(entries)].count(True) == 1
 
 
-async def test_the_shops_pool_is_used_and_stays_open(postgres: Postgres, table: str) -> None:
+async def test_given_pool_is_used_and_stays_open(postgres: Postgres, table: str) -> None:
     async with asyncpg.create_pool(postgres.url, min_size=0, max_size=3) as pool:
         shop = Shop(approved(), ledger=PostgresLedger(pool, table=table))
         assert isinstance(await shop.approve(), Approved)
@@ -139,7 +137,7 @@ async def set_up(postgres: Postgres, **settings: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_of_many_racers_one_wins_at_each_isolation(
+async def test_concurrent_claims_have_one_winner_at_each_isolation_level(
     postgres: Postgres, table: str, isolation: str
 ) -> None:
     async with set_up(postgres, default_transaction_isolation=isolation) as url:
@@ -157,7 +155,7 @@ async def test_of_many_racers_one_wins_at_each_isolation(
             await ledger.aclose()
 
 
-async def test_a_conflict_in_the_shops_own_transaction_is_the_shops_to_repeat(
+async def test_conflict_in_a_given_transaction_is_raised(
     postgres: Postgres, connection: Any, table: str
 ) -> None:
     mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
@@ -174,7 +172,7 @@ async def test_a_conflict_in_the_shops_own_transaction_is_the_shops_to_repeat(
 
 
 @pytest.mark.parametrize("late", ["off", "local"])
-async def test_a_user_who_does_not_wait_for_the_disk_waits_for_it_here(
+async def test_commit_is_synchronous_although_it_is_off_for_the_user(
     postgres: Postgres, table: str, late: str
 ) -> None:
     async with set_up(postgres, synchronous_commit=late) as url:
@@ -195,7 +193,7 @@ async def test_a_user_who_does_not_wait_for_the_disk_waits_for_it_here(
         await connection.close()
 
 
-async def test_who_may_not_write_sends_nothing(postgres: Postgres, table: str) -> None:
+async def test_user_who_may_not_write_sends_nothing(postgres: Postgres, table: str) -> None:
     async with set_up(postgres, default_transaction_read_only="on") as url:
         shop = Shop(approved(), ledger=PostgresLedger(url, table=table))
         with pytest.raises(LedgerUnavailableError, match="ReadOnlySQLTransactionError"):
@@ -204,7 +202,7 @@ async def test_who_may_not_write_sends_nothing(postgres: Postgres, table: str) -
         await shop.ledger.aclose()
 
 
-async def test_who_may_not_make_tables_uses_one_that_is_there(
+async def test_user_who_may_not_create_tables_uses_an_existing_one(
     postgres: Postgres, connection: Any, table: str
 ) -> None:
     async with set_up(postgres) as url:
@@ -218,7 +216,7 @@ async def test_who_may_not_make_tables_uses_one_that_is_there(
             assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
 
 
-async def test_processes_that_make_the_table_at_once_make_one(postgres: Postgres) -> None:
+async def test_concurrent_processes_create_one_table(postgres: Postgres) -> None:
     for _ in range(5):
         table = f"t{token_hex(4)}"
         ledgers = [PostgresLedger(postgres.url, table=table) for _ in range(8)]
@@ -228,6 +226,6 @@ async def test_processes_that_make_the_table_at_once_make_one(postgres: Postgres
 
 
 @pytest.mark.parametrize("table", ["", "t; DROP TABLE x", 'a"b', "A", "1a", "a.b.c", "a-b", "a" * 64, "a\n"])
-def test_what_is_no_name_of_a_table_is_refused(table: str) -> None:
+def test_invalid_table_name_is_rejected(table: str) -> None:
     with pytest.raises(ConfigurationError, match="name"):
         PostgresLedger("postgresql://127.0.0.1/shop", table=table)

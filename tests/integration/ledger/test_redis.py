@@ -51,7 +51,7 @@ FORGETFUL = [
 
 
 @pytest.mark.parametrize(("settings", "mend"), FORGETFUL)
-async def test_a_server_that_forgets_is_refused_with_how_to_mend_it(
+async def test_unsafe_server_is_rejected_with_the_setting_to_change(
     settings: dict[str, str], mend: str
 ) -> None:
     with ledger_on(**settings) as (_, opener):
@@ -69,7 +69,7 @@ async def test_a_server_that_forgets_is_refused_with_how_to_mend_it(
     ("settings", "warnings"),
     [({"appendfsync": "everysec"}, 1), ({"appendfsync": "always", "maxmemory_policy": "volatile-lru"}, 0)],
 )
-async def test_a_server_that_writes_late_is_warned_of_once(
+async def test_server_that_writes_with_a_delay_is_logged_once(
     settings: dict[str, str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ledger_on(**settings) as (_, opener):
@@ -79,7 +79,7 @@ async def test_a_server_that_writes_late_is_warned_of_once(
             assert caplog.text.count("appendfsync everysec") == warnings
 
 
-async def test_server_that_loads_its_data_is_unavailable_and_not_unsafe() -> None:
+async def test_server_that_loads_its_data_is_unavailable() -> None:
     """While it loads, INFO says that append-only files are off."""
     with ledger_on(key_load_delay="200") as (server, opener):
         async with Redis.from_url(server.url) as client, client.pipeline() as many:
@@ -99,7 +99,7 @@ async def test_server_that_loads_its_data_is_unavailable_and_not_unsafe() -> Non
         await shop.ledger.aclose()
 
 
-async def test_server_whose_append_only_file_is_off_for_a_while_is_unavailable(
+async def test_server_that_synchronizes_as_a_replica_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a replica that synchronizes: the setting is on, the file is not."""
@@ -119,7 +119,7 @@ async def test_server_whose_append_only_file_is_off_for_a_while_is_unavailable(
 
 
 @pytest.mark.parametrize("forbidden", [["-config"], ["-config", "-info"]])
-async def test_where_nobody_may_ask_how_the_server_is_set_up_the_shop_is_trusted(
+async def test_server_with_unreadable_settings_is_accepted(
     forbidden: list[str], valkey: Valkey, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = f"user{token_hex(4)}"
@@ -130,7 +130,7 @@ async def test_where_nobody_may_ask_how_the_server_is_set_up_the_shop_is_trusted
     assert caplog.records == []
 
 
-async def test_a_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> None:
+async def test_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> None:
     user = f"user{token_hex(4)}"
     await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", "-@scripting")
     url = valkey.url.replace("redis://", f"redis://{user}:word@")
@@ -141,7 +141,7 @@ async def test_a_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> N
     await shop.ledger.aclose()
 
 
-async def test_without_memory_nothing_is_claimed_and_no_entry_is_torn(tmp_path: Path) -> None:
+async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> None:
     with ledger_on() as (server, opener):
         step, arrived, go = held(approved())
         shop = Shop(step, approved(), ledger=opener(), orphan_folder=tmp_path)
@@ -162,7 +162,7 @@ async def test_without_memory_nothing_is_claimed_and_no_entry_is_torn(tmp_path: 
         await shop.ledger.aclose()
 
 
-async def test_a_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
+async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
     prefix = f"{token_hex(4)}:"
     await run(valkey, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
     async with RedisLedger(valkey.url, prefix=prefix) as first:
@@ -177,7 +177,7 @@ async def test_a_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
             await shop.ledger.aclose()
 
 
-async def test_entries_never_expire_and_others_data_is_left_alone(valkey: Valkey) -> None:
+async def test_entries_never_expire_and_other_data_is_unchanged(valkey: Valkey) -> None:
     mine, others = f"{token_hex(4)}[*]?:", f"{token_hex(4)}:"
     async with (
         RedisLedger(valkey.url, prefix=mine) as ledger,
@@ -195,14 +195,14 @@ async def test_entries_never_expire_and_others_data_is_left_alone(valkey: Valkey
         assert [name for name in names if name.startswith(mine.encode())] == [f"{mine}entries".encode()]
 
 
-async def test_scripts_that_the_server_forgot_are_brought_again(valkey: Valkey) -> None:
+async def test_flushed_scripts_are_loaded_again(valkey: Valkey) -> None:
     async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
         await run(valkey, "SCRIPT", "FLUSH")
         assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
 
 
-async def test_pages_end_where_they_should(valkey: Valkey) -> None:
+async def test_pages_contain_every_entry_once(valkey: Valkey) -> None:
     async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
         for number in range(1000):  # twice what is read at once
             await ledger.claim(f"k{number}", token="t", payload="p", lease=60)

@@ -41,7 +41,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         server.start()
 
 
-async def test_a_server_that_is_gone_at_the_claim_lets_nothing_be_sent(place: Place) -> None:
+async def test_server_down_at_the_claim_sends_nothing(place: Place) -> None:
     shop = Shop(approved(), ledger=place.ledger())
     await shop.ledger.get("k")
     await asyncio.to_thread(place.server.kill)
@@ -53,7 +53,7 @@ async def test_a_server_that_is_gone_at_the_claim_lets_nothing_be_sent(place: Pl
     await shop.ledger.aclose()
 
 
-async def test_a_server_that_is_gone_at_the_commit_loses_no_answer(place: Place, tmp_path: Path) -> None:
+async def test_server_down_at_the_settlement_loses_no_decision(place: Place, tmp_path: Path) -> None:
     step, arrived, go = held(refused())
     shop = Shop(step, ledger=place.ledger(), orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.comes_to())
@@ -74,7 +74,7 @@ async def test_a_server_that_is_gone_at_the_commit_loses_no_answer(place: Place,
 
 
 @pytest.mark.parametrize("moment", ["claim", "commit"])
-async def test_a_server_that_hangs_is_given_up_in_time(place: Place, moment: str, tmp_path: Path) -> None:
+async def test_hanging_server_is_abandoned_in_time(place: Place, moment: str, tmp_path: Path) -> None:
     step, arrived, go = held(approved())
     shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
     await shop.ledger.get("k")
@@ -101,7 +101,7 @@ async def test_a_server_that_hangs_is_given_up_in_time(place: Place, moment: str
     await shop.ledger.aclose()
 
 
-async def test_a_server_that_is_started_again_is_used_again_at_once(place: Place) -> None:
+async def test_restarted_server_is_used_again_immediately(place: Place) -> None:
     ledger = place.ledger()
     await asyncio.gather(
         *(ledger.claim(f"k{number}", token="t", payload="p", lease=60) for number in range(20))
@@ -113,7 +113,7 @@ async def test_a_server_that_is_started_again_is_used_again_at_once(place: Place
     await ledger.aclose()
 
 
-async def test_a_decision_outlives_kill_9_of_its_server(place: Place) -> None:
+async def test_decision_survives_kill_9_of_its_server(place: Place) -> None:
     ledger = place.ledger()
     for number in range(50):
         await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
@@ -126,7 +126,7 @@ async def test_a_decision_outlives_kill_9_of_its_server(place: Place) -> None:
     await ledger.aclose()
 
 
-async def test_a_wrong_password_is_no_ledger_and_is_shown_nowhere(
+async def test_wrong_password_is_unavailable_and_never_shown(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "wr0ng-w0rd"
@@ -146,7 +146,7 @@ async def test_a_wrong_password_is_no_ledger_and_is_shown_nowhere(
     await ledger.aclose()
 
 
-async def test_an_entry_of_a_later_version_is_left_alone_and_said(place: Place) -> None:
+async def test_entry_of_a_later_version_is_unchanged_and_reported(place: Place) -> None:
     shop = Shop(approved(), timed_out(), refused(), ledger=place.ledger())
     for code in (FISCAL_CODE, OTHER):
         await shop.comes_to(code=code)
@@ -172,7 +172,7 @@ async def test_an_entry_of_a_later_version_is_left_alone_and_said(place: Place) 
     await shop.ledger.aclose()
 
 
-async def test_what_a_server_has_names_nobody(place: Place) -> None:
+async def test_stored_data_contains_no_personal_data(place: Place) -> None:
     shop = Shop(approved(), refused(), ledger=place.ledger())
     for code in (FISCAL_CODE, OTHER):
         await shop.approve(code=code)
@@ -184,7 +184,7 @@ async def test_what_a_server_has_names_nobody(place: Place) -> None:
     await shop.ledger.aclose()
 
 
-async def test_two_machines_ask_once(place: Place) -> None:
+async def test_two_machines_send_one_request(place: Place) -> None:
     async with Sandbox() as sandbox:
         for code in (FISCAL_CODE, OTHER):
             async with sandbox.client() as client:
@@ -209,7 +209,7 @@ async def test_two_machines_ask_once(place: Place) -> None:
         assert len([each for each in sandbox.journal if each.operation == "approve"]) == 2
 
 
-async def test_many_moves_share_a_few_connections(place: Place) -> None:
+async def test_many_operations_share_a_few_connections(place: Place) -> None:
     ledger = place.ledger()
     await asyncio.gather(*(ledger.claim(f"k{each}", token="t", payload="p", lease=60) for each in range(300)))
     assert await place.connected() <= 10
@@ -225,7 +225,7 @@ EXTRAS = [
 
 
 @pytest.mark.parametrize(("kind", "url", "module", "extra"), EXTRAS)
-def test_a_missing_extra_is_named_with_how_to_install_it(
+def test_missing_extra_error_has_the_install_command(
     kind: Callable[[str], object], url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -237,7 +237,7 @@ def test_a_missing_extra_is_named_with_how_to_install_it(
     "url", ["mysql://u:s3cret@h/d", "s3cret", "", None, 6379, "redis://u:s3cret@h:port/0"]
 )
 @pytest.mark.parametrize("kind", [RedisLedger, PostgresLedger])
-def test_what_is_no_address_is_refused_and_not_repeated(kind: Callable[[Any], object], url: Any) -> None:
+def test_invalid_address_is_rejected_and_not_shown(kind: Callable[[Any], object], url: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         kind(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
@@ -254,5 +254,5 @@ def test_what_is_no_address_is_refused_and_not_repeated(kind: Callable[[Any], ob
         (PostgresLedger, "postgresql://u:12/s3cret@h/d", "***"),
     ],
 )
-def test_it_says_where_it_is_and_no_password(kind: type, url: str, shown: str) -> None:
+def test_repr_has_the_address_without_the_password(kind: type, url: str, shown: str) -> None:
     assert repr(kind(url)) == f"{kind.__name__}('{shown}')"

@@ -35,7 +35,7 @@ async def claimed(ledger: SqliteLedger, key: str) -> Entry:
     return await ledger.claim(key, token="t", payload="p", lease=60)
 
 
-async def test_what_it_writes_is_on_the_disk_before_it_says_so(file: Path) -> None:
+async def test_write_is_synced_before_it_returns(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         pragmas = ("journal_mode", "synchronous", "fullfsync")
 
@@ -46,7 +46,7 @@ async def test_what_it_writes_is_on_the_disk_before_it_says_so(file: Path) -> No
         assert await ledger._database().read(look) == ["wal", full, 1]
 
 
-async def test_moves_that_come_together_are_one_commit(file: Path) -> None:
+async def test_concurrent_operations_share_one_commit(file: Path) -> None:
     said: list[str] = []
     async with SqliteLedger(file) as ledger:
         await ledger._database().read(lambda connection: connection.set_trace_callback(said.append))
@@ -55,7 +55,7 @@ async def test_moves_that_come_together_are_one_commit(file: Path) -> None:
         assert said.count("COMMIT") < 20
 
 
-async def test_a_move_that_cannot_be_made_spoils_no_other(file: Path) -> None:
+async def test_failing_operation_does_not_affect_others_in_its_commit(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         ends = await asyncio.gather(
             claimed(ledger, "a"),
@@ -67,7 +67,7 @@ async def test_a_move_that_cannot_be_made_spoils_no_other(file: Path) -> None:
         assert [entry.key async for entry in ledger.scan()] == ["a", "c"]
 
 
-async def test_a_full_disk_is_an_error_and_no_lie(file: Path) -> None:
+async def test_full_disk_raises_and_writes_nothing(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         await claimed(ledger, "k")
         limit = "PRAGMA max_page_count = {}"
@@ -83,7 +83,7 @@ async def test_a_full_disk_is_an_error_and_no_lie(file: Path) -> None:
         assert (await settle()).state is State.APPROVED
 
 
-async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) -> None:
+async def test_file_locked_for_too_long_sends_nothing(file: Path) -> None:
     shop = Shop(approved(), ledger=SqliteLedger(file, patience=0.05))
     await shop.ledger.get("k")
     other = await asyncio.to_thread(sqlite3.connect, file, isolation_level=None, check_same_thread=False)
@@ -105,7 +105,7 @@ async def test_who_waits_too_long_for_another_process_sends_nothing(file: Path) 
         ),
     ],
 )
-async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(
+async def test_file_of_another_kind_or_version_is_unchanged_and_reported(
     file: Path, sql: str, advice: str
 ) -> None:
     if sql.startswith("PRAGMA"):
@@ -123,14 +123,14 @@ async def test_a_file_of_another_kind_or_version_is_left_alone_and_named(
     assert shop.script.left == 1
 
 
-async def test_no_name_of_a_file_is_special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_names_are_never_special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with SqliteLedger(":memory:") as ledger:
         await claimed(ledger, "k")
     assert (tmp_path / ":memory:").stat().st_size > 0
 
 
-async def test_closing_ends_its_thread(file: Path) -> None:
+async def test_aclose_ends_the_thread(file: Path) -> None:
     ledger = SqliteLedger(file)
     await claimed(ledger, "k")
     (thread,) = [each for each in threading.enumerate() if each.name.startswith("loanasync-ledger")]
@@ -139,7 +139,7 @@ async def test_closing_ends_its_thread(file: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_a_process_that_ends_lets_go_of_the_file_in_order(file: Path) -> None:
+def test_end_of_the_process_closes_the_file(file: Path) -> None:
     forgotten = (
         "import asyncio, sys; from loanasync.ledger import SqliteLedger; ledger = SqliteLedger(sys.argv[1]);"
         " asyncio.run(ledger.claim('k', token='t', payload='p', lease=60))"
@@ -150,11 +150,11 @@ def test_a_process_that_ends_lets_go_of_the_file_in_order(file: Path) -> None:
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_it_says_which_file_it_is(file: Path) -> None:
+def test_repr_has_the_file(file: Path) -> None:
     assert repr(SqliteLedger(file)) == f"SqliteLedger('{file}')"
 
 
-def test_its_files_are_for_their_owner_alone_whatever_the_umask(file: Path) -> None:
+def test_files_are_readable_only_by_their_owner(file: Path) -> None:
     async def modes() -> set[int]:
         async with SqliteLedger(file) as ledger:
             await claimed(ledger, "k")

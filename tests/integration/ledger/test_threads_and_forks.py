@@ -31,7 +31,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return place.opener()
 
 
-def test_it_serves_loops_that_come_and_go_in_several_threads(opener: Opener) -> None:
+def test_ledger_works_in_event_loops_of_several_threads(opener: Opener) -> None:
     ledger = opener()
     won: list[bool] = []
 
@@ -71,7 +71,7 @@ asyncio.run(ledger.aclose())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
-def test_a_forked_child_opens_it_anew(opener: Opener) -> None:
+def test_forked_child_opens_the_ledger_again(opener: Opener) -> None:
     pickled = b64encode(pickle.dumps(opener)).decode()
     command = [sys.executable, "-W", "error", "-c", FORKING, pickled]
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
@@ -96,7 +96,7 @@ def is_won_by_another(file: Path, key: str) -> bool:
     return said == "True\n"
 
 
-async def test_two_ledgers_of_a_process_on_one_file_keep_it_from_who_closes_it_elsewhere(
+async def test_two_ledgers_on_one_file_keep_their_locks(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "decisions.db"
@@ -141,7 +141,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
-def test_what_a_forked_child_claims_is_claimed_after_its_parent_has_closed(tmp_path: Path) -> None:
+def test_claim_of_a_forked_child_survives_aclose_of_the_parent(tmp_path: Path) -> None:
     file = tmp_path / "decisions.db"
     command = [sys.executable, "-c", CLOSING_BESIDE_A_CHILD, str(file)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -35,7 +35,7 @@ NAMES = [f"{point}{tag}-{broker}-{ledger}".replace(" ", "-") for point, tag, _, 
 
 
 @pytest.mark.parametrize(("point", "tag", "status", "asked", "broker", "ledger"), TURNS, ids=NAMES)
-async def test_what_a_killed_worker_left_is_told_by_the_next_and_asked_no_more(
+async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
     point: str,
     tag: str,
     status: str,

@@ -145,14 +145,14 @@ async def test_five_denials_in_a_row_pause_the_worker(
     assert not any(each in caplog.text for each in CUSTOMERS)
 
 
-async def test_busy_service_pauses_nothing(url: str, tmp_path: Path) -> None:
+async def test_busy_service_does_not_pause_the_worker(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[response(429)] * 6, *[approved()] * 6)
     async with queue.open():
         await queue.put(*CUSTOMERS[:6])
         await until(lambda: queue.statuses() == ["approved"] * 6)
 
 
-async def test_denials_of_one_customer_pause_nothing(url: str, tmp_path: Path) -> None:
+async def test_denials_of_one_customer_do_not_pause_the_worker(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[denied()] * 6, approved())
     async with queue.open() as working:
         await queue.put(FISCAL_CODE)
@@ -160,7 +160,7 @@ async def test_denials_of_one_customer_pause_nothing(url: str, tmp_path: Path) -
         assert not working.done()
 
 
-async def test_wrong_configuration_pauses_at_once_and_keeps_the_message(
+async def test_wrong_configuration_pauses_and_keeps_the_message(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(url, tmp_path, approved(), tries=1)
@@ -179,7 +179,7 @@ async def test_wrong_configuration_pauses_at_once_and_keeps_the_message(
     assert len(queue.shop.script.sent) == 0
 
 
-async def test_worker_whose_ledger_is_of_a_later_version_ends_at_once(url: str, valkey: Valkey) -> None:
+async def test_worker_with_a_ledger_of_a_later_version_ends_immediately(url: str, valkey: Valkey) -> None:
     prefix = f"{token_hex(4)}:"
     async with Redis.from_url(valkey.url) as redis:
         await redis.set(f"{prefix}entries", "9.0")
@@ -192,7 +192,7 @@ async def test_worker_whose_ledger_is_of_a_later_version_ends_at_once(url: str, 
     await ledger.aclose()
 
 
-async def test_paused_shop_leaves_the_other_shops_of_its_worker_alone(url: str, tmp_path: Path) -> None:
+async def test_paused_shop_does_not_pause_other_shops_of_its_worker(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
     (tmp_path / "other").mkdir()
     other = Shop(*[approved()] * 3, ledger=SqliteLedger(tmp_path / "other" / "decisions.db"))
@@ -214,7 +214,7 @@ async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> N
     assert (letter.task, letter.task_id) == ("another shop's", task)
 
 
-async def test_opentelemetry_middleware_passes_on_the_trace(
+async def test_opentelemetry_middleware_propagates_the_trace(
     url: str, tmp_path: Path, tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     options = {"tracer_provider": tracing}
@@ -246,7 +246,7 @@ async def test_message_that_cannot_be_read_is_kept(
     assert "TSTXYZ" not in caplog.text
 
 
-async def test_worker_with_another_task_goes_on_when_ours_is_paused(url: str, tmp_path: Path) -> None:
+async def test_worker_with_another_task_continues_when_ours_is_paused(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
     done = asyncio.Event()
 
@@ -263,7 +263,7 @@ async def test_worker_with_another_task_goes_on_when_ours_is_paused(url: str, tm
         assert not working.done()
 
 
-async def test_checkout_without_the_task_keeps_the_limit_of_deliveries(nats: Server, tmp_path: Path) -> None:
+async def test_sender_without_the_task_keeps_the_limit_of_deliveries(nats: Server, tmp_path: Path) -> None:
     queue = Queue(nats.url, tmp_path, *[not_connected()] * 2, tries=2)
     async with queue.open():
         sender = broker_of(queue.url, queue.name)
@@ -273,7 +273,7 @@ async def test_checkout_without_the_task_keeps_the_limit_of_deliveries(nats: Ser
         await queue.letters(1)
 
 
-async def test_queue_whose_advisories_another_stream_has_can_be_used(
+async def test_queue_without_its_dead_letter_stream_can_be_used(
     nats: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = Queue(nats.url, tmp_path, approved())
@@ -287,7 +287,7 @@ async def test_queue_whose_advisories_another_stream_has_can_be_used(
     assert "dead letters will not be listed" in caplog.text
 
 
-async def test_dead_letters_of_no_queue_are_an_error(url: str) -> None:
+async def test_dead_letters_of_a_missing_queue_raise(url: str) -> None:
     async with letters_of(url, "nowhere") as letters:
         with pytest.raises(NoQueueError, match="no queue nowhere"):
             await letters.list()
@@ -311,7 +311,7 @@ async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server
     assert letter.reason == "delivered 2 times"
 
 
-async def test_message_that_no_shop_can_read_is_kept_as_it_is(valkey: Valkey, tmp_path: Path) -> None:
+async def test_message_that_no_worker_can_read_is_kept_unchanged(valkey: Valkey, tmp_path: Path) -> None:
     """The formatters of two shops read it, one within the other."""
     queue = Queue(valkey.url, tmp_path, tries=2)
     register(queue.broker, queue.shop.another(), name="other", redelivery=600, tries=2)

@@ -25,7 +25,7 @@ def working(folder: Path, env: dict[str, str]) -> Iterator[None]:
     assert worker.returncode == 0
 
 
-def test_a_checkout_hears_from_its_workers_and_what_is_lost_is_named(
+def test_queue_example_returns_results_and_reports_lost_responses(
     valkey: Valkey, served: Sandbox, tmp_path: Path
 ) -> None:
     (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())

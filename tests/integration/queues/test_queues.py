@@ -65,9 +65,7 @@ async def left_in(url: str, queue: str) -> tuple[int, int]:
         return await redis.xlen(queue), pending
 
 
-async def test_a_worker_that_is_told_to_stop_ends_its_calls_first(
-    server: Server, served: Sandbox, tmp_path: Path
-) -> None:
+async def test_stopping_worker_finishes_its_calls(server: Server, served: Sandbox, tmp_path: Path) -> None:
     times = {"total": 20.0, "redelivery": 60.0}
     fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path, **times)
     command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
@@ -81,7 +79,7 @@ async def test_a_worker_that_is_told_to_stop_ends_its_calls_first(
     assert await left_in(url_of(server), str(fleet.settings["queue"])) == (0, 0)
 
 
-async def test_a_server_that_is_killed_and_comes_back_has_all_messages_and_its_workers(
+async def test_killed_server_keeps_its_messages_and_workers(
     own_server: Server, served: Sandbox, tmp_path: Path
 ) -> None:
     fleet = Fleet(served, url_of(own_server), str(tmp_path / "decisions.db"), tmp_path)
@@ -97,7 +95,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_all_messages_and_its_w
         await until(lambda: len(evaluated(served)) == 3)
 
 
-async def test_a_server_that_is_away_for_long_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_worker_waits_for_a_server_that_is_down_for_long(caplog: pytest.LogCaptureFixture) -> None:
     with missing_is_skipped(), Nats() as server:
         broker = JetStream(server.url, reconnect_time_wait=0.001)
         await broker.startup()
@@ -128,7 +126,7 @@ async def test_broker_started_before_its_server_waits_for_it(own_server: Server)
     await broker.shutdown()
 
 
-async def test_jetstream_start_waits_for_a_stream_that_cannot_be_made_yet(
+async def test_jetstream_start_waits_until_the_stream_can_be_created(
     nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that restarts accepts connections some time before JetStream answers."""
@@ -147,7 +145,7 @@ async def test_jetstream_start_waits_for_a_stream_that_cannot_be_made_yet(
     await broker.shutdown()
 
 
-async def test_broker_whose_server_never_comes_raises_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_without_a_server_raises_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync.worker.delivery._RETRY_LIMIT", 0.1)
     broker = RedisStreams(f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(NotConnectedError):
@@ -166,7 +164,7 @@ async def is_put_back(url: str, queue: str) -> bool:
         return bool(await redis.zcard(f"{queue}:later"))
 
 
-async def test_a_message_waits_in_the_queue_until_the_service_is_reached(
+async def test_message_stays_in_the_queue_until_the_service_is_reachable(
     server: Server, tmp_path: Path
 ) -> None:
     port, state = free_port(), tmp_path / "state.db"
@@ -183,7 +181,7 @@ async def test_a_message_waits_in_the_queue_until_the_service_is_reached(
             assert len(posts(sandbox)) == 1
 
 
-async def test_nothing_of_what_is_done_with_stays_in_the_queue(
+async def test_acknowledged_messages_are_deleted_from_the_queue(
     server: Server, served: Sandbox, tmp_path: Path
 ) -> None:
     fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path)
@@ -221,7 +219,7 @@ async def taken(broker: AsyncBroker, number: int) -> list[AckableMessage]:
     raise AssertionError("it ended")
 
 
-async def test_all_that_a_dead_worker_had_comes_to_another_though_nothing_new_does(server: Server) -> None:
+async def test_messages_of_a_dead_worker_are_redelivered_without_new_ones(server: Server) -> None:
     queue = f"q{token_hex(4)}"
     dead, living = (broker_of(url_of(server), queue, redelivery=0.3) for _ in range(2))
     async with filled(dead, 25) as contents:
@@ -233,7 +231,7 @@ async def test_all_that_a_dead_worker_had_comes_to_another_though_nothing_new_do
                 await each.ack()  # type: ignore[misc]  # theirs and ours are coroutines
 
 
-async def test_a_message_that_was_deleted_meanwhile_stops_nobody(valkey: Valkey) -> None:
+async def test_deleted_message_does_not_stop_the_worker(valkey: Valkey) -> None:
     queue = f"q{token_hex(4)}"
     dead, living = (RedisStreams(valkey.url, queue_name=queue, redelivery=0.2) for _ in range(2))
     async with filled(dead, 2), filled(living, 0), Redis.from_url(valkey.url) as redis:
@@ -271,7 +269,7 @@ async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey)
             assert last.consumer_name not in await names()
 
 
-async def test_what_was_sent_before_anybody_opened_the_queue_is_delivered_too(valkey: Valkey) -> None:
+async def test_message_sent_before_the_first_worker_is_delivered(valkey: Valkey) -> None:
     broker = RedisStreams(valkey.url, queue_name=f"q{token_hex(4)}")
     await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
     async with filled(broker, 0):
@@ -290,7 +288,7 @@ async def lost(url: str, queue: str) -> None:
         await redis.delete(queue)
 
 
-async def test_a_server_that_lost_its_data_ends_no_worker(server: Server) -> None:
+async def test_server_that_lost_its_data_does_not_end_the_worker(server: Server) -> None:
     queue = f"q{token_hex(4)}"
     broker: Any = broker_of(url_of(server), queue, redelivery=60.0)
     later = BrokerMessage(task_id="t", task_name="n", message=b"later", labels={})
@@ -305,7 +303,7 @@ async def test_a_server_that_lost_its_data_ends_no_worker(server: Server) -> Non
         assert (await listening).data == b"later"
 
 
-async def test_what_is_no_message_of_taskiqs_stops_nobody_and_goes(valkey: Valkey) -> None:
+async def test_message_of_another_program_is_removed(valkey: Valkey) -> None:
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue)
     async with filled(broker, 0), Redis.from_url(valkey.url) as redis:
@@ -317,7 +315,7 @@ async def test_what_is_no_message_of_taskiqs_stops_nobody_and_goes(valkey: Valke
     assert await left_in(valkey.url, queue) == (0, 0)
 
 
-async def test_a_message_of_which_only_the_number_is_left_is_taken_off(
+async def test_message_without_members_is_acknowledged(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Redis 6.2 tells of a deleted one."""
@@ -334,12 +332,12 @@ async def test_a_message_of_which_only_the_number_is_left_is_taken_off(
         assert (found.data, told) == (b"message 0", [])
 
 
-async def test_a_cancellation_that_a_client_loses_ends_the_listening_all_the_same(
+async def test_cancellation_swallowed_by_the_client_ends_listening(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker: Any = broker_of(url_of(server), f"q{token_hex(4)}", redelivery=0.3)
     await broker.startup()
-    owner, name = (broker, "_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
+    owner, name = (broker, "_read_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
     asks, asked = getattr(owner, name), asyncio.Event()
 
     async def losing(*args: Any, **options: Any) -> Any:
@@ -359,7 +357,7 @@ async def test_a_cancellation_that_a_client_loses_ends_the_listening_all_the_sam
     await broker.shutdown()
 
 
-async def test_taskiqs_own_broker_still_leaves_a_quiet_queue_as_it_is(valkey: Valkey) -> None:
+async def test_taskiq_redis_still_ignores_pending_messages_of_a_quiet_queue(valkey: Valkey) -> None:
     """When this fails, ours is no longer needed for that."""
     queue = f"q{token_hex(4)}"
     async with Redis.from_url(valkey.url) as redis:
@@ -382,7 +380,7 @@ async def test_taskiqs_own_broker_still_leaves_a_quiet_queue_as_it_is(valkey: Va
         await listening.shutdown()
 
 
-def test_the_brokers_need_nothing_but_their_own_package() -> None:
+def test_each_broker_imports_only_its_own_package() -> None:
     for module, other in (("redis", "nats"), ("nats", "redis")):
         script = f"import sys, loanasync.worker.{module}; assert '{other}' not in sys.modules"
         subprocess.run([sys.executable, "-c", script], check=True)

@@ -70,7 +70,7 @@ print(json.dumps([[each["status"], (each["error"] or {}).get("type")] for each i
 
 
 @pytest.mark.parametrize(("name", "played"), [("Celery", CELERY), ("streaq", STREAQ), ("Temporal", TEMPORAL)])
-def test_a_queue_of_the_shops_own_asks_again_what_was_not_sent_and_nothing_else(
+def test_recipe_queue_repeats_only_unsent_requests(
     name: str, played: str, valkey: Valkey, tmp_path: Path
 ) -> None:
     recipe = PAGE.read_text(encoding="utf-8").partition(f"### {name}\n")[2].partition("```python\n")[2]
@@ -112,7 +112,7 @@ client = LoanClient.from_env(
 """
 
 
-def test_celery_on_a_server_with_forked_workers_asks_once(
+def test_celery_with_forked_workers_sends_one_request(
     valkey: Valkey, served: Sandbox, tmp_path: Path
 ) -> None:
     recipe = PAGE.read_text(encoding="utf-8").partition("### Celery\n")[2].partition("```python\n")[2]

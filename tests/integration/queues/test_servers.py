@@ -15,7 +15,7 @@ KINDS = pytest.mark.parametrize("kind", [Valkey, Nats, Postgres])
 
 
 @KINDS
-def test_a_server_comes_back_on_its_port_after_kill_9_and_leaves_nothing_behind(
+def test_server_restarts_on_its_port_after_kill_9_and_cleans_up(
     kind: Callable[[], Server],
 ) -> None:
     with missing_is_skipped(), kind() as server:
@@ -33,7 +33,7 @@ def test_a_server_comes_back_on_its_port_after_kill_9_and_leaves_nothing_behind(
 
 
 @KINDS
-def test_a_server_that_does_not_start_says_why(kind: Callable[[], Server]) -> None:
+def test_server_that_does_not_start_raises_with_its_log(kind: Callable[[], Server]) -> None:
     with missing_is_skipped():
         server = kind()
         taken = socket.create_server(("127.0.0.1", server.port))
@@ -42,7 +42,7 @@ def test_a_server_that_does_not_start_says_why(kind: Callable[[], Server]) -> No
     assert not server.folder.exists()
 
 
-def test_a_paused_server_is_reached_and_does_not_answer() -> None:
+def test_paused_server_accepts_connections_and_does_not_respond() -> None:
     with missing_is_skipped(), Valkey() as server:
         server.pause()
         with pytest.raises(TimeoutError):
@@ -51,7 +51,7 @@ def test_a_paused_server_is_reached_and_does_not_answer() -> None:
         assert server.answers()
 
 
-def test_a_missing_server_is_skipped_but_never_where_ci_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_is_skipped_except_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(what: Callable[[], Path]) -> None:
         with missing_is_skipped():
             what()

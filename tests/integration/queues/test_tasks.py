@@ -48,7 +48,7 @@ async def running(shop: Shop, **options: Any) -> AsyncIterator[Callable[..., Any
     await broker.shutdown()
 
 
-async def test_a_message_that_is_put_twice_is_asked_once() -> None:
+async def test_message_put_twice_sends_one_request() -> None:
     shop = Shop(approved())
     async with running(shop) as put:
         first, second = await put(), await put()
@@ -56,7 +56,7 @@ async def test_a_message_that_is_put_twice_is_asked_once() -> None:
     assert (first.return_value["meta"]["attempts"], second.return_value["meta"]["attempts"]) == (1, 0)
 
 
-async def test_what_was_not_sent_is_tried_again_after_growing_delays(
+async def test_unsent_request_is_tried_again_with_growing_delays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop = Shop(*[not_connected()] * 4, approved())
@@ -64,12 +64,12 @@ async def test_what_was_not_sent_is_tried_again_after_growing_delays(
     async with running(shop, base=0.1, cap=0.3) as put:
         result = await put()
     assert result.return_value["status"] == "approved"
-    told = [record.message for record in caplog.records if "tried" in record.message]
+    told = [record.message for record in caplog.records if "trying" in record.message]
     delays = ["0.1", "0.2", "0.3", "0.3"]
     assert told == [f"ConnectError: trying again in {delay} s" for delay in delays]
 
 
-async def test_a_message_is_given_up_after_so_many_tries() -> None:
+async def test_message_ends_after_the_maximum_number_of_tries() -> None:
     shop = Shop(*[not_connected()] * 3, approved())
     async with running(shop, tries=3) as put:
         result = await put()
@@ -78,7 +78,7 @@ async def test_a_message_is_given_up_after_so_many_tries() -> None:
     assert result.return_value["error"]["type"] == "ConnectError"
 
 
-async def test_a_message_that_the_queue_does_not_take_back_is_tried_from_where_it_is() -> None:
+async def test_message_is_tried_in_place_while_the_queue_is_down() -> None:
     shop = Shop(*[not_connected()] * 3, approved())
     refusals: list[SendTaskError] = []
 
@@ -98,23 +98,23 @@ async def test_a_message_that_the_queue_does_not_take_back_is_tried_from_where_i
     assert len(refusals) == 2
 
 
-def test_delays_double_up_to_a_limit() -> None:
-    tries = Tries(most=100, base=1.0, cap=10.0)
+def test_delays_double_up_to_the_cap() -> None:
+    tries = Tries(maximum=100, base=1.0, cap=10.0)
     assert [tries.delay(tried) for tried in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]
 
 
 @pytest.mark.parametrize("wrong", [{"tries": 0}, {"base": 0}, {"base": 2.0, "cap": 1.0}])
-def test_tries_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_tries_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         register(InMemoryBroker(), Shop().client, redelivery=600, **wrong)
 
 
-def test_a_client_without_a_ledger_is_refused() -> None:
+def test_client_without_a_ledger_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="may deliver a message more than once"):
         register(InMemoryBroker(), scripted_client(), redelivery=600)
 
 
-def test_a_memory_that_ends_with_the_worker_is_refused() -> None:
+def test_memory_ledger_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="outlives the worker"):
         register(RedisStreams("redis://127.0.0.1:1"), Shop().client)
 
@@ -140,21 +140,21 @@ TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("broker", "options", "said"), TOO_SOON, ids=[said for *_, said in TOO_SOON])
-async def test_a_queue_that_would_deliver_again_too_soon_is_refused(
+async def test_redelivery_that_is_too_short_is_rejected(
     broker: Callable[[], AsyncBroker], options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         register(broker(), lasting(tmp_path), **options)
 
 
-async def test_a_queue_that_waits_for_long_enough_is_taken(tmp_path: Path) -> None:
+async def test_redelivery_that_is_long_enough_is_accepted(tmp_path: Path) -> None:
     for broker in (RedisStreams("redis://h"), JetStream("nats://h"), RedisStreamBroker("redis://h")):
         register(broker, lasting(tmp_path))
     short = {"timeout": Timeout(total=1, attempt=0.9, connect=0.5), "ledger_policy": LedgerPolicy(patience=1)}
     register(JetStream("nats://h", redelivery=8), lasting(tmp_path, **short), cap=1)
 
 
-async def test_a_ledger_that_is_none_ends_the_worker_at_its_start() -> None:
+async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
     def no_ledger() -> None:
         raise ConfigurationError("path", "is no ledger")
 
@@ -163,7 +163,9 @@ async def test_a_ledger_that_is_none_ends_the_worker_at_its_start() -> None:
             pass
 
 
-async def test_a_ledger_that_hangs_keeps_no_worker_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hanging_ledger_does_not_stop_the_worker_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def hanging() -> None:
         await asyncio.Event().wait()
 
@@ -171,7 +173,7 @@ async def test_a_ledger_that_hangs_keeps_no_worker_from_starting(caplog: pytest.
         assert "the ledger cannot be used (TimeoutError)" in caplog.text
 
 
-async def test_a_ledger_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_worker_starts_while_the_ledger_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     ledger = FailingLedger()
 
     def broken() -> None:
@@ -197,7 +199,7 @@ async def test_client_and_ledger_are_closed_with_the_worker() -> None:
         await shop.approve()
 
 
-async def test_who_only_sends_opens_and_closes_nothing() -> None:
+async def test_sender_does_not_open_or_close_the_ledger() -> None:
     class SendingBroker(InMemoryBroker):
         startup = AsyncBroker.startup
         shutdown = AsyncBroker.shutdown
@@ -228,7 +230,7 @@ class KeepingBroker(InMemoryBroker):
             await asyncio.get_running_loop().create_task(delivery, context=Context())
 
 
-async def test_the_call_belongs_to_the_trace_of_who_put_the_message(
+async def test_call_belongs_to_the_trace_of_the_sender(
     tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     shop = Shop(not_connected(), approved(), options={"tracer_provider": tracing})
@@ -249,7 +251,7 @@ async def test_the_call_belongs_to_the_trace_of_who_put_the_message(
     assert result.return_value["meta"]["trace_id"] == trace.format_trace_id(wanted.trace_id)
 
 
-async def test_a_span_that_the_worker_has_already_is_the_nearer_one(
+async def test_existing_span_of_the_worker_is_the_parent(
     tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     class Spanning(TaskiqMiddleware):
@@ -285,7 +287,7 @@ BAD_LABEL = {
     [(OF_ANOTHER_MAKE, "ValidationError"), (OF_ANOTHER_MAKE | BAD_LABEL, "ValueError")],
     ids=["content", "label"],
 )
-async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
+async def test_unreadable_message_is_rejected_and_not_logged(
     read: dict[str, Any], error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, broker, acknowledged = Shop(), InMemoryBroker(), asyncio.Event()
@@ -307,7 +309,7 @@ async def test_a_message_that_cannot_be_read_is_turned_away_and_logged_nowhere(
         assert personal not in caplog.text
 
 
-async def test_several_shops_share_a_queue_under_names_of_their_own() -> None:
+async def test_several_shops_share_a_queue_with_separate_task_names() -> None:
     one, other = Shop(approved()), Shop(approved())
     broker = InMemoryBroker()
     tasks = [register(broker, s.client, name=n, redelivery=600) for s, n in ((one, "one"), (other, "other"))]

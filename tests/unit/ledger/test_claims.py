@@ -35,7 +35,7 @@ from support.memory_clients import cancelled
 class TestScopeOfOrders:
     """With ``scope="order_token"`` a customer has one entry for each order."""
 
-    async def test_order_tokens_have_entries_of_their_own(self) -> None:
+    async def test_order_tokens_have_separate_entries(self) -> None:
         shop = Shop(approved(), refused(), scope="order_token")
         first, second = (approval_request(order_token=token) for token in ("1", "2"))
         assert isinstance(await shop.approve(request=first), Approved)
@@ -80,7 +80,7 @@ class TestScopeOfOrders:
         assert isinstance(await shop.approve(request=order, scope="b"), Refused)
 
 
-def test_policy_with_another_scope_is_refused() -> None:
+def test_policy_with_invalid_scope_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="scope"):
         LedgerPolicy(scope="customer")  # type: ignore[arg-type]
 
@@ -93,7 +93,7 @@ async def test_decided_key_with_another_payload_logs_a_warning(caplog: pytest.Lo
     assert "TSTXYZ" not in caplog.text
 
 
-async def test_unknown_key_with_another_payload_logs_no_such_warning(
+async def test_unknown_key_with_another_payload_logs_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop = Shop(timed_out())
@@ -124,7 +124,7 @@ class TestCancelledCalls:
         assert (await shop.entry()).state is State.RELEASED
         assert isinstance(await shop.approve(), Approved)
 
-    async def test_call_cancelled_in_the_queue_makes_no_entry(self) -> None:
+    async def test_call_cancelled_while_waiting_for_a_slot_creates_no_entry(self) -> None:
         step, arrived, go = held(approved())
         shop = Shop(step, refused(), options={"max_concurrency": 1})
         first = asyncio.create_task(shop.approve())
@@ -241,7 +241,7 @@ class TestTakeovers:
         assert shop.script.left == 1
 
     @pytest.mark.parametrize("state", [State.LOST, State.HELD])
-    async def test_repeat_unknown_repeats_no_other_state(self, state: State) -> None:
+    async def test_repeat_unknown_does_not_apply_to_other_states(self, state: State) -> None:
         shop = Shop(approved())
         await shop.put(state)
         assert isinstance(await shop.comes_to(repeat_unknown=True), OutcomeUnknownError)

@@ -51,9 +51,7 @@ async def state(file: Path) -> State:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_sqlite_lease_after_the_clock_was_set_lasts_as_long(
-    machine: Machine, file: Path, jump: float
-) -> None:
+async def test_sqlite_lease_ignores_a_change_of_the_clock(machine: Machine, file: Path, jump: float) -> None:
     async with SqliteLedger(file) as ledger:
         entry = await ledger.claim("k", token="t", payload="p", lease=60)
         assert entry.claimed == machine.day
@@ -67,7 +65,7 @@ async def test_sqlite_lease_after_the_clock_was_set_lasts_as_long(
         assert seen.state is State.UNKNOWN
 
 
-async def test_probe_after_the_clock_was_set_sends_nothing_twice(machine: Machine, file: Path) -> None:
+async def test_probe_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
     step, arrived, go = held(approved())
     shop = Shop(step, ledger=SqliteLedger(file), unknown="probe")
     call = asyncio.create_task(shop.approve())
@@ -85,7 +83,7 @@ async def test_probe_after_the_clock_was_set_sends_nothing_twice(machine: Machin
     await other._recorder.ledger.aclose()  # type: ignore[union-attr]
 
 
-async def test_sqlite_leases_end_when_the_machine_restarts(machine: Machine, file: Path) -> None:
+async def test_sqlite_leases_expire_when_the_machine_reboots(machine: Machine, file: Path) -> None:
     machine.day += HOUR  # a clock that is ahead
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
@@ -94,7 +92,7 @@ async def test_sqlite_leases_end_when_the_machine_restarts(machine: Machine, fil
     assert await state(file) is State.UNKNOWN
 
 
-async def test_sqlite_clock_without_a_mark_of_the_start_is_the_day(machine: Machine, file: Path) -> None:
+async def test_sqlite_clock_without_a_boot_id_is_the_time_of_day(machine: Machine, file: Path) -> None:
     machine.start("")
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
@@ -102,7 +100,7 @@ async def test_sqlite_clock_without_a_mark_of_the_start_is_the_day(machine: Mach
         assert await state(file) is State.UNKNOWN
 
 
-async def test_sqlite_file_without_a_clock_goes_on_at_the_time_of_day(machine: Machine, file: Path) -> None:
+async def test_sqlite_file_without_a_clock_starts_at_the_time_of_day(machine: Machine, file: Path) -> None:
     """As an earlier version left it; the owners of its leases may still be running."""
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
@@ -114,7 +112,7 @@ async def test_sqlite_file_without_a_clock_goes_on_at_the_time_of_day(machine: M
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
-async def test_sqlite_file_removed_while_open_sends_nothing(file: Path, *, is_replaced: bool) -> None:
+async def test_sqlite_file_deleted_while_open_sends_nothing(file: Path, *, is_replaced: bool) -> None:
     shop = Shop(approved(), approved(), ledger=SqliteLedger(file))
     await shop.approve()
     file.unlink()
@@ -129,7 +127,7 @@ async def test_sqlite_file_removed_while_open_sends_nothing(file: Path, *, is_re
     await shop.ledger.aclose()
 
 
-async def test_sqlite_file_removed_amid_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
+async def test_sqlite_file_deleted_during_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
     step, arrived, go = held(approved())
     shop = Shop(step, ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
     call = asyncio.create_task(shop.comes_to())

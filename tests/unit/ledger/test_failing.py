@@ -38,7 +38,7 @@ async def hanging() -> None:
 
 
 @pytest.mark.parametrize("fault", [broken, hanging])
-async def test_nothing_is_sent_when_the_ledger_cannot_be_claimed(fault: Any) -> None:
+async def test_failing_claim_sends_nothing(fault: Any) -> None:
     shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
     with pytest.raises(LedgerUnavailableError, match="request not sent") as caught:
         await shop.approve()
@@ -47,7 +47,7 @@ async def test_nothing_is_sent_when_the_ledger_cannot_be_claimed(fault: Any) -> 
     assert shop.script.left == 1
 
 
-async def test_nothing_is_sent_when_the_ledger_cannot_be_looked_at() -> None:
+async def test_failing_lookup_sends_nothing() -> None:
     step, arrived, go = held(approved())
     ledger = FailingLedger(get=broken)
     shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
@@ -59,7 +59,7 @@ async def test_nothing_is_sent_when_the_ledger_cannot_be_looked_at() -> None:
     await asking
 
 
-async def test_a_claim_that_may_have_been_written_is_taken_back() -> None:
+async def test_claim_that_may_have_been_written_is_released() -> None:
     ledger = FailingLedger()
 
     async def written_and_then_lost() -> None:
@@ -75,7 +75,7 @@ async def test_a_claim_that_may_have_been_written_is_taken_back() -> None:
     assert isinstance(await shop.approve(), Approved)
 
 
-async def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_ledger_is_named_in_the_error(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a database, and long enough to be looked at as one" * 10)
     shop = Shop(approved(), ledger=SqliteLedger(file))
@@ -87,7 +87,7 @@ async def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
 @pytest.mark.parametrize("fault", [broken, hanging])
-async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies_in_a_file(
+async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     step: Any, kind: type, fault: Any, tmp_path: Path
 ) -> None:
     ledger = FailingLedger(settle=fault)
@@ -110,7 +110,7 @@ async def test_a_decision_that_cannot_be_committed_comes_with_the_error_and_lies
     assert await import_orphans(ledger, tmp_path / "orphans") == 0
 
 
-async def test_a_file_is_on_the_disk_before_it_is_told_of(
+async def test_orphan_file_is_synced_before_the_error_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[bool] = []
@@ -126,7 +126,7 @@ async def test_a_file_is_on_the_disk_before_it_is_told_of(
     assert synced == [False, True]  # the file, and then its folder
 
 
-async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_path: Path) -> None:
+async def test_import_into_an_empty_ledger_restores_the_decision(tmp_path: Path) -> None:
     shop = Shop(
         refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
     )
@@ -137,7 +137,7 @@ async def test_an_orphan_heals_a_ledger_that_was_replaced_by_an_empty_one(tmp_pa
     assert isinstance(await other.approve(), Refused)
 
 
-async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None:
+async def test_incomplete_refusal_is_written_to_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(
         Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
@@ -152,7 +152,7 @@ async def test_a_refusal_that_was_cut_off_is_spooled_too(tmp_path: Path) -> None
     assert (await shop.entry()).state is State.REFUSED
 
 
-async def test_without_ledger_and_file_the_error_has_the_only_copy(tmp_path: Path) -> None:
+async def test_error_without_ledger_and_file_has_the_only_copy(tmp_path: Path) -> None:
     (tmp_path / "orphans").write_text("in the way")
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
     error = await shop.comes_to()
@@ -162,7 +162,7 @@ async def test_without_ledger_and_file_the_error_has_the_only_copy(tmp_path: Pat
     assert isinstance(error.decision, Approved)
 
 
-async def test_files_go_where_the_user_keeps_such_things(
+async def test_orphan_folders_are_the_users_and_a_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -180,7 +180,7 @@ async def test_files_go_where_the_user_keeps_such_things(
     assert LedgerPolicy(orphan_folder=tmp_path).orphan_folders == (tmp_path,)
 
 
-async def test_imports_at_once_bring_each_answer_and_stop_at_none(tmp_path: Path) -> None:
+async def test_concurrent_imports_import_every_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     for letter in "ABCDEFGH":
         await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).comes_to(
@@ -193,7 +193,7 @@ async def test_imports_at_once_bring_each_answer_and_stop_at_none(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has a folder for each user")
-async def test_a_folder_of_another_users_takes_no_answers_and_brings_none(
+async def test_folder_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -213,7 +213,7 @@ async def test_a_folder_of_another_users_takes_no_answers_and_brings_none(
     assert "loanasync-orphans belongs to another user" in caplog.text
 
 
-async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
+async def test_import_leaves_invalid_and_contradicting_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = FailingLedger(settle=broken)
@@ -244,14 +244,14 @@ async def test_files_that_are_no_answers_or_contradict_the_ledger_are_left(
     assert "h.json was not imported: it contradicts the ledger, where the entry is refused" in caplog.text
 
 
-async def test_what_cannot_be_noted_runs_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
     assert isinstance(await shop.comes_to(), ReadTimeoutError)
     assert (await shop.entry()).state is State.INFLIGHT
     assert "until its lease expires" in caplog.text
 
 
-async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tmp_path: Path) -> None:
+async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=hanging)
     shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.approve())
@@ -270,7 +270,7 @@ async def test_a_loop_that_ends_within_the_commit_leaves_the_answer_in_a_file(tm
     assert (await shop.entry()).state is State.APPROVED
 
 
-async def test_a_loop_that_ends_within_the_claim_takes_it_back() -> None:
+async def test_loop_that_ends_during_the_claim_releases_it() -> None:
     class Slow(MemoryLedger):
         claimed = asyncio.Event()
 
@@ -307,7 +307,7 @@ class Rot13:
 class TestEncryption:
     """With ``encrypt`` no body is in ledger or orphan files but encrypted."""
 
-    async def test_what_is_kept_is_encrypted_and_comes_back(self, tmp_path: Path) -> None:
+    async def test_stored_body_is_encrypted_and_replayed(self, tmp_path: Path) -> None:
         file = tmp_path / "decisions.db"
         shop = Shop(approved(), ledger=SqliteLedger(file), encrypt=Fernet(Fernet.generate_key()))
         first = await shop.approve()
@@ -319,7 +319,7 @@ class TestEncryption:
         assert str(first.redirect_url).encode() not in file.read_bytes()
         assert b"approved" in file.read_bytes()  # the state, to find and purge it by
 
-    async def test_what_is_spooled_is_encrypted(self, tmp_path: Path) -> None:
+    async def test_orphan_file_is_encrypted(self, tmp_path: Path) -> None:
         cipher = Fernet(Fernet.generate_key())
         shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, encrypt=cipher)
         await shop.comes_to()
@@ -328,7 +328,7 @@ class TestEncryption:
         assert b"redirectUrl" not in body
         assert b"redirectUrl" in cipher.decrypt(body)
 
-    async def test_with_another_key_nothing_is_sent(self) -> None:
+    async def test_replay_with_another_cipher_key_sends_nothing(self) -> None:
         ledger = MemoryLedger()
         await Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key())).approve()
         shop = Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key()))
@@ -336,9 +336,7 @@ class TestEncryption:
             await shop.approve()
         assert shop.script.left == 1
 
-    async def test_a_cipher_that_fails_leaves_the_decision_to_its_caller_and_nothing_open_to_read(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_failing_cipher_returns_the_decision_and_stores_no_plain_text(self, tmp_path: Path) -> None:
         cipher = Fernet(Fernet.generate_key())
         shop = Shop(approved(), orphan_folder=tmp_path, encrypt=cipher)
         cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
@@ -350,7 +348,7 @@ class TestEncryption:
         assert (await shop.entry()).state is State.INFLIGHT
 
     @pytest.mark.parametrize("cipher", [Rot13(), object()])
-    def test_what_does_not_decrypt_is_refused_from_the_start(self, cipher: Any) -> None:
+    def test_policy_with_a_broken_cipher_is_rejected(self, cipher: Any) -> None:
         with pytest.raises(ConfigurationError, match="encrypt"):
             LedgerPolicy(encrypt=cipher)
 
@@ -359,7 +357,7 @@ class TestEncryption:
     ("setting", "value"),
     [("unknown", "ask"), ("keep", "all"), ("key", b"short"), ("key", "0123456789abcdef"), ("patience", 0)],
 )
-def test_a_policy_that_cannot_be_is_refused(setting: str, value: Any) -> None:
+def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=setting):
         LedgerPolicy(**{setting: value})
 
@@ -372,13 +370,13 @@ def test_a_policy_that_cannot_be_is_refused(setting: str, value: Any) -> None:
         ({"ledger_policy": LedgerPolicy()}, "ledger"),
     ],
 )
-def test_a_client_with_half_a_ledger_is_refused(options: Any, setting: str) -> None:
+def test_client_with_an_invalid_ledger_is_rejected(options: Any, setting: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         LoanClient("https://loans.example.com", shop_id="s", auth_token="t", **options)
     assert caught.value.setting == setting
 
 
-async def test_an_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
+async def test_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
     ledger = FailingLedger()
     shop = Shop(timed_out(), approved(), ledger=ledger)
     await shop.comes_to()
@@ -389,7 +387,7 @@ async def test_an_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> No
     assert shop.script.left == 1
 
 
-async def test_aclose_with_a_ledger_that_cancels_ends_without_an_error() -> None:
+async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
     """A connection of the ledger that is closed cancels the caller; the claim is released by a later call."""
 
     def cancelled() -> NoReturn:

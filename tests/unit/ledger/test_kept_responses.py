@@ -93,7 +93,7 @@ async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> 
     assert (decision.redirect_url, decision.meta.status, decision.meta.unread) == (REDIRECT, status, ())
 
 
-async def test_kept_response_has_nothing_of_the_other_customer_by_default() -> None:
+async def test_kept_response_has_no_data_of_the_other_customer() -> None:
     shop = Shop(about_another())
     await shop.comes_to()
     body = (await shop.entry()).body
@@ -110,7 +110,7 @@ async def test_kept_response_of_a_refusal_becomes_the_refusal() -> None:
     assert decision.meta.status == 422
 
 
-async def test_kept_response_that_says_otherwise_is_no_part_of_the_decision() -> None:
+async def test_kept_response_that_contradicts_is_not_in_the_decision() -> None:
     shop = Shop(about_another())
     await shop.comes_to()
     await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
@@ -130,7 +130,7 @@ async def test_kept_response_that_says_otherwise_is_no_part_of_the_decision() ->
     ],
     ids=["422", "400", "202", "201 of another form", "201 that was cut off"],
 )
-async def test_kept_response_has_the_whole_body_if_the_policy_says_so(
+async def test_kept_response_has_the_whole_body_with_keep_body(
     step: ScriptedResponse, kind: type[LoanError], status: int
 ) -> None:
     shop = Shop(step, keep="body")
@@ -142,7 +142,7 @@ async def test_kept_response_has_the_whole_body_if_the_policy_says_so(
     assert (entry.state, entry.status, entry.body) == (State.UNKNOWN, status, error.response.body)
 
 
-async def test_kept_response_without_a_ledger_lies_in_a_file(tmp_path: Path) -> None:
+async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
     assert isinstance(await shop.comes_to(), UnexpectedResponseError)
@@ -161,7 +161,7 @@ async def test_kept_response_without_a_ledger_lies_in_a_file(tmp_path: Path) -> 
     assert decision.redirect_url == REDIRECT
 
 
-async def test_orphan_file_names_the_subject_of_its_approval(tmp_path: Path) -> None:
+async def test_orphan_file_has_the_subject_of_its_approval(tmp_path: Path) -> None:
     shop = Shop(
         approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
     )
@@ -201,7 +201,7 @@ async def test_entry_without_a_body_is_a_decision_without_redirect(
         assert decision.redirect_url is None
 
 
-async def test_entry_of_a_cut_off_refusal_is_replayed_as_the_refusal() -> None:
+async def test_entry_of_an_incomplete_refusal_is_replayed() -> None:
     cut_off = Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated")
     shop = Shop(cut_off, refused())
     first, again = await shop.approve(), await shop.approve()

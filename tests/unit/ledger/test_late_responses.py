@@ -16,7 +16,7 @@ from support.ledger_clients import Shop, held
 ANOTHER = b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}'
 
 
-async def test_guard_late_response_of_lost_claim_is_spooled(tmp_path: Path) -> None:
+async def test_guard_late_response_of_lost_claim_becomes_an_orphan(tmp_path: Path) -> None:
     decision, arrived, go = held(response(201, ANOTHER))
     ledger = MemoryLedger()
     shop = Shop(
@@ -40,7 +40,7 @@ async def test_guard_late_response_of_lost_claim_is_spooled(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
-async def test_guard_decision_after_a_persons_is_spooled(state: State, tmp_path: Path) -> None:
+async def test_guard_decision_after_a_persons_becomes_an_orphan(state: State, tmp_path: Path) -> None:
     decision, arrived, go = held(approved())
     shop = Shop(decision, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
@@ -66,7 +66,7 @@ class Inverting:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"approved": tr'])
-async def test_replay_of_an_encrypted_unread_response_is_decided(body: bytes) -> None:
+async def test_replay_of_an_encrypted_unclassified_response(body: bytes) -> None:
     shop = Shop(response(502, body), keep="body", encrypt=Inverting())
     await shop.comes_to()
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "by telephone")

@@ -17,5 +17,5 @@ class TestMemoryLedger(LedgerConformance):
         self.opener = lambda: ledger
 
 
-def test_it_is_a_ledger() -> None:
+def test_memory_ledger_is_a_decision_ledger() -> None:
     assert isinstance(MemoryLedger(), DecisionLedger)

@@ -61,7 +61,7 @@ async def test_unknown_outcome_under_an_old_key_sends_nothing(old: Any) -> None:
     assert shop.script.sent == []
 
 
-async def test_probe_under_an_old_key_takes_the_old_entry_over() -> None:
+async def test_probe_under_an_old_key_takes_over_the_old_entry() -> None:
     before = shop_before(OLD, timed_out())
     await before.comes_to()
     shop = shop_after(before, OLD, approved(), unknown="probe")
@@ -82,7 +82,7 @@ async def test_entry_in_any_state_under_an_old_key_blocks(state: State, kind: ty
     assert shop.script.sent == []
 
 
-async def test_other_data_under_an_old_key_are_a_mismatch() -> None:
+async def test_other_data_under_an_old_key_is_a_mismatch() -> None:
     before = shop_before(OLD, approved())
     await before.approve()
     shop = shop_after(before, OLD)
@@ -100,7 +100,7 @@ async def test_released_entry_under_an_old_key_leads_to_a_new_one() -> None:
     assert not (await Shop(ledger=shop.ledger, key=NEW).approve()).approved
 
 
-async def test_decision_under_any_key_comes_before_other_entries() -> None:
+async def test_decision_under_any_key_has_precedence() -> None:
     before = shop_before(OLD, approved())
     await before.approve()
     racing = Shop(timed_out(), ledger=before.ledger, key=NEW)
@@ -130,7 +130,7 @@ async def test_clients_that_exchange_keys_send_one_request(old: bytes | None) ->
 
 
 @pytest.mark.parametrize("fault", [timed_out(), refused()])
-async def test_entry_made_under_an_old_key_during_the_claim_is_kept(fault: Any) -> None:
+async def test_entry_created_under_an_old_key_during_the_claim_wins(fault: Any) -> None:
     """The other client has claimed, sent and settled between this one's look and claim."""
     ledger = FailingLedger()
     other = Shop(fault, ledger=ledger, key=OLD)
@@ -147,7 +147,7 @@ async def test_entry_made_under_an_old_key_during_the_claim_is_kept(fault: Any) 
     assert isinstance(await shop.comes_to(), type(ended))
 
 
-async def test_look_after_the_claim_that_fails_sends_nothing() -> None:
+async def test_failing_lookup_after_the_claim_sends_nothing() -> None:
     ledger = FailingLedger()
     shop = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
 
@@ -164,7 +164,7 @@ async def test_look_after_the_claim_that_fails_sends_nothing() -> None:
     assert isinstance(await shop.approve(), Approved)
 
 
-async def test_old_key_that_cannot_be_looked_up_sends_nothing() -> None:
+async def test_failing_lookup_of_an_old_key_sends_nothing() -> None:
     def broken() -> None:
         raise ConnectionError
 
@@ -174,7 +174,7 @@ async def test_old_key_that_cannot_be_looked_up_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("old", [b"0123456789abcdef", "token", [b"short"], [""], [1]])
-def test_policy_with_wrong_old_keys_is_refused(old: Any) -> None:
+def test_policy_with_invalid_old_keys_is_rejected(old: Any) -> None:
     with pytest.raises(ConfigurationError, match="old_keys"):
         LedgerPolicy(old_keys=old)
 

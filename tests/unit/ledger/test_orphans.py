@@ -41,7 +41,7 @@ def test_orphan_of_format_1_is_read() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, "2", None])
-def test_orphan_of_another_format_is_refused(number: object) -> None:
+def test_orphan_of_another_format_is_rejected(number: object) -> None:
     content = {**json.loads(ORPHAN.as_json()), "format": number}
     with pytest.raises(ValueError):  # noqa: PT011  (its text is not for people)
         Orphan.from_json(json.dumps(content).encode())
@@ -56,7 +56,7 @@ async def test_import_of_an_unknown_key_writes_the_subject(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_import_of_format_1_lands_and_deletes_the_file(tmp_path: Path) -> None:
+async def test_import_of_format_1_writes_and_deletes_the_file(tmp_path: Path) -> None:
     ledger = MemoryLedger()
     (tmp_path / "old.json").write_bytes(FORMAT_1)
     assert await import_orphans(ledger, tmp_path) == 1
@@ -82,7 +82,9 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_spool_to_a_full_disk_takes_the_next_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphan_on_a_full_disk_is_written_to_the_next_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full, free = tmp_path / "full", tmp_path / "free"
     synced = os.fsync
 
@@ -98,7 +100,7 @@ def test_spool_to_a_full_disk_takes_the_next_folder(tmp_path: Path, monkeypatch:
     assert Orphan.from_json(file.read_bytes()) == ORPHAN
 
 
-def test_spool_without_a_writable_folder_returns_none(
+def test_orphan_without_a_writable_folder_returns_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -112,13 +114,13 @@ def test_spool_without_a_writable_folder_returns_none(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
-def test_spool_writes_for_its_owner_alone(tmp_path: Path) -> None:
+def test_orphan_file_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     file = write_orphan([tmp_path / "new"], ORPHAN)
     assert file is not None
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-async def test_import_leaves_and_names_a_corrupt_file(
+async def test_import_leaves_and_logs_a_corrupt_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut, whole = (tmp_path / name for name in ("1-cut.json", "2-whole.json"))
@@ -129,7 +131,7 @@ async def test_import_leaves_and_names_a_corrupt_file(
     assert "1-cut.json was not imported: it is incomplete, or not an orphan file" in caplog.text
 
 
-async def test_import_after_a_writer_was_killed_reads_whole_files(tmp_path: Path) -> None:
+async def test_import_after_a_killed_writer_reads_complete_files(tmp_path: Path) -> None:
     (tmp_path / "1.part").write_bytes(ORPHAN.as_json())  # killed before it renamed the file
     (tmp_path / "2.part").write_bytes(ORPHAN.as_json()[:100])
     ledger = MemoryLedger()
@@ -138,7 +140,7 @@ async def test_import_after_a_writer_was_killed_reads_whole_files(tmp_path: Path
     assert [file.name for file in tmp_path.iterdir()] == ["2.part"]
 
 
-def test_spool_whose_unfinished_file_was_imported_writes_another(
+def test_orphan_whose_part_file_was_imported_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed = Path.replace

@@ -48,9 +48,7 @@ def cut_off(status: int, body: bytes) -> ScriptedResponse:
 
 
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-async def test_a_decision_is_asked_once_and_then_comes_from_the_ledger(
-    step: ScriptedResponse, kind: type
-) -> None:
+async def test_decision_is_requested_once_and_then_replayed(step: ScriptedResponse, kind: type) -> None:
     shop = Shop(step)
     first = await shop.approve()
     again = await shop.approve()
@@ -62,7 +60,7 @@ async def test_a_decision_is_asked_once_and_then_comes_from_the_ledger(
         assert (found.meta.status, found.meta.attempts) == (first.meta.status, 0)
 
 
-async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_by_member() -> None:
+async def test_replayed_decision_equals_the_original() -> None:
     request = approval_request(
         iban="IT60X0542811101000000123456",
         zero_interest_rate=True,
@@ -80,9 +78,7 @@ async def test_what_comes_from_the_ledger_is_what_came_from_the_service_member_b
 @pytest.mark.parametrize("odd", ['"\\ud800"', "-1e999", '["x", {"y": -1e999, "z": "\\udfff"}]'])
 @pytest.mark.parametrize("name", ["redirectUrl", "netAmount", "new"])
 @pytest.mark.parametrize("keep", ["decision", "body"])
-async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
-    name: str, odd: str, keep: str
-) -> None:
+async def test_decision_is_stored_with_any_readable_response(name: str, odd: str, keep: str) -> None:
     shop = Shop(response(422, f'{{"approved": false, "{name}": {odd}}}'.encode()), keep=keep)
     first = await shop.approve()
     again = await shop.approve()
@@ -145,7 +141,7 @@ async def test_whatever_an_answer_holds_that_could_be_read_the_decision_is_kept(
     ],
     ids=lambda value: str(value) if isinstance(value, State) else None,
 )
-async def test_each_end_of_a_call_leaves_its_state(steps: list[ScriptedResponse], state: State) -> None:
+async def test_each_result_of_a_call_leads_to_its_state(steps: list[ScriptedResponse], state: State) -> None:
     shop = Shop(*steps)
     ended = await shop.comes_to()
     entry = await shop.entry()
@@ -176,7 +172,7 @@ async def test_each_end_of_a_call_leaves_its_state(steps: list[ScriptedResponse]
         assert (type(again), again.meta.unread) == (type(ended), ended.meta.unread)
 
 
-async def test_what_a_person_holds_is_not_asked() -> None:
+async def test_held_entry_is_not_sent() -> None:
     shop = Shop(approved())
     await shop.put(State.HELD)
     with pytest.raises(OutcomeUnknownError, match="a person blocked this entry") as caught:
@@ -185,7 +181,7 @@ async def test_what_a_person_holds_is_not_asked() -> None:
     assert shop.script.left == 1
 
 
-async def test_what_a_person_settled_without_the_answer_is_known_by_its_status() -> None:
+async def test_decision_resolved_without_response_is_replayed() -> None:
     shop = Shop()
     entry = await shop.put(State.UNKNOWN)
     told = Settlement(state=State.REFUSED, note="by telephone")
@@ -195,7 +191,7 @@ async def test_what_a_person_settled_without_the_answer_is_known_by_its_status()
     assert (decision.meta.status, decision.meta.unread, decision.amount) == (422, ("body",), None)
 
 
-async def test_the_ledger_is_claimed_just_before_the_first_byte() -> None:
+async def test_claim_is_made_just_before_the_first_byte() -> None:
     first, arrived, go = held(approved())
     shop = Shop(first, approved(), options={"max_concurrency": 1})
     asking = asyncio.create_task(shop.approve())
@@ -208,7 +204,7 @@ async def test_the_ledger_is_claimed_just_before_the_first_byte() -> None:
     assert [entry.state for entry in await shop.entries()] == [State.APPROVED] * 2
 
 
-async def test_what_is_known_needs_no_place_among_the_calls() -> None:
+async def test_known_decision_needs_no_slot() -> None:
     first, arrived, go = held(approved())
     shop = Shop(refused(), first, options={"max_concurrency": 1})
     await shop.approve()
@@ -219,7 +215,7 @@ async def test_what_is_known_needs_no_place_among_the_calls() -> None:
     await asking
 
 
-async def test_a_released_approval_may_be_asked_with_mended_data() -> None:
+async def test_released_entry_accepts_corrected_data() -> None:
     shop = Shop(rejected({"email": "is taken"}), approved())
     await shop.comes_to()
     mended = approval_request(email="other@example.com")
@@ -227,7 +223,7 @@ async def test_a_released_approval_may_be_asked_with_mended_data() -> None:
 
 
 @pytest.mark.parametrize("state", [State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD, State.APPROVED])
-async def test_another_question_under_the_same_key_is_an_error(state: State) -> None:
+async def test_other_data_under_the_same_key_is_a_mismatch(state: State) -> None:
     shop = Shop(approved(), unknown="probe")
     await shop.put(state)
     with pytest.raises(PayloadMismatchError) as caught:
@@ -237,7 +233,7 @@ async def test_another_question_under_the_same_key_is_an_error(state: State) -> 
     assert isinstance(await shop.approve(request=approval_request(amount=99_000), scope="2"), Approved)
 
 
-async def test_the_order_of_members_is_no_other_question() -> None:
+async def test_order_of_members_does_not_change_the_payload() -> None:
     shop = Shop(approved())
     one = approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2})
     other = approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}})
@@ -246,7 +242,7 @@ async def test_the_order_of_members_is_no_other_question() -> None:
     assert len(shop.script.sent) == 1
 
 
-async def test_who_finds_another_worker_asking_waits_for_its_answer() -> None:
+async def test_call_waits_for_the_decision_of_another_worker() -> None:
     step, arrived, go = held(refused())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
@@ -260,7 +256,7 @@ async def test_who_finds_another_worker_asking_waits_for_its_answer() -> None:
     assert len(shop.script.sent) == 1
 
 
-async def test_who_waits_for_another_worker_asks_when_that_one_provably_did_not() -> None:
+async def test_waiting_call_sends_after_another_worker_released() -> None:
     step, arrived, go = held(not_connected())
     shop = Shop(step, approved())
     asking = asyncio.create_task(shop.comes_to())
@@ -272,7 +268,7 @@ async def test_who_waits_for_another_worker_asks_when_that_one_provably_did_not(
     await asking
 
 
-async def test_who_waits_for_another_worker_waits_no_longer_than_for_the_service() -> None:
+async def test_call_waits_for_another_worker_until_its_deadline() -> None:
     shop = Shop(approved())
     entry = await shop.put(State.INFLIGHT)
     with pytest.raises(InFlightError) as caught:
@@ -284,7 +280,7 @@ async def test_who_waits_for_another_worker_waits_no_longer_than_for_the_service
 class TestProbe:
     """With ``unknown="probe"`` an approval whose outcome is not known is asked once more, and no oftener."""
 
-    async def test_a_decision_ends_it(self) -> None:
+    async def test_probe_with_a_decision_settles_the_entry(self) -> None:
         shop = Shop(timed_out(), refused(), unknown="probe")
         await shop.comes_to()
         assert isinstance(await shop.approve(), Refused)
@@ -292,7 +288,7 @@ class TestProbe:
         assert (entry.state, entry.takeovers) == (State.REFUSED, 1)
         assert isinstance(await shop.approve(), Refused)
 
-    async def test_already_evaluated_means_that_the_decision_is_lost(self) -> None:
+    async def test_probe_with_already_evaluated_is_lost(self) -> None:
         shop = Shop(timed_out(), domain_error(EVALUATED), unknown="probe")
         await shop.comes_to()
         assert isinstance(await shop.comes_to(), AlreadyEvaluatedError)
@@ -302,7 +298,7 @@ class TestProbe:
         assert again.state == "lost"
 
     @pytest.mark.parametrize("step", [timed_out(), not_connected(), denied(), rejected({"email": "taken"})])
-    async def test_it_is_done_once_only(self, step: ScriptedResponse) -> None:
+    async def test_probe_is_sent_only_once(self, step: ScriptedResponse) -> None:
         shop = Shop(timed_out(), step, approved(), unknown="probe")
         await shop.comes_to()
         await shop.comes_to()
@@ -310,7 +306,7 @@ class TestProbe:
         assert isinstance(await shop.comes_to(), OutcomeUnknownError)
         assert shop.script.left == 1
 
-    async def test_a_decision_that_came_late_is_the_answer_of_already_evaluated(self) -> None:
+    async def test_late_decision_replaces_already_evaluated(self) -> None:
         step, arrived, go = held(domain_error(EVALUATED))
         shop = Shop(timed_out(), step, unknown="probe")
         await shop.comes_to()
@@ -324,7 +320,7 @@ class TestProbe:
         assert isinstance(decision, Approved)
         assert decision.redirect_url == "u"
 
-    async def test_a_person_that_released_it_lets_it_be_asked_as_if_never_asked(self) -> None:
+    async def test_probed_entry_released_by_a_person_is_like_a_new_one(self) -> None:
         shop = Shop(timed_out(), timed_out(), denied(), approved(), unknown="probe")
         await shop.comes_to()
         await shop.comes_to()
@@ -336,14 +332,14 @@ class TestProbe:
         assert isinstance(await shop.approve(), Approved)
 
 
-async def test_calls_but_approve_do_not_touch_the_ledger() -> None:
+async def test_other_calls_do_not_use_the_ledger() -> None:
     ledger = FailingLedger()
     shop = Shop(response(200, {}), ledger=ledger)
     await shop.client.create_request({"fiscalCode": FISCAL_CODE})
     assert ledger.moves == []
 
 
-async def test_a_claim_costs_one_write_and_a_settlement_another() -> None:
+async def test_approval_uses_one_claim_and_one_settlement() -> None:
     ledger = FailingLedger()
     shop = Shop(approved(), ledger=ledger)
     await shop.approve()
@@ -359,7 +355,7 @@ async def test_a_claim_costs_one_write_and_a_settlement_another() -> None:
         ({"scope": "1"}, {"scope": "2"}),
     ],
 )
-async def test_customers_and_scopes_have_entries_of_their_own(one: Any, other: Any) -> None:
+async def test_customers_and_scopes_have_separate_entries(one: Any, other: Any) -> None:
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(**one), Approved)
     assert isinstance(await shop.approve(**other), Refused)
@@ -368,7 +364,7 @@ async def test_customers_and_scopes_have_entries_of_their_own(one: Any, other: A
 
 
 @pytest.mark.parametrize("scope", [None, 7])
-async def test_a_scope_that_is_no_text_does_not_lead_past_the_ledger(scope: Any) -> None:
+async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
     shop = Shop(refused(), approved())
     await shop.approve()
     with pytest.raises(InvalidRequestError, match="scope: must be a str, not"):
@@ -376,7 +372,7 @@ async def test_a_scope_that_is_no_text_does_not_lead_past_the_ledger(scope: Any)
     assert len(shop.script.sent) == 1
 
 
-async def test_shops_environments_addresses_and_secrets_have_entries_of_their_own() -> None:
+async def test_shops_environments_addresses_secrets_have_separate_entries() -> None:
     ledger = MemoryLedger()
     variants: list[dict[str, Any]] = [
         {},
@@ -392,7 +388,7 @@ async def test_shops_environments_addresses_and_secrets_have_entries_of_their_ow
     assert len([entry async for entry in ledger.scan()]) == len(variants)
 
 
-async def test_a_key_of_its_own_finds_what_was_decided_under_another_token() -> None:
+async def test_policy_key_finds_decisions_made_with_another_auth_token() -> None:
     shop = Shop(approved(), key=b"0123456789abcdef")
     await shop.approve()
     assert isinstance(await shop.approve(shop.another(auth_token="renewed")), Approved)

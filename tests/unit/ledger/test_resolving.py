@@ -14,7 +14,7 @@ UNSETTLED = [State.UNKNOWN, State.LOST, State.HELD]
 
 @pytest.mark.parametrize("before", UNSETTLED)
 @pytest.mark.parametrize("after", [*UNSETTLED, State.RELEASED, State.REFUSED])
-async def test_a_person_settles_what_is_unsettled(before: State, after: State) -> None:
+async def test_resolve_settles_an_unsettled_entry(before: State, after: State) -> None:
     shop = Shop(refused())
     entry = await shop.put(before)
     settled = await resolve(shop.ledger, entry, after, "by telephone")
@@ -27,7 +27,7 @@ async def test_a_person_settles_what_is_unsettled(before: State, after: State) -
     assert isinstance(ended, kinds.get(after, OutcomeUnknownError))
 
 
-async def test_a_person_who_was_told_of_another_state_settles_nothing() -> None:
+async def test_resolve_of_a_changed_entry_writes_nothing() -> None:
     shop = Shop(refused())
     old = await shop.put(State.UNKNOWN)
     await resolve(shop.ledger, old, State.HELD, "wait for the letter")
@@ -35,14 +35,14 @@ async def test_a_person_who_was_told_of_another_state_settles_nothing() -> None:
     assert (found.state, found.note) == (State.HELD, "wait for the letter")
 
 
-async def test_what_is_in_flight_or_decided_is_for_no_person_to_settle() -> None:
+async def test_resolve_of_an_inflight_or_decided_entry_writes_nothing() -> None:
     shop = Shop()
     for state in (State.INFLIGHT, State.APPROVED):
         entry = await shop.put(state)
         assert (await resolve(shop.ledger, entry, State.RELEASED, "no")).state is state
 
 
-async def test_nobody_settles_to_in_flight() -> None:
+async def test_resolve_to_inflight_is_rejected() -> None:
     shop = Shop()
     entry = await shop.put(State.UNKNOWN)
     with pytest.raises(ValueError, match="cannot be INFLIGHT"):
@@ -66,7 +66,7 @@ def response(entry: Entry) -> tuple[int | None, bytes | None, str | None]:
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
 @pytest.mark.parametrize("status", [None, 200, 201, 422])
-async def test_resolve_takes_over_a_response_that_says_the_same(state: State, status: int | None) -> None:
+async def test_resolve_keeps_a_response_with_the_same_decision(state: State, status: int | None) -> None:
     body = json.dumps({"approved": state is State.APPROVED, "redirectUrl": "https://x"}).encode()
     ledger, entry = await kept(body, status, "another fiscal code")
     resolved = await resolve(ledger, entry, state, "ticket 17")
@@ -76,7 +76,7 @@ async def test_resolve_takes_over_a_response_that_says_the_same(state: State, st
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
 @pytest.mark.parametrize("body", [b"gAAAAABm-encrypted", b"{\xff\xfe\x00"])
-async def test_resolve_takes_over_an_encrypted_response(state: State, body: bytes) -> None:
+async def test_resolve_keeps_an_encrypted_response(state: State, body: bytes) -> None:
     ledger, entry = await kept(body, 500)
     resolved = await resolve(ledger, entry, state, "ticket 17")
     assert response(resolved) == ({State.APPROVED: 201, State.REFUSED: 422}[state], body, None)
@@ -97,7 +97,7 @@ async def test_resolve_takes_over_an_encrypted_response(state: State, body: byte
         None,
     ],
 )
-async def test_resolve_drops_a_response_that_is_not_that_decision(body: bytes | None) -> None:
+async def test_resolve_drops_a_response_with_another_decision(body: bytes | None) -> None:
     ledger, entry = await kept(body)
     resolved = await resolve(ledger, entry, State.APPROVED, "ticket 17")
     assert (resolved.state, response(resolved)) == (State.APPROVED, (None, None, None))
@@ -112,7 +112,7 @@ async def test_resolve_without_decision_keeps_the_response(state: State) -> None
 
 @pytest.mark.parametrize("before", [State.APPROVED, State.REFUSED, State.RELEASED])
 @pytest.mark.parametrize("after", [State.APPROVED, State.REFUSED, State.RELEASED, State.HELD])
-async def test_resolve_corrects_what_a_person_decided(before: State, after: State) -> None:
+async def test_resolve_corrects_a_decision_of_a_person(before: State, after: State) -> None:
     ledger, entry = await kept(None, None)
     wrong = await resolve(ledger, entry, before, "ticket 17")
     right = await resolve(ledger, wrong, after, "ticket 18", source="import")
@@ -123,7 +123,7 @@ async def test_resolve_corrects_what_a_person_decided(before: State, after: Stat
 
 
 @pytest.mark.parametrize("note", ["", " \t"])
-async def test_correction_without_note_is_refused(note: str) -> None:
+async def test_correction_without_note_is_rejected(note: str) -> None:
     ledger, entry = await kept(None)
     wrong = await resolve(ledger, entry, State.APPROVED, note)
     with pytest.raises(ValueError, match="a correction needs a note"):
@@ -132,7 +132,7 @@ async def test_correction_without_note_is_refused(note: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["service", "", " "])
-async def test_resolve_by_the_service_or_nobody_is_refused(source: str) -> None:
+async def test_resolve_with_service_or_empty_source_is_rejected(source: str) -> None:
     ledger, entry = await kept(None)
     with pytest.raises(ValueError, match="source"):
         await resolve(ledger, entry, State.APPROVED, "ticket 17", source=source)
@@ -140,7 +140,7 @@ async def test_resolve_by_the_service_or_nobody_is_refused(source: str) -> None:
 
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED, State.RELEASED])
-async def test_resolve_never_changes_what_the_service_said(state: State) -> None:
+async def test_resolve_never_changes_a_result_of_the_service(state: State) -> None:
     ledger, _ = await kept(None)
     said = await ledger.settle("k", token="t", payload="p", settlement=Settlement(state=state, status=201))
     assert await resolve(ledger, said, State.HELD, "ticket 17") == said == await ledger.get("k")

@@ -44,7 +44,7 @@ def broken() -> None:
     raise OSError("no ledger")
 
 
-async def test_a_calls_span_says_what_the_ledger_had_to_do_with_it() -> None:
+async def test_span_has_the_result_of_the_ledger() -> None:
     step, arrived, go = held(approved())
     shop, recorder = recorded(step)
     asking = asyncio.create_task(shop.approve())
@@ -62,7 +62,7 @@ async def test_a_calls_span_says_what_the_ledger_had_to_do_with_it() -> None:
     assert recorder.attributes(calls[attempt.parent.span_id])["loanasync.ledger"] == "claimed"
 
 
-async def test_a_span_says_why_nothing_was_asked() -> None:
+async def test_span_has_the_reason_why_nothing_was_sent() -> None:
     ledger = FailingLedger()
     shop, recorder = recorded(timed_out(), ledger=ledger)
     await shop.comes_to()
@@ -79,14 +79,14 @@ async def test_a_span_says_why_nothing_was_asked() -> None:
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "unknown"}).sum == 1
 
 
-async def test_a_decision_that_was_not_recorded_is_counted_as_what_it_is(tmp_path: object) -> None:
+async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: object) -> None:
     shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     assert isinstance(await shop.comes_to(), DecisionNotRecordedError)
     assert told(recorder) == [("claimed", "refused")]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
 
 
-async def test_a_client_without_a_ledger_says_nothing_of_one() -> None:
+async def test_span_without_ledger_has_no_ledger_attributes() -> None:
     recorder = TelemetryRecorder()
     shop = Shop(approved())
     client = shop.another(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
@@ -101,9 +101,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize("state", [*State, None])
-async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
-    state: State | None, tmp_path: object
-) -> None:
+async def test_ledger_errors_and_spans_have_no_personal_data(state: State | None, tmp_path: object) -> None:
     request = approval_request(iban="IT60X0542811101000000123456")
     shop, recorder = recorded(
         approved(),
@@ -137,7 +135,7 @@ async def test_nothing_personal_is_in_the_ledger_its_errors_or_its_spans(
 
 
 @pytest.mark.parametrize("end", ["claim", "settle", "mismatch"])
-async def test_no_error_of_a_ledger_shows_a_person_or_a_token(end: str, tmp_path: Path) -> None:
+async def test_ledger_error_shows_no_person_and_no_token(end: str, tmp_path: Path) -> None:
     request = approval_request(iban="IT60X0542811101000000123456")
     shop = Shop(
         approved(), approved(), orphan_folder=tmp_path, options={"auth_token": "secret-token"}, key=SECRET
@@ -159,7 +157,7 @@ async def test_no_error_of_a_ledger_shows_a_person_or_a_token(end: str, tmp_path
         assert mark not in seen
 
 
-async def test_the_whole_body_is_kept_for_who_wants_it() -> None:
+async def test_keep_body_stores_the_whole_body() -> None:
     shop = Shop(approved(), keep="body")
     await shop.approve()
     body = (await shop.entry()).body

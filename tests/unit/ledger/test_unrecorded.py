@@ -166,7 +166,7 @@ async def test_approve_read_by_one_of_two_callers_is_not_logged(
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_approve_in_a_loop_closed_amid_its_settlement_is_spooled(
+def test_approve_in_a_loop_closed_during_settlement_writes_an_orphan(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
 ) -> None:
     async def hanging() -> None:

@@ -68,7 +68,7 @@ FINAL: list[tuple[ScriptedResponse, str, str, str | None]] = [
 @pytest.mark.parametrize(
     ("step", "status", "outcome", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
 )
-async def test_what_may_have_been_asked_is_final(
+async def test_request_that_may_have_been_sent_is_final(
     step: ScriptedResponse, status: str, outcome: str, error: str | None
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
@@ -82,7 +82,7 @@ async def test_what_may_have_been_asked_is_final(
     assert len(shop.script.sent) == 1
 
 
-async def test_a_decision_has_what_the_shop_needs_and_nothing_of_the_person() -> None:
+async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
     ended = await comes_to(
         Shop(approved(redirect_url="https://loans.example.com/#secret", net_amount=43_650))
     )
@@ -101,7 +101,7 @@ async def test_a_decision_has_what_the_shop_needs_and_nothing_of_the_person() ->
 
 
 @pytest.mark.parametrize("state", [State.UNKNOWN, State.LOST, State.HELD])
-async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> None:
+async def test_unknown_result_names_the_entry_to_resolve(state: State) -> None:
     shop = Shop()
     entry = await shop.put(state)
     ended = await comes_to(shop)
@@ -111,7 +111,7 @@ async def test_an_entry_that_only_a_person_can_settle_is_named(state: State) -> 
 
 
 @pytest.mark.parametrize("step", [connection_lost(), response(201, b'{"appro'), system_error()])
-async def test_an_answer_that_is_lost_names_its_entry_at_once(step: ScriptedResponse) -> None:
+async def test_lost_response_result_names_its_entry(step: ScriptedResponse) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, key=b"a secret of the ledger's own")
     asked = message(f" {FISCAL_CODE.lower()}", approval_request(), scope="order 7")
     ended = await handle(shop.client, asked)
@@ -119,7 +119,7 @@ async def test_an_answer_that_is_lost_names_its_entry_at_once(step: ScriptedResp
     assert ended["error"]["entry"] == (await shop.entry()).key
 
 
-async def test_another_question_under_the_same_key_is_final() -> None:
+async def test_payload_mismatch_is_final() -> None:
     shop = Shop(approved())
     await comes_to(shop)
     ended = await comes_to(shop, amount=46_000)
@@ -127,7 +127,7 @@ async def test_another_question_under_the_same_key_is_final() -> None:
     assert ended["error"]["type"] == "PayloadMismatchError"
 
 
-async def test_a_decision_that_cannot_be_recorded_is_in_the_answer_and_in_a_file(tmp_path: Path) -> None:
+async def test_unrecorded_decision_is_in_the_result_and_in_a_file(tmp_path: Path) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     ended = await comes_to(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
@@ -154,7 +154,7 @@ LEFT_UNKNOWN: list[ScriptedResponse] = [
 @pytest.mark.parametrize("keep", ["decision", "body"])
 @pytest.mark.parametrize("cipher", [None, Fernet(Fernet.generate_key())], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("step", LEFT_UNKNOWN, ids=[str(number) for number in range(len(LEFT_UNKNOWN))])
-async def test_answer_after_resolve_is_the_decision_of_the_ledger(
+async def test_result_after_resolve_is_the_decision_of_the_ledger(
     step: ScriptedResponse, cipher: Fernet | None, keep: str
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, keep=keep, encrypt=cipher)
@@ -168,7 +168,7 @@ async def test_answer_after_resolve_is_the_decision_of_the_ledger(
 
 
 @pytest.mark.parametrize("unknown", ["hold", "probe"])
-async def test_answer_for_a_customer_decided_elsewhere_names_its_entry(unknown: str) -> None:
+async def test_result_for_a_customer_decided_elsewhere_names_its_entry(unknown: str) -> None:
     shop = Shop(domain_error("User already evaluated for approval"), unknown=unknown)
     if unknown == "probe":
         await shop.put(State.UNKNOWN)
@@ -179,7 +179,7 @@ async def test_answer_for_a_customer_decided_elsewhere_names_its_entry(unknown: 
         assert ended["error"]["entry"] == ended["meta"]["entry"] == entry.key
 
 
-async def test_answer_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
+async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
     """The span of the call is the root: no sender's trace could be taken instead."""
     options = {"tracer_provider": tracing, "retry": RetryPolicy(attempts=1)}
     shop = Shop(connection_lost(), options=options)
@@ -202,7 +202,7 @@ async def raised(shop: Shop) -> LoanError:
     return caught.value
 
 
-async def test_what_was_provably_not_sent_is_raised_to_be_delivered_again() -> None:
+async def test_error_of_an_unsent_request_is_raised() -> None:
     assert isinstance(await raised(Shop(not_connected())), ConnectError)
     shop = Shop(ledger=FailingLedger(claim=broken))
     assert isinstance(await raised(shop), LedgerUnavailableError)
@@ -218,34 +218,34 @@ DENIALS = [
 
 
 @pytest.mark.parametrize("step", DENIALS, ids=lambda step: str(step.status))
-async def test_answer_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse) -> None:
+async def test_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse) -> None:
     shop = Shop(step, approved())
     assert (await raised(shop)).outcome == "not_evaluated"
     assert (await shop.entry()).state is State.RELEASED
     assert (await comes_to(shop))["status"] == "approved"
 
 
-async def test_answer_denial_after_an_unknown_outcome_is_final() -> None:
+async def test_denial_after_an_unknown_outcome_is_final() -> None:
     shop = Shop(denied(), unknown="probe")
     await shop.put(State.UNKNOWN)
     ended = await comes_to(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
 
 
-async def test_answer_wrong_configuration_is_raised() -> None:
+async def test_wrong_configuration_is_raised() -> None:
     def later() -> None:
         raise ConfigurationError("ledger", "has entries of a later version")
 
     assert isinstance(await raised(Shop(ledger=FailingLedger(get=later, claim=later))), ConfigurationError)
 
 
-async def test_what_another_worker_asks_is_raised_to_be_delivered_again() -> None:
+async def test_request_in_flight_elsewhere_is_raised() -> None:
     shop = Shop(options={"timeout": Timeout(total=0.05, attempt=0.04, connect=0.03)})
     await shop.put(State.INFLIGHT)
     assert isinstance(await raised(shop), InFlightError)
 
 
-async def test_the_text_of_an_error_that_is_not_ours_is_not_told() -> None:
+async def test_result_hides_the_text_of_foreign_exceptions() -> None:
     def quoting(*_: object, **__: object) -> None:
         raise KeyError(FISCAL_CODE)
 

@@ -14,13 +14,13 @@ from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, ap
 
 
 @given(APPROVAL_REQUESTS)
-def test_what_went_through_json_is_asked_as_it_was_meant(request: ApprovalRequest) -> None:
+def test_message_through_json_gives_the_same_request(request: ApprovalRequest) -> None:
     told = json.loads(json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, scope="7")))
     expected = {"fiscal_code": FISCAL_CODE, "request": request, "additional_data_needed": True, "scope": "7"}
     assert arguments_of(told) == expected
 
 
-def test_choices_and_unknown_members_go_through_too() -> None:
+def test_message_keeps_choices_and_unknown_members() -> None:
     asked = approval_request(citizenship=Citizenship.EU, extra={"newField": [1, {"a": None}]})
     told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
     assert arguments_of(told)["request"] == asked
@@ -44,20 +44,20 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("told", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_is_no_such_message_is_named(told: Any, said: str) -> None:
+def test_invalid_message_is_reported_with_its_problems(told: Any, said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         arguments_of(told)
 
 
 @pytest.mark.parametrize("additional", [AdditionalData(), AdditionalData(salary=1), additional_data()])
-def test_a_partial_conditional_block_goes_through_a_queue(additional: AdditionalData) -> None:
+def test_message_keeps_a_partial_conditional_block(additional: AdditionalData) -> None:
     asked = approval_request(additional=additional)
     told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
     assert None not in told["request"]["additional"].values()
     assert arguments_of(told)["request"] == asked
 
 
-async def test_what_is_wrong_within_a_message_is_for_the_rules_to_name() -> None:
+async def test_message_values_are_checked_by_the_request_rules() -> None:
     told = message(None, approval_request(amount="450", additional=additional_data()))  # type: ignore[arg-type]
     told["request"]["additional"]["residence_start_date"] = "05/2019"
     told["scope"] = None  # as other languages write none: it is no text, and would be another entry than ""
