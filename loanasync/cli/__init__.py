@@ -5,24 +5,23 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-_NEEDED = ("typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
+_REQUIRED = ("typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
 
 
 def main() -> None:
-    """Run the command, or say what is missing for it."""
-    missing = [name for name in _NEEDED if not _installed(name)]
-    if missing:
+    """Run the command. If its extra is not installed, print how to install it."""
+    if not all(map(_is_installed, _REQUIRED)):
         sys.exit(
-            "the command needs its extra: pip install 'loanasync[cli]'."
-            " The sandbox alone needs none: python -m loanasync.sandbox"
+            "the command loanasync needs an extra: pip install 'loanasync[cli]'."
+            " The sandbox runs without it: python -m loanasync.sandbox"
         )
-    from loanasync.cli.app import app  # noqa: PLC0415  (needs what was looked for above)
+    from loanasync.cli.app import app  # noqa: PLC0415  (needs the extra)
 
     app()
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False

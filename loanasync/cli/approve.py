@@ -12,28 +12,30 @@ import typer
 
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
-from loanasync.cli.approve_many.results import line_of
-from loanasync.cli.console import HASTE, interruptible, say
+from loanasync.cli.approve_many.results import record_of
+from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import WITHOUT_LEDGER, used_by_a_client
-from loanasync.cli.rows.convert import READERS, BadCell
-from loanasync.cli.rows.orders import Description, Order, Orders, checking_client, dialect_of, plain
-from loanasync.cli.rows.parse import ParsedRow, Table, once
-from loanasync.cli.rows.source import RowProblem, Source, Unreadable
+from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, client_options
+from loanasync.cli.rows.convert import CONVERTERS, CellError
+from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, normalize_name, offline_client
+from loanasync.cli.rows.parse import CANNOT_BE_PARSED, ParsedRow, Table, unique_members
+from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
 from loanasync.ledger import DecisionLedger
 
-_FILE = typer.Argument(metavar="FILE", help="One JSON object; - is what is piped in.")
-_EURO = typer.Option("--euro", help="The amount is in euro, 450.50; else in euro cents, 45050.")
+_FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
+_EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
 _DIALECT = typer.Option(help="Name of the street number in the request.")
 
 _USER_DATA = {
-    **{plain(wire): name for name, wire in USER_DATA_NAMES.items()},
-    **{plain(name): name for name in attrs.fields_dict(UserData) if name != "unread"},  # of responses only
+    **{normalize_name(wire): name for name, wire in USER_DATA_NAMES.items()},
+    # `unread` exists in responses only.
+    **{normalize_name(name): name for name in attrs.fields_dict(UserData) if name != "unread"},
 }
-_OF_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
+# A member of these names shows that a file contains the data of a completion, and not an approval.
+_COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
 
-
-_EXITS = {
+# Exit codes by status or outcome; for all others `Exit.FAILED`.
+_EXIT_CODES = {
     **dict.fromkeys(("approved", "refused", "done"), Exit.DECIDED),
     "unknown": Exit.UNKNOWN,
 }
@@ -41,157 +43,168 @@ _EXITS = {
 
 def check(
     file: Annotated[str, _FILE],
-    dialect: Annotated[Description, _DIALECT] = Description.STREET_NUMBER,
+    dialect: Annotated[DialectName, _DIALECT] = DialectName.STREET_NUMBER,
     *,
     euro: Annotated[bool, _EURO] = False,
 ) -> None:
-    """Name everything that is wrong with an approval, or with a completion's data, and send nothing.
+    """Check an approval request, or the data of a completion, and send nothing.
 
-    Ends with 0 when it may be sent, else with 2.
+    Lists all problems. Exit codes: 0 valid, 2 invalid.
 
     Example: loanasync check order.json --euro
     """
-    with _given(file) as (table, members):
-        if any(plain(name) in _OF_COMPLETION_ONLY for name in members):
-            found = _completion(table, members)[2]
+    with _opened(file) as (table, members):
+        if any(normalize_name(name) in _COMPLETION_ONLY for name in members):
+            problems = _parse_completion(table, members)[2]
         else:
-            found = _order(table, members, dialect, euro=euro).problems
-        if not found:
-            say("nothing is wrong with it")
-        raise typer.Exit(_print_problems(found))
+            problems = _parse_order(table, members, dialect, euro=euro).problems
+        if not problems:
+            print_message("valid")
+        raise typer.Exit(_print_problems(problems))
 
 
 def approve(
     file: Annotated[str, _FILE],
-    dialect: Annotated[Description, _DIALECT] = Description.STREET_NUMBER,
+    dialect: Annotated[DialectName, _DIALECT] = DialectName.STREET_NUMBER,
     *,
     ledger: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Remember there who was asked: a file's path, redis://...?prefix=... or"
+            help="Ledger in which the request is recorded: a file's path, redis://...?prefix=... or"
             " postgresql://...?table=...",
         ),
     ] = None,
     euro: Annotated[bool, _EURO] = False,
     sandbox: Annotated[
-        bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it, without a ledger.")
+        bool,
+        typer.Option("--sandbox", help="Start a sandbox and use it as the service, without a ledger."),
     ] = False,
 ) -> None:
-    """Ask for one approval, and print what came of it as JSON.
+    """Request one approval, and print the result as JSON.
 
-    The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN; the request has
-    been created there. Ends with 0 when it is decided (a refusal is a decision), 1 when it failed, 2 when
-    nothing was sent, 3 when the outcome is unknown. Ctrl-C waits for the answer, a second one gives it up.
+    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The loan
+    request must have been created there before.
+
+    The first Ctrl-C waits for the response, because the service sends it only once. The second one cancels
+    the call: its outcome becomes unknown.
+
+    Exit codes: 0 decided (a refusal is a decision), 1 failed, 2 nothing was sent, 3 the outcome is unknown.
 
     Example: loanasync approve order.json --sandbox
     """
-    with _given(file) as (table, members):
-        order = _order(table, members, dialect, euro=euro)
+    with _opened(file) as (table, members):
+        order = _parse_order(table, members, dialect, euro=euro)
         if order.row is None:
             raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
-            say(WITHOUT_LEDGER, "bold")
-        options = used_by_a_client(None if sandbox else ledger)
+            print_message(SANDBOX_WITHOUT_LEDGER, "bold")
+        options = client_options(None if sandbox else ledger)
         client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
-        raise typer.Exit(asyncio.run(_approved(client, order, options.get("ledger"))))
+        raise typer.Exit(asyncio.run(_request_approval(client, order, options.get("ledger"))))
 
 
 def complete(file: Annotated[str, _FILE]) -> None:
-    """Complete an approved customer's data, after the documents; the object holds fiscal_code, too.
+    """Send the remaining data of an approved customer, after the documents were uploaded.
 
-    Prints outcome and repeatable as JSON. Ends with 0 when the data are saved, 1 when that failed, 2 when
-    nothing was sent because the data are wrong, 3 when the outcome is unknown.
+    The JSON object contains the data and the member fiscal_code. Prints outcome and repeatable as JSON.
+
+    Exit codes: 0 the data are saved, 1 failed, 2 nothing was sent because the data are invalid, 3 the
+    outcome is unknown.
 
     Example: loanasync complete data.json
     """
-    with _given(file) as (table, members):
-        code, data, found = _completion(table, members)
-        if found:
-            raise typer.Exit(_print_problems(found))
+    with _opened(file) as (table, members):
+        code, data, problems = _parse_completion(table, members)
+        if problems:
+            raise typer.Exit(_print_problems(problems))
         client = LoanClient.from_env()
         try:
-            asyncio.run(_completed(client, code, data))
+            asyncio.run(_complete(client, code, data))
         except LoanError as error:
-            _print({"outcome": error.outcome, "repeatable": error.repeatable, "error": type(error).__name__})
-            say(str(error))
-            raise typer.Exit(_EXITS.get(error.outcome, Exit.FAILED)) from None
-        _print({"outcome": "done", "repeatable": False})
-        say("the data are saved")
+            _print_json(
+                {"outcome": error.outcome, "repeatable": error.repeatable, "error": type(error).__name__}
+            )
+            print_message(str(error))
+            raise typer.Exit(_EXIT_CODES.get(error.outcome, Exit.FAILED)) from None
+        _print_json({"outcome": "done", "repeatable": False})
+        print_message("the data are saved")
 
 
-def _print(members: Mapping[str, object]) -> None:
+def _print_json(members: Mapping[str, object]) -> None:
     text = json.dumps(members, ensure_ascii=False, indent=2)
-    typer.echo(text.encode(errors="backslashreplace"))  # half a surrogate pair as JSON escapes it
+    typer.echo(text.encode(errors="backslashreplace"))  # a lone surrogate is escaped as in JSON
 
 
-def _print_problems(problems: tuple[RowProblem, ...]) -> Exit:
+def _print_problems(problems: tuple[InputProblem, ...]) -> Exit:
     for problem in problems:
-        say(str(problem))
+        print_message(str(problem))
     return Exit.NOTHING_SENT if problems else Exit.DECIDED
 
 
 @contextmanager
-def _given(file: str) -> Iterator[tuple[Table, dict[str, object]]]:
-    """Read a file with one object. If it cannot be used, print why and end the command."""
+def _opened(file: str) -> Iterator[tuple[Table, dict[str, object]]]:
+    """Open a file with one JSON object. Errors are printed, and end the command with an exit code."""
     try:
         with closing(Source(file)) as source:
-            yield Table(source), _members(source)
-    except Unreadable as error:
-        say(f"{'standard input' if file == '-' else file}{error.where} {error}")
+            yield Table(source), _parse_object(source)
+    except UnreadableError as error:
+        print_message(f"{'standard input' if file == '-' else file}: {error.location}{error}")
         raise typer.Exit(Exit.NOTHING_SENT) from None
     except ConfigurationError as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(Exit.NOTHING_SENT) from None
 
 
-def _members(source: Source) -> dict[str, object]:
+def _parse_object(source: Source) -> dict[str, object]:
     try:
-        members = json.loads("".join(source.lines()), object_pairs_hook=once)
+        members = json.loads("".join(source.lines()), object_pairs_hook=unique_members)
     except json.JSONDecodeError as error:
-        raise Unreadable(f"is no JSON object from line {error.lineno}, column {error.colno} on") from None
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
-        raise Unreadable("is no JSON that could be read") from None
+        raise UnreadableError(f"invalid JSON at column {error.colno}", error.lineno) from None
+    except (ValueError, RecursionError):
+        raise UnreadableError(CANNOT_BE_PARSED) from None
     if not isinstance(members, dict):
-        raise Unreadable("must be one JSON object; for many, there is approve-many")
+        raise UnreadableError("must be one JSON object; for several customers use loanasync approve-many")
     return members
 
 
-def _order(table: Table, members: Mapping[str, object], dialect: Description, *, euro: bool) -> Order:
-    orders = Orders(table, checking_client(dialect_of(dialect)), {}, euro, ignore_unknown=False)
-    return orders.order(ParsedRow(0, members, ""))
+def _parse_order(table: Table, members: Mapping[str, object], dialect: DialectName, *, euro: bool) -> Order:
+    orders = Orders(table, offline_client(dialect_of(dialect)), {}, euro, ignore_unknown=False)
+    return orders.convert(ParsedRow(0, members, ""))
 
 
-def _completion(table: Table, members: Mapping[str, object]) -> tuple[str, UserData, tuple[RowProblem, ...]]:
+def _parse_completion(
+    table: Table, members: Mapping[str, object]
+) -> tuple[str, UserData, tuple[InputProblem, ...]]:
     code: Any = None
     values: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for member, value in members.items():
-        if plain(member) == "fiscalcode":
+        if normalize_name(member) == "fiscalcode":
             code = value
             continue
-        name = _USER_DATA.get(plain(member))
+        name = _USER_DATA.get(normalize_name(member))
         if name is None:
-            wrong[member] = "is no field; members that this version does not know go into extra"
+            messages[member] = "unknown member; put members that this version does not know into 'extra'"
             continue
         try:
-            values[name] = READERS[name](value) if name in READERS else value
-        except BadCell as bad:
-            wrong[name] = str(bad)
+            values[name] = CONVERTERS[name](value) if name in CONVERTERS else value
+        except CellError as error:
+            messages[name] = str(error)
     data = UserData(**values)
-    broken = checking_client(Dialect.street_number()).check(code, data)
-    wrong.update({each.field: each.message for each in broken if each.field not in wrong})
-    return code, data, tuple(table.problem(message, field=name) for name, message in wrong.items())
+    found = offline_client(Dialect.street_number()).check(code, data)
+    messages.update({each.field: each.message for each in found if each.field not in messages})
+    return code, data, tuple(table.problem(message, field=name) for name, message in messages.items())
 
 
-async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> Exit:
+async def _request_approval(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> Exit:
     assert order.row is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
         if ledger is not None:
-            stack.push_async_callback(ledger.aclose)  # after the client, which writes to it until then
+            stack.push_async_callback(ledger.aclose)  # after the client, which may write to it until then
         if client is None:
-            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
+            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server is slow to import)
 
             sandbox = await stack.enter_async_context(Sandbox())
             client = await stack.enter_async_context(sandbox.client())
@@ -199,25 +212,28 @@ async def _approved(client: LoanClient | None, order: Order, ledger: DecisionLed
         else:
             await stack.enter_async_context(client)
         results = client.approve_many([order.row], concurrency=1)
-        is_given_up = False
+        is_aborted = False
 
-        def give_up() -> None:
-            nonlocal is_given_up
-            is_given_up = True
+        def abort() -> None:
+            nonlocal is_aborted
+            is_aborted = True
             results.abort()
 
-        with interruptible(partial(say, "waiting for the answer, Ctrl-C gives it up"), give_up):
+        with interruptible(partial(print_message, _WAITING), abort):
             async with results:
                 result = await anext(results, None)
-            if result is None:  # given up before it was sent
+            if result is None:  # aborted before the request was sent
                 return Exit.INTERRUPTED
-            # Told before anything is closed: until then the answer is nowhere but here.
-            _print(line_of(order, result))
-            if is_given_up:
-                await client.with_options(timeout=HASTE).aclose()
-    return _EXITS.get(result.status, Exit.FAILED)
+            # Print the result first: closing takes time, and this may be the only copy.
+            _print_json(record_of(order, result))
+            if is_aborted:
+                await client.with_options(timeout=ABORT_TIMEOUT).aclose()
+    return _EXIT_CODES.get(result.status, Exit.FAILED)
 
 
-async def _completed(client: LoanClient, code: str, data: UserData) -> None:
+_WAITING = "waiting for the response. Press Ctrl-C again to cancel the call: its outcome becomes unknown"
+
+
+async def _complete(client: LoanClient, code: str, data: UserData) -> None:
     async with client:
         await client.complete(code, data)

@@ -1,4 +1,4 @@
-"""Standard error for messages to people, and signals that end a command."""
+"""Messages on standard error, and signals that stop a command."""
 
 import asyncio
 import io
@@ -12,12 +12,15 @@ from rich.console import Console
 
 from loanasync import Timeout
 
+# After the second Ctrl-C, calls in progress are recorded as `unknown` within this time.
+ABORT_TIMEOUT = Timeout(total=0.5, attempt=0.4, connect=0.3)
 
-class _Heard(io.TextIOBase):
-    """Standard error, or what is left of it: a terminal can be closed, and a pipe's reader can go."""
+
+class _StandardError(io.TextIOBase):
+    """Standard error without write errors: a closed terminal or a broken pipe must not end the run."""
 
     def __init__(self) -> None:
-        self._file = sys.stderr  # None when it was closed from the start
+        self._file = sys.stderr  # None if it was closed when the process started
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -43,34 +46,43 @@ class _Heard(io.TextIOBase):
                 self._file.flush()
 
 
-def console() -> Console:
-    """On standard error: what goes to standard output is for programs."""
-    return Console(file=cast("IO[str]", _Heard()))
+def stderr_console() -> Console:
+    """Return a console on standard error. Standard output is for programs."""
+    return Console(file=cast("IO[str]", _StandardError()))
 
 
-def say(sentence: str, style: str | None = None) -> None:
-    """Print a sentence to standard error, as it is."""
-    console().print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
+def print_message(message: str, style: str | None = None) -> None:
+    """Print a message to standard error, without highlighting and without line folding."""
+    stderr_console().print(message, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-# What is under way when a person gives up has so long to be written down as unknown.
-HASTE = Timeout(total=0.5, attempt=0.4, connect=0.3)
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 row", "2,000 rows", "3 entries".
+
+    Args:
+        number: The number.
+        noun: The noun for the number 1.
+        plural: The noun for all other numbers; by default `noun` with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 @contextmanager
-def interruptible(wait: Callable[[], object], give_up: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile the first signal calls `wait`, and each further one `give_up`."""
+def interruptible(stop: Callable[[], object], abort: Callable[[], object]) -> Iterator[None]:
+    """Within this context, the first signal calls `stop`, and each further one calls `abort`."""
     times = 0
 
     def interrupt() -> None:
         nonlocal times
         times += 1
-        (wait if times == 1 else give_up)()
+        (stop if times == 1 else abort)()
 
     loop = asyncio.get_running_loop()
-    # SIGHUP: the terminal is gone, and the answers under way need none. Windows has no such.
+    # SIGHUP means that the terminal was closed. Windows does not have it.
     signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    with suppress(NotImplementedError):  # Windows: there Ctrl-C cancels, which waits, too
+    with suppress(
+        NotImplementedError
+    ):  # Windows: there Ctrl-C cancels the task, which also waits for the calls
         for each in signals:
             loop.add_signal_handler(each, interrupt)
     try:

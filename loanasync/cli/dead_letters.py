@@ -9,13 +9,13 @@ from typing import Annotated, TypeAlias
 import typer
 from attrs import asdict
 
-from loanasync.cli.console import say
+from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.display import when
+from loanasync.cli.ledger.display import utc_time
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
 app: typer.Typer = typer.Typer(
-    help="List messages that a queue gave up, and replay them.",
+    help="List and replay dead letters: messages that a queue gave up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
@@ -23,20 +23,23 @@ app: typer.Typer = typer.Typer(
 Queue: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="URL", envvar="LOANASYNC_QUEUE", help="The queue's server: redis://... or nats://..."
+        metavar="URL",
+        envvar="LOANASYNC_QUEUE",
+        help="Address of the queue's server: redis://... or nats://...",
     ),
 ]
-Name: TypeAlias = Annotated[str, typer.Option(help="The queue's name, as in RedisStreams or JetStream.")]
+Name: TypeAlias = Annotated[
+    str, typer.Option(help="Name of the queue, as passed to RedisStreams or JetStream.")
+]
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
-_WITHIN = 30.0  # seconds until a server that does not answer is given up
+_TIMEOUT = 30.0  # seconds for the whole command
 
 
-def _letters(queue: str, name: str) -> DeadLettersBase:
-    scheme, found, _ = queue.partition("://")
-    if not found or scheme not in _MODULES:
-        raise typer.BadParameter(
-            f"must begin with one of {', '.join(_MODULES)}, and ://", param_hint="--queue"
-        )
+def _open_dead_letters(queue: str, name: str) -> DeadLettersBase:
+    scheme, separator, _ = queue.partition("://")
+    if not separator or scheme not in _MODULES:
+        schemes = ", ".join(f"{each}://" for each in _MODULES)
+        raise typer.BadParameter(f"must begin with one of {schemes}", param_hint="--queue")
     try:
         module = import_module(f"loanasync.worker.{_MODULES[scheme]}")
     except ImportError:
@@ -47,26 +50,24 @@ def _letters(queue: str, name: str) -> DeadLettersBase:
     return letters
 
 
-def _with(
-    queue: str, name: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]
-) -> None:
-    """Do something with the dead letters of a queue, and end with its exit status."""
+def _run(queue: str, name: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]) -> None:
+    """Run a function with the dead letters of a queue, and end with the exit code that it returns."""
 
     async def run() -> Exit:
-        async with asyncio.timeout(_WITHIN), _letters(queue, name) as letters:
+        async with asyncio.timeout(_TIMEOUT), _open_dead_letters(queue, name) as letters:
             return await work(letters, await letters.list())
 
     try:
         code = asyncio.run(run())
     except NoQueueError as error:
-        say(str(error))
+        print_message(str(error))
         code = Exit.NOTHING_SENT
     except typer.BadParameter:
         raise
-    except Exception as error:  # noqa: BLE001  (whatever a library raises: its text may hold a password)
-        say(
-            f"the queue cannot be used ({type(error).__name__}): check --queue, and that its server "
-            "can be reached"
+    except Exception as error:  # noqa: BLE001  (any error of the server's library; its text may hold a password)
+        print_message(
+            f"the queue cannot be used ({type(error).__name__}): check --queue, and that the server can be "
+            "reached"
         )
         code = Exit.FAILED
     raise typer.Exit(code)
@@ -77,45 +78,46 @@ def ls(
     queue: Queue,
     name: Name = "loanasync",
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="For a program: JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """List dead letters, one a line: id, time, task, id of the task, and the reason.
+    """List dead letters, one per line: id, time, task, task id and reason.
 
-    Ends with 3 when there are any, so that a timer can tell a person.
+    Ends with 3 if there are any, so you can run it from cron and alert on the exit code.
 
     Example: loanasync dead-letters ls --queue redis://127.0.0.1:6379
     """
 
     async def work(_: DeadLettersBase, found: list[DeadLetter]) -> Exit:
         for each in found:
-            line = f"{each.id}  {when(each.since)}  {each.task}  {each.task_id}  {each.reason}"
-            print(json.dumps(asdict(each)) if as_json else line)  # noqa: T201  (what was asked for)
+            line = f"{each.id}  {utc_time(each.since)}  {each.task}  {each.task_id}  {each.reason}"
+            print(json.dumps(asdict(each)) if as_json else line)  # noqa: T201  (the output)
         if not as_json:
-            say(f"{len(found):,} dead letters" if found else "no dead letters")
+            print_message(counted(len(found), "dead letter") if found else "no dead letters")
         return Exit.UNKNOWN if found else Exit.DECIDED
 
-    _with(queue, name, work)
+    _run(queue, name, work)
 
 
 @app.command()
 def replay(
     queue: Queue,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids as `ls` lists them.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Id of a dead letter, as listed by `ls`.", show_default=False),
     ] = None,
     name: Name = "loanasync",
     *,
     every: Annotated[bool, typer.Option("--all", help="Replay all dead letters.")] = False,
 ) -> None:
-    """Put dead letters into the queue again, as messages that were never tried.
+    """Put dead letters back into the queue as new messages.
 
-    Correct the cause first, and try one: the customers are asked for when a worker takes the messages.
-    The ledger sends nothing for a customer who was asked for meanwhile.
+    Correct the cause first, and replay one as a test: when a worker takes a message, it requests the
+    approval. For a customer who was requested in the meantime, the ledger sends nothing.
 
     Example: loanasync dead-letters replay --all --queue redis://127.0.0.1:6379
     """
     if bool(ids) == every:
-        raise typer.BadParameter("give ID, or --all, and not both")
+        raise typer.BadParameter("give either ID or --all")
 
     async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
         chosen = [each for each in found if every or each.id in (ids or ())]
@@ -123,9 +125,9 @@ def replay(
         replayed = 0
         for each in chosen:
             replayed += await letters.replay(each)
-        say(f"{replayed:,} dead letters are in the queue again")
+        print_message(f"{counted(replayed, 'dead letter')} put back into the queue")
         if missing:
-            say(f"there is no dead letter {', '.join(missing)}")
+            print_message(f"no dead letter has the id {', '.join(missing)}")
         return Exit.FAILED if missing else Exit.DECIDED
 
-    _with(queue, name, work)
+    _run(queue, name, work)

@@ -34,8 +34,8 @@ from loanasync import (
 from loanasync.sandbox import Sandbox
 
 
-class Recorded:
-    """Spans and metrics of a service called ``loanasync-demo``."""
+class Recording:
+    """Recorded spans and metrics of the service ``loanasync-demo``."""
 
     service = "loanasync-demo"
 
@@ -54,16 +54,16 @@ class Recorded:
 
     @property
     def calls(self) -> Sequence[ReadableSpan]:
-        """Those of whole calls: each is the root of its trace."""
+        """The spans of calls. Each is the root of its trace, above the spans of its attempts."""
         return [span for span in self.spans if span.parent is None]
 
     @property
     def metrics(self) -> MetricsData:
-        """The metrics until now."""
+        """The metrics so far."""
         return self._reader.get_metrics_data() or MetricsData([])
 
 
-_SHOWN = {
+_LABELS = {
     "http.response.status_code": "status",
     "http.request.resend_count": "resend",
     "loanasync.approved": "approved",
@@ -71,25 +71,25 @@ _SHOWN = {
 }
 
 
-def tree_of(spans: Sequence[ReadableSpan]) -> Tree:
-    """Calls with their attempts below them, in the order in which they began."""
+def span_tree(spans: Sequence[ReadableSpan]) -> Tree:
+    """Return a tree of calls, with the attempts of each call below it, in the order of their starts."""
     root = Tree("[bold]spans[/]" if spans else "[bold]spans[/]: none, OTEL_SDK_DISABLED is set")
     branches: dict[int, Tree] = {}
     for span in sorted(spans, key=lambda each: each.start_time or 0):
-        above = root if span.parent is None else branches[span.parent.span_id]
-        branches[span.context.span_id] = above.add(_line(span))
+        parent = root if span.parent is None else branches[span.parent.span_id]
+        branches[span.context.span_id] = parent.add(_span_label(span))
     return root
 
 
-def _line(span: ReadableSpan) -> str:
+def _span_label(span: ReadableSpan) -> str:
     milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
     attributes = span.attributes or {}
-    said = " ".join(f"{label}={attributes[name]!r}" for name, label in _SHOWN.items() if name in attributes)
+    shown = " ".join(f"{label}={attributes[name]!r}" for name, label in _LABELS.items() if name in attributes)
     colour = "red" if span.status.status_code is StatusCode.ERROR else "green"
-    return f"[{colour}]{escape(span.name)}[/] {milliseconds:.1f} ms [dim]{escape(said)}[/]"
+    return f"[{colour}]{escape(span.name)}[/] {milliseconds:.1f} ms [dim]{escape(shown)}[/]"
 
 
-_ANNA = "TSTNNA00A00A000A"  # made up, as is all else
+_ANNA = "TSTNNA00A00A000A"  # made up, like all data of the demo
 _BRUNO = "TSTBRN00A00A000B"
 
 
@@ -110,36 +110,36 @@ def _request(first_name: str, tag: str, amount: int) -> ApprovalRequest:
     )
 
 
-async def demo(console: Console) -> Recorded:
-    """Start a sandbox, walk two customers through it, print what happened, and hand on what was recorded."""
-    recorded = Recorded()
+async def run_demo(console: Console) -> Recording:
+    """Run the loan requests of two customers against a sandbox, print each step, and return the recording."""
+    recording = Recording()
     async with (
         Sandbox() as sandbox,
         sandbox.client(
             retry=RetryPolicy(base=0.05),
-            tracer_provider=recorded.tracer_provider,
-            meter_provider=recorded.meter_provider,
+            tracer_provider=recording.tracer_provider,
+            meter_provider=recording.meter_provider,
         ) as client,
     ):
-        console.print(f"[bold]loanasync[/] against a sandbox at {sandbox.base_url}\n")
-        await _approved(console, client)
-        await _refused(console, client)
-    console.print(tree_of(recorded.spans))
-    return recorded
+        console.print(f"[bold]loanasync[/] with a sandbox at {sandbox.base_url}\n")
+        await _approved_customer(console, client)
+        await _refused_customer(console, client)
+    console.print(span_tree(recording.spans))
+    return recording
 
 
-async def _approved(console: Console, client: LoanClient) -> None:
+async def _approved_customer(console: Console, client: LoanClient) -> None:
     console.rule("an approved customer")
-    typo = _request("Anna", "500x2", 450)
-    for problem in client.check(_ANNA, typo):
-        console.print(f"check     nothing was sent yet: {escape(str(problem))}")
+    wrong_amount = _request("Anna", "500x2", 450)
+    for problem in client.check(_ANNA, wrong_amount):
+        console.print(f"check     invalid, not sent: {escape(str(problem))}")
     created = await client.create_request({"fiscalCode": _ANNA})
     needed = isinstance(created, Mapping) and created.get("additionalDataNeeded")
     console.print(f"create    additional data needed: {needed}")
     decision = await client.approve(_ANNA, _request("Anna", "500x2", 45_000))
-    _tell(console, decision)
+    _print_decision(console, decision)
     await client.upload_documents(_ANNA, {"front": "...", "back": "..."})
-    console.print("documents handed in")
+    console.print("documents uploaded")
     saved = await client.complete(
         _ANNA,
         UserData(
@@ -153,89 +153,90 @@ async def _approved(console: Console, client: LoanClient) -> None:
             marketing=False,
         ),
     )
-    console.print(f"complete  saved, printed masked: {saved}\n")
+    console.print(f"complete  saved; the response, masked: {saved}\n")
 
 
-async def _refused(console: Console, client: LoanClient) -> None:
+async def _refused_customer(console: Console, client: LoanClient) -> None:
     console.rule("a refused customer")
     await client.create_request({"fiscalCode": _BRUNO})
-    _tell(console, await client.approve(_BRUNO, _request("Bruno", "refused", 45_000)))
+    _print_decision(console, await client.approve(_BRUNO, _request("Bruno", "refused", 45_000)))
     console.print()
 
 
-def _tell(console: Console, decision: Decision) -> None:
+def _print_decision(console: Console, decision: Decision) -> None:
     attempts = decision.meta.attempts
-    how = (
-        "at the first attempt"
-        if attempts == 1
-        else f"at attempt {attempts}, the others were answered with 500"
-    )
+    attempt = "the first attempt" if attempts == 1 else f"attempt {attempts}, after HTTP 500"
     match decision:
         case Approved(redirect_url=url, net_amount=net):
             console.print(
-                f"approve   [green]approved[/] {how}; the shop receives {(net or 0) / 100:.2f} euro"
+                f"approve   [green]approved[/] at {attempt}; the shop receives {(net or 0) / 100:.2f} euro"
             )
             console.print(f"          send the customer to {escape(url or '')}", soft_wrap=True)
         case _:
-            console.print(f"approve   [red]refused[/] {how}; final, offer another way to pay")
+            console.print(f"approve   [red]refused[/] at {attempt}; final: offer another way to pay")
 
 
-_PATIENCE = 5  # seconds for each of the two requests, the exporter's own retries included
+_EXPORT_TIMEOUT = 5  # seconds for each of the two requests, including the exporter's retries
 _OK = range(200, 300)
 _PATHS = ("/v1/traces", "/v1/metrics")
 
-# The exporter logs its retries; `ExportError` reports the result.
+# The exporter logs its retries. They are not printed, because `ExportError` reports the result.
 logging.getLogger("opentelemetry.exporter.otlp").addHandler(logging.NullHandler())
 
 
 class ExportError(Exception):
-    """The collector did not take something; the message is a sentence for a person."""
+    """Traces or metrics could not be exported. The text is shown to the user."""
 
 
 def collector_at(address: str) -> URL:
-    """Return the base address of a collector, as in OTEL_EXPORTER_OTLP_ENDPOINT.
+    """Return the base URL of a collector, as in OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Raises:
-        ValueError: It is no base address.
+        ValueError: The text is not a base URL.
     """
     base = URL(address)
     if base.scheme not in ("http", "https") or not base.host:
-        raise ValueError("must be an address such as http://localhost:4318")
+        raise ValueError("must be a URL such as http://localhost:4318")
     if base.user is not None or base.password is not None or base.query_string or base.fragment:
-        raise ValueError("must be an address alone; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+        raise ValueError(
+            "must have no credentials, query or fragment; put credentials into OTEL_EXPORTER_OTLP_HEADERS"
+        )
     if base.path.rstrip("/").endswith(_PATHS):
-        raise ValueError("must be the base address: /v1/traces and /v1/metrics are appended to it")
+        raise ValueError("must be the base URL: /v1/traces and /v1/metrics are appended to it")
     return base
 
 
-def export(recorded: Recorded, base: URL, console: Console) -> None:
-    """Send traces, then metrics, and print where they are to be found.
+def export(recording: Recording, base: URL, console: Console) -> None:
+    """Send the traces, then the metrics, and print the trace ids.
 
-    Headers and certificates come from the environment, where every exporter of OpenTelemetry looks for them.
+    Headers and certificates come from the environment, as with every OpenTelemetry exporter.
 
     Raises:
-        ExportError: The collector did not take the traces or the metrics, or none were recorded.
+        ExportError: The collector did not accept the traces or the metrics, or none were recorded.
     """
-    if not recorded.spans:
-        raise ExportError("nothing was exported: the environment has OTEL_SDK_DISABLED=true")
-    traces = _send("traces", base, OTLPSpanExporter, recorded.spans)
-    console.print(f"\ntraces    exported to {traces} as {recorded.service}; look for", soft_wrap=True)
-    for span in recorded.calls:
+    if not recording.spans:
+        raise ExportError("nothing was exported, because OTEL_SDK_DISABLED=true is set: unset it")
+    traces = _send("traces", base, OTLPSpanExporter, recording.spans)
+    console.print(
+        f"\ntraces    exported to {traces} as {recording.service}; their trace ids:", soft_wrap=True
+    )
+    for span in recording.calls:
         console.print(f"          {format_trace_id(span.context.trace_id)} {span.name}")
-    metrics = _send("metrics", base, OTLPMetricExporter, recorded.metrics)
+    metrics = _send("metrics", base, OTLPMetricExporter, recording.metrics)
     console.print(f"metrics   exported to {metrics}", soft_wrap=True)
 
 
 def _send(signal: str, base: URL, exporter: type[Any], content: object) -> URL:
     address = base / "v1" / signal
-    answered: list[int] = []
+    statuses: list[int] = []
     with requests.Session() as session:
-        session.hooks["response"].append(lambda answer, **_: answered.append(answer.status_code))
-        exporter(str(address), timeout=_PATIENCE, session=session).export(content)
-    if not answered:
-        silent = f"gave no answer over {address.scheme} in {_PATIENCE} seconds"
-        advice = "does a collector listen there, for OTLP over HTTP (as a rule 4318, not gRPC's 4317)?"
-        raise ExportError(f"{signal} were not exported: {address} {silent}; {advice}")
-    if answered[-1] not in _OK:
-        raise ExportError(f"{signal} were not exported: {address} answered {answered[-1]}")
+        session.hooks["response"].append(lambda response, **_: statuses.append(response.status_code))
+        exporter(str(address), timeout=_EXPORT_TIMEOUT, session=session).export(content)
+    if not statuses:
+        raise ExportError(
+            f"{signal} were not exported: no response from {address} within {_EXPORT_TIMEOUT} seconds; "
+            "check that a collector accepts OTLP over HTTP there (usually port 4318; 4317 is for gRPC)"
+        )
+    if statuses[-1] not in _OK:
+        raise ExportError(f"{signal} were not exported: {address} returned HTTP {statuses[-1]}")
     return address

@@ -166,7 +166,7 @@ def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
     printed = io.StringIO()
     with capturing() as captured:
-        recorded = asyncio.run(demo.demo(Console(file=printed, width=200)))
+        recorded = asyncio.run(demo.run_demo(Console(file=printed, width=200)))
         exported = "".join(span.to_json() for span in recorded.spans) + recorded.metrics.to_json()
         assert "loanasync.approve" in exported
         captured.output += [printed.getvalue(), exported]

@@ -11,19 +11,21 @@ from loanasync import ConfigurationError
 from loanasync.cli.approve_many.loop import RunOptions
 from loanasync.cli.approve_many.resume import NotResumableError
 from loanasync.cli.approve_many.run import run
-from loanasync.cli.console import console as told_to
-from loanasync.cli.console import say
+from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import WITHOUT_LEDGER, UnusableError
+from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, UnusableError
 from loanasync.cli.rows.append import STANDARD_OUTPUT
-from loanasync.cli.rows.orders import FIELDS, Description, Orders, checking_client, dialect_of
+from loanasync.cli.rows.orders import FIELDS, DialectName, Orders, dialect_of, offline_client
 from loanasync.cli.rows.parse import Table
-from loanasync.cli.rows.source import Source, Unreadable
+from loanasync.cli.rows.source import Source, UnreadableError
 
 
 def approve_many(
     rows: Annotated[
-        str, typer.Argument(metavar="IN", help="JSON lines or CSV, also .gz; - is what is piped in.")
+        str,
+        typer.Argument(
+            metavar="IN", help="File of rows: JSON lines or CSV, also compressed (.gz); - is standard input."
+        ),
     ],
     out: Annotated[
         str | None,
@@ -31,7 +33,8 @@ def approve_many(
             "-o",
             "--out",
             metavar="OUT",
-            help="Results as JSON lines, one for each row; - is standard output.",
+            help="Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
+            " - is standard output.",
         ),
     ] = None,
     ledger: Annotated[
@@ -39,73 +42,94 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Ledger of the decisions instead of OUT.ledger: a file's path, redis://...?prefix=... or"
+            help="Ledger to use instead of OUT.ledger: a file's path, redis://...?prefix=... or"
             " postgresql://...?table=...",
         ),
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIELD=NAME", help="The column or member of a field; may be given again."),
+        typer.Option(
+            metavar="FIELD=NAME", help="Read FIELD from the column or JSON member NAME. Can be repeated."
+        ),
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of the file, if not UTF-8, such as cp1252.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of the file if it is not UTF-8, such as cp1252.")
+    ] = None,
     dead_letters: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Rows that may be given again, as they came.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write rows that can be sent again after a correction to this file."
+        ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The summary as JSON; - is standard output.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the summary as JSON to this file; - is standard output."),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Calls at once.")] = 64,
-    rate: Annotated[float | None, typer.Option(help="Calls that begin in a second.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of calls in progress.")] = 64,
+    rate: Annotated[float | None, typer.Option(help="Maximum number of calls started per second.")] = None,
     canary: Annotated[
-        int, typer.Option(min=0, metavar="N", help="N rows first, the others only if all these are decided.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Send N rows first; send the others only if all N are decided."
+        ),
     ] = 0,
     max_errors: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop when N rows have failed.")
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Send no further row after so many seconds.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Send no further row after this number of seconds."),
     ] = None,
     dialect: Annotated[
-        Description, typer.Option(help="Name of the street number in the request.")
-    ] = Description.STREET_NUMBER,
+        DialectName, typer.Option(help="Name of the street number in the request.")
+    ] = DialectName.STREET_NUMBER,
     *,
     euro: Annotated[
-        bool, typer.Option("--euro", help="Amounts are euro, 450,50; else euro cents, 45050.")
+        bool, typer.Option("--euro", help="Amounts are in euro (450,50) instead of euro cents (45050).")
     ] = False,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Pass over columns that are no field.")
+        bool, typer.Option("--ignore-unknown", help="Skip unknown columns and JSON members.")
     ] = False,
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Send the good rows of a file that has bad ones.")
+        bool, typer.Option("--skip-invalid", help="Send the valid rows of a file that has invalid ones.")
     ] = False,
     validate_only: Annotated[
         bool,
-        typer.Option("--validate-only", help="Name all that is wrong, and send nothing."),
+        typer.Option(
+            "--validate-only", help="List all problems of the file and send nothing. Needs no service."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan: what would be sent. Send nothing.")
+    ] = False,
     sandbox: Annotated[
-        bool, typer.Option("--sandbox", help="Ask a sandbox that is started for it, without a ledger.")
+        bool,
+        typer.Option("--sandbox", help="Start a sandbox and use it as the service, without a ledger."),
     ] = False,
 ) -> None:
-    """Ask for the approval of every row of a file, each customer once.
+    """Request the approval of every row of a file, each customer once.
 
-    The service is that of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The same command
-    again continues where it ended: a customer who was requested is in the ledger, by default OUT.ledger, and
-    is not requested again.
+    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. Run the
+    same command again to resume. Requested customers are recorded in the ledger, by default OUT.ledger, and
+    are not requested again.
 
-    Ends with 0 when all are decided (a refusal is a decision), 1 when rows failed, 2 when nothing was sent,
-    3 when outcomes are unknown, 130 when it was interrupted.
+    The first Ctrl-C sends no further row and waits for the calls in progress. The second one cancels them:
+    their outcomes become unknown.
+
+    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows failed, 2 nothing was sent,
+    3 outcomes are unknown, 130 interrupted.
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
     """
-    console = told_to()
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
-    own = () if out is None else (f"{out}.ledger", f"{out}.resume")
-    _must_differ(rows, out, *own, dead_letters, None if report is None else str(report), ledger)
+    own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
+    _check_distinct_files(
+        rows, out, *own_files, dead_letters, None if report is None else str(report), ledger
+    )
     if sandbox and ledger is not None:
-        say(WITHOUT_LEDGER, "bold")
-    wanted = RunOptions(
+        print_message(SANDBOX_WITHOUT_LEDGER, "bold")
+    options = RunOptions(
         out=out,
         ledger=None if sandbox else ledger,
         dead_letters=dead_letters,
@@ -122,52 +146,56 @@ def approve_many(
         sandbox=sandbox,
     )
     try:
-        named = _named(column or ())
+        column_by_field = _parse_columns(column or ())
         with closing(Source(rows, encoding)) as source:
             table = Table(source)
-            orders = Orders(table, checking_client(wanted.dialect), named, euro, ignore_unknown)
-            code = run(wanted, orders, console)
-    except Unreadable as error:
-        say(f"{rows if rows != '-' else 'standard input'}{error.where} {error}", "bold")
+            orders = Orders(table, offline_client(options.dialect), column_by_field, euro, ignore_unknown)
+            code = run(options, orders, stderr_console())
+    except UnreadableError as error:
+        name = "standard input" if rows == "-" else rows
+        print_message(f"{name}: {error.location}{error}", "bold")
         code = Exit.NOTHING_SENT
     except (NotResumableError, ConfigurationError, UnusableError) as error:
-        say(str(error), "bold")
+        print_message(str(error), "bold")
         code = Exit.NOTHING_SENT
     except OSError as error:
-        say(f"{error.filename or out}: {error.strerror}", "bold")
+        print_message(f"{error.filename or out}: {error.strerror}", "bold")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
 
 
-def _must_differ(rows: str, *names: str | None) -> None:
-    """What is written must not be what is read, or written by something else."""
+def _check_distinct_files(rows: str, *names: str | None) -> None:
+    """Raise an error if a file would be used for two purposes, such as the rows and the results."""
     given = [name for name in names if name is not None]
-    files = [_real(name) for name in given if _is_file(name)]
-    files += [_real(rows)] if _is_file(rows) else []
+    files = [_resolved(name) for name in given if _is_file(name)]
+    files += [_resolved(rows)] if _is_file(rows) else []
     for file in files:
         if files.count(file) > 1:
-            raise typer.BadParameter(f"{file} is named for two things, and can be one only")
+            raise typer.BadParameter(f"'{file}' is used for two purposes; name two different files")
     if given.count(STANDARD_OUTPUT) > 1:
-        raise typer.BadParameter("standard output is named for two things, and can be one only")
+        raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
 
 
 def _is_file(name: str) -> bool:
-    """Or may become one; a device can be named twice."""
+    """Return True for a file, or a path where one can be created. A device may be used twice."""
     return name != STANDARD_OUTPUT and (Path(name).is_file() or not Path(name).exists())
 
 
-def _real(name: str) -> str:
+def _resolved(name: str) -> str:
     return str(Path(name.removeprefix("sqlite:///")).resolve())
 
 
-def _named(columns: Sequence[str]) -> dict[str, str]:
-    named = {}
-    for each in columns:
-        name, found, column = each.partition("=")
-        if not found or not column:
-            raise typer.BadParameter(f"{each}: must be FIELD=NAME", param_hint="--column")
+def _parse_columns(options: Sequence[str]) -> dict[str, str]:
+    """Return the column by field from the values of ``--column``."""
+    columns = {}
+    for option in options:
+        name, separator, column = option.partition("=")
+        if not separator or not column:
+            raise typer.BadParameter(f"'{option}' must be FIELD=NAME", param_hint="--column")
         if name not in FIELDS:
-            told = f"{name} is no field; these are: {', '.join(sorted(FIELDS))}"
-            raise typer.BadParameter(told, param_hint="--column")
-        named[name] = column
-    return named
+            fields = ", ".join(sorted(FIELDS))
+            raise typer.BadParameter(
+                f"unknown field '{name}'; the fields are {fields}", param_hint="--column"
+            )
+        columns[name] = column
+    return columns

@@ -14,19 +14,19 @@ from rich.console import Console
 
 from loanasync import DecisionNotRecordedError, Dialect, LedgerUnavailableError, LoanClient
 from loanasync.bulk import Approvals, Row, RowResult, Summary
-from loanasync.cli.approve_many.report import Ticker
-from loanasync.cli.approve_many.results import NotWrittenError, Results, line_of
-from loanasync.cli.approve_many.resume import Past, PastRequests
-from loanasync.cli.console import HASTE, interruptible
-from loanasync.cli.rows.append import Appending
+from loanasync.cli.approve_many.report import UpdateProgress
+from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, record_of
+from loanasync.cli.approve_many.resume import PastRequests, PastStatus
+from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible
+from loanasync.cli.rows.append import AppendFile
 from loanasync.cli.rows.orders import Order, Orders
 
-_TICK = 0.2  # seconds between two looks at the summary
+_UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
 
 
 @frozen(kw_only=True)
 class RunOptions:
-    """The options of the command, except those of the rows."""
+    """The options of the command, except those that concern the reading of rows."""
 
     out: str | None
     ledger: str | None
@@ -46,24 +46,21 @@ class RunOptions:
 
 @define
 class RunResult:
-    """The end of a run; sentences are empty if they do not apply.
-
-    `interrupted`: from outside, so that the same command goes on; `stopped`: by what the rows came to.
-    """
+    """The result of a run. Messages are empty if they do not apply."""
 
     summary: Summary = field(factory=Summary)
-    interrupted: str = ""
-    stopped: str = ""
-    unburied: str = ""
-    is_elsewhere: bool = False  # results that their file did not take
+    interrupted: str = ""  # the reason if a signal, a deadline or a failing file or ledger stopped the run
+    stopped: str = ""  # the reason if failed rows stopped the run
+    dead_letters_failure: str = ""
+    used_fallback: bool = False  # the results file could not be written
     invalid: int = 0
-    unrecorded: int = 0
+    unrecorded: int = 0  # decisions that the ledger could not record
     unknown_lines: list[int] = field(factory=list)
 
 
 @frozen
 class _Pending:
-    """A row that is under way; one that the ledger knows is asked about for its result alone."""
+    """A row in progress. For a row that is not new, the client only reads the result from the ledger."""
 
     order: Order
     is_new: bool
@@ -74,154 +71,165 @@ class RequestLoop:
     """One run over the rows of a file.
 
     Args:
-        wanted: The options.
-        client: The client that requests.
+        options: The options.
+        client: The client that requests the approvals.
         orders: The rows.
-        rows: Number of rows in the plan; the file may have grown since.
+        planned: Number of rows in the plan. Rows that were added to the file since then are ignored.
         earlier: The customers that were requested before.
-        results: The file of results.
-        dead_letters: The file of rows that may be given again, if there is one.
+        results: The results file.
+        dead_letters: The file of rows that may be sent again, if there is one.
         console: Standard error, for messages.
     """
 
-    _wanted: RunOptions
+    _options: RunOptions
     _client: LoanClient
     _orders: Orders
     _planned: int
     _earlier: PastRequests
-    _results: Results
-    _dead_letters: Appending | None
+    _results: ResultsFile
+    _dead_letters: AppendFile | None
     _console: Console
-    _ended: RunResult = field(init=False, factory=RunResult)
-    _answered: int = field(init=False, default=0)
+    _result: RunResult = field(init=False, factory=RunResult)
+    _finished: int = field(init=False, default=0)
     _failed: int = field(init=False, default=0)
-    _is_given_up: bool = field(init=False, default=False)
-    _canary_is_over: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _is_aborted: bool = field(init=False, default=False)
+    _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
 
-    async def run(self, tick: Ticker) -> RunResult:
+    async def run(self, update_progress: UpdateProgress) -> RunResult:
         """Request all rows, except those that were requested before."""
-        wanted = self._wanted
-        # Each result is written by `progress`, as soon as it is there: a result that waits for the reader
-        # would be lost if the process were killed.
+        options = self._options
+        # `progress` writes each result as soon as it arrives: a result that waited for the reader would be
+        # lost if the process were killed.
         self._approvals = approvals = self._client.approve_many(
-            self._rows(), concurrency=wanted.concurrency, rate=wanted.rate, progress=self._came
+            self._rows(), concurrency=options.concurrency, rate=options.rate, progress=self._record_result
         )
-        ticked = time.monotonic()
+        updated = time.monotonic()
         with self._interruptible(), self._until_deadline():
             async with approvals:
                 async for _ in approvals:
-                    if time.monotonic() - ticked > _TICK:
-                        ticked = time.monotonic()
-                        tick(approvals.summary)
-        if self._is_given_up:
-            await self._client.with_options(timeout=HASTE).aclose()
-        tick(approvals.summary)
-        self._ended.summary = approvals.summary
-        return self._ended
+                    if time.monotonic() - updated > _UPDATE_INTERVAL:
+                        updated = time.monotonic()
+                        update_progress(approvals.summary)
+        if self._is_aborted:
+            await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
+        update_progress(approvals.summary)
+        self._result.summary = approvals.summary
+        return self._result
 
     async def _rows(self) -> AsyncIterator[Row]:
-        """Yield each row when it is to be sent."""
+        """Yield the rows for `approve_many`, one when its call can start."""
         sent = 0
-        for order, row, past in self._to_come():
-            if past == "new":
-                if self._wanted.canary and sent == self._wanted.canary:
-                    await self._canary_is_over.wait()
-                    if self._ended.stopped:
+        for order, row, status in self._selected_rows():
+            if status == "new":
+                if self._options.canary and sent == self._options.canary:
+                    await self._canary_is_done.wait()
+                    if self._result.stopped:
                         return
-                if self._wanted.sandbox:
+                if self._options.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
                 sent += 1
-            yield evolve(row, id=_Pending(order, is_new=past == "new"))
+            yield evolve(row, id=_Pending(order, is_new=status == "new"))
 
-    def _to_come(self) -> Iterator[tuple[Order, Row, Past]]:
-        """Yield the rows that get a result; last those that another command requests now, since they wait."""
-        busy: list[tuple[Order, Row, Past]] = []
+    def _selected_rows(self) -> Iterator[tuple[Order, Row, PastStatus]]:
+        """Yield the rows that need a result. Those in progress in another command come last: they wait."""
+        busy: list[tuple[Order, Row, PastStatus]] = []
         for order in islice(self._orders.read(), self._planned):
             if order.row is None:
-                self._ended.invalid += 1
-                self._write(line_of(order, None))
-                self._bury(order)
+                self._result.invalid += 1
+                self._write(record_of(order, None))
+                self._write_dead_letter(order)
                 continue
-            past = self._earlier.past(order.code)
-            if past == "busy":
-                busy.append((order, order.row, past))
-            elif past == "new" or not self._earlier.is_reported(order.code):
-                yield order, order.row, past
+            status = self._earlier.status(order.code)
+            if status == "busy":
+                busy.append((order, order.row, status))
+            elif status == "new" or not self._earlier.is_reported(order.code):
+                yield order, order.row, status
         if busy:
-            told = f"waiting for {len(busy):,} rows that another command asks for, or asked for when it died"
-            self._console.print(told, highlight=False)
+            rows = counted(len(busy), "row")
+            self._print(f"waiting for {rows} claimed by another process, which may have died")
         yield from busy
 
-    def _came(self, result: RowResult) -> None:
-        asked = cast("_Pending", result.id)
-        order, ended = asked.order, self._ended
-        self._write(line_of(order, result, self._earlier.entry(order.code)))
-        ended.unrecorded += isinstance(result.error, DecisionNotRecordedError)
-        if result.status == "unknown":
-            ended.unknown_lines.append(order.line)
-        if result.outcome in ("not_sent", "not_evaluated"):
-            self._bury(order)
-        if isinstance(result.error, LedgerUnavailableError):  # nor could any other row be claimed
-            self._end(f"the ledger cannot be used ({result.error.cause_type})")
-        if self._results.told:
-            ended.is_elsewhere = True
-            self._end(self._results.told)
-        if asked.is_new:
-            self._answered += 1
-            self._failed += not result.is_decided
-            self._keep_limits()
+    def _record_result(self, row_result: RowResult) -> None:
+        pending = cast("_Pending", row_result.id)
+        order, result = pending.order, self._result
+        self._write(record_of(order, row_result, self._earlier.entry_key(order.code)))
+        result.unrecorded += isinstance(row_result.error, DecisionNotRecordedError)
+        if row_result.status == "unknown":
+            result.unknown_lines.append(order.line)
+        if row_result.outcome in ("not_sent", "not_evaluated"):
+            self._write_dead_letter(order)
+        if isinstance(row_result.error, LedgerUnavailableError):  # no other row could be claimed either
+            self._stop(f"the ledger cannot be used ({row_result.error.cause_type})")
+        if self._results.failure:
+            result.used_fallback = True
+            self._stop(self._results.failure)
+        if pending.is_new:
+            self._finished += 1
+            self._failed += not row_result.is_decided
+            self._check_limits()
 
-    def _keep_limits(self) -> None:
-        wanted, ended = self._wanted, self._ended
-        if wanted.max_errors is not None and self._failed >= wanted.max_errors and not ended.stopped:
-            ended.stopped = f"stopped after {self._failed} rows that failed (--max-errors)"
+    def _check_limits(self) -> None:
+        options, result = self._options, self._result
+        if options.max_errors is not None and self._failed >= options.max_errors and not result.stopped:
+            result.stopped = f"stopped by --max-errors: {counted(self._failed, 'row')} failed"
             self._approvals.stop()
-        if self._answered == wanted.canary:
+        if self._finished == options.canary:
             if self._failed:
-                told = f"{self._failed} of the first {self._answered} rows failed (--canary)"
-                ended.stopped = f"stopped: {told}"
-            self._canary_is_over.set()
+                rows = counted(self._finished, "row")
+                result.stopped = f"stopped by --canary: of the first {rows}, {self._failed:,} failed"
+            self._canary_is_done.set()
 
-    def _end(self, why: str) -> None:
-        self._ended.interrupted = why
+    def _stop(self, reason: str) -> None:
+        self._result.interrupted = reason
         self._approvals.stop()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
             self._results.add(record)
-        except NotWrittenError as error:  # better in the open than lost
+        except (
+            NotWrittenError
+        ) as error:  # a result with personal data on the screen is better than a lost one
             sys.stderr.write(str(error))
 
-    def _bury(self, order: Order) -> None:
-        if self._dead_letters is None or not order.entry.text:
+    def _write_dead_letter(self, order: Order) -> None:
+        if self._dead_letters is None or not order.parsed.text:
             return
         try:
-            self._dead_letters.add(order.entry.text)
-        except OSError as error:  # what became of the row stands in the results, too
-            self._ended.unburied = f"{self._dead_letters.name} has not all dead letters ({error.strerror})"
+            self._dead_letters.add(order.parsed.text)
+        except OSError as error:  # not fatal: the results name the line of the row
+            self._result.dead_letters_failure = (
+                f"some dead letters could not be written to {self._dead_letters.name} ({error.strerror}); "
+                "the results name the lines of these rows"
+            )
+
+    def _print(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def _interruptible(self) -> AbstractContextManager[None]:
-        """The first signal lets what is under way end, the second gives it up."""
+        """Return a context in which the first signal stops the run, and the second aborts its calls."""
 
-        def wait() -> None:
-            self._end("interrupted")
-            self._console.print("no further row is sent; waiting for answers, Ctrl-C gives them up")
+        def stop() -> None:
+            self._stop("interrupted")
+            self._print(
+                "no further row is sent; waiting for the calls in progress. Press Ctrl-C again to cancel "
+                "them: their outcomes become unknown"
+            )
 
-        def give_up() -> None:
-            self._is_given_up = True
+        def abort() -> None:
+            self._is_aborted = True
             self._approvals.abort()
 
-        return interruptible(wait, give_up)
+        return interruptible(stop, abort)
 
     @contextmanager
     def _until_deadline(self) -> Iterator[None]:
-        deadline = self._wanted.deadline
+        deadline = self._options.deadline
         if deadline is None:
             yield
             return
-        over = f"{deadline:g} seconds are over (--deadline)"
-        timer = asyncio.get_running_loop().call_later(deadline, self._end, over)
+        reason = f"stopped by --deadline ({deadline:g} s)"
+        timer = asyncio.get_running_loop().call_later(deadline, self._stop, reason)
         try:
             yield
         finally:

@@ -9,18 +9,19 @@ from typing import Any, TypeAlias
 from attrs import define, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table as Drawn
+from rich.table import Table
 
 from loanasync.bulk import Summary
+from loanasync.cli.console import counted
 
-_EVERY = 10.0  # seconds between two lines where there is no terminal
+_LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
 
-Ticker: TypeAlias = Callable[[Summary], None]
+UpdateProgress: TypeAlias = Callable[[Summary], None]
 
 
 @define
 class Plan:
-    """What is in a file, before anything is sent."""
+    """Numbers of rows, known before anything is sent."""
 
     rows: int = 0
     new: int = 0
@@ -30,54 +31,58 @@ class Plan:
     busy: int = 0
     invalid: int = 0
     duplicates: int = 0
-    amount: int = 0  # of the new ones, euro cents
-    untold: Counter[str] = field(factory=Counter)  # known, of these kinds, and not in the results
+    amount: int = 0  # of the new rows, in euro cents
+    unreported: Counter[str] = field(
+        factory=Counter
+    )  # rows that the ledger knows and the results lack, by kind
 
     @property
-    def to_come(self) -> int:
-        """How many results are still to be written."""
-        return self.new + self.busy + self.untold.total()
+    def results_to_write(self) -> int:
+        """Number of results that this run writes, without those of invalid rows."""
+        return self.new + self.busy + self.unreported.total()
 
-    def earlier(self, kind: str) -> int:
-        """How many of a kind the results had before."""
-        return int(getattr(self, kind)) - self.untold[kind]
+    def already_reported(self, kind: str) -> int:
+        """Return the number of rows of a kind that were in the results before this run."""
+        return int(getattr(self, kind)) - self.unreported[kind]
 
 
 def _euro(cents: int) -> str:
     return f"{cents / 100:,.2f}"
 
 
-def _drawn(title: str, rows: Iterable[tuple[str, int, str]], others: Iterable[tuple[str, int, str]]) -> Drawn:
-    """Return a table of rows, and of other rows whose number is not 0."""
-    drawn = Drawn("rows", title=title, title_justify="left")
-    drawn.add_column("number", justify="right")
-    drawn.add_column("euro", justify="right")
-    for name, number, euro in (*rows, *(each for each in others if each[1])):
-        drawn.add_row(name, f"{number:,}", euro)
-    return drawn
+def _table(
+    title: str, rows: Iterable[tuple[str, int, str]], optional: Iterable[tuple[str, int, str]]
+) -> Table:
+    """Return a table of rows, and of those optional rows whose number is not 0."""
+    table = Table("rows", title=title, title_justify="left")
+    table.add_column("number", justify="right")
+    table.add_column("euro", justify="right")
+    for name, number, euro in (*rows, *(each for each in optional if each[1])):
+        table.add_row(name, f"{number:,}", euro)
+    return table
 
 
-def plan_of(plan: Plan) -> Drawn:
+def plan_table(plan: Plan) -> Table:
     """Return the plan as a table."""
-    drawn = _drawn(
+    table = _table(
         "plan",
-        [("to be asked for", plan.new, _euro(plan.amount))],
+        [("to be requested", plan.new, _euro(plan.amount))],
         [
-            ("decided already", plan.decided, ""),
-            ("of unknown outcome, never asked again", plan.unknown, ""),
-            ("failed for good before", plan.failed, ""),
-            ("being asked for by another command", plan.busy, ""),
-            ("wrong, and not sent", plan.invalid, ""),
-            ("of these a customer's second", plan.duplicates, ""),
+            ("already decided", plan.decided, ""),
+            ("outcome unknown, will not be requested again", plan.unknown, ""),
+            ("failed in an earlier run, will not be requested again", plan.failed, ""),
+            ("in progress in another command", plan.busy, ""),
+            ("invalid, will not be sent", plan.invalid, ""),
+            ("of these, duplicate customers", plan.duplicates, ""),
         ],
     )
-    drawn.add_row("all", f"{plan.rows:,}", "")
-    return drawn
+    table.add_row("total", f"{plan.rows:,}", "")
+    return table
 
 
-def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> Drawn:
-    """Return the numbers of a run as a table."""
-    return _drawn(
+def summary_table(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -> Table:
+    """Return the results of a run as a table."""
+    return _table(
         "results",
         [
             ("approved", summary.approved, _euro(summary.amount_approved)),
@@ -86,32 +91,33 @@ def summary_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> 
         [
             ("rejected", summary.rejected + invalid, ""),
             ("error", summary.error, ""),
-            ("unknown: settle them with the service", summary.unknown, _euro(summary.amount_unknown)),
-            ("unknown since an earlier run", before.earlier("unknown"), ""),
-            ("decided in an earlier run", before.earlier("decided"), ""),
-            ("failed for good in an earlier run", before.earlier("failed"), ""),
-            ("not asked for yet", unsent, ""),
+            ("outcome unknown", summary.unknown, _euro(summary.amount_unknown)),
+            ("outcome unknown since an earlier run", plan.already_reported("unknown"), ""),
+            ("decided in an earlier run", plan.already_reported("decided"), ""),
+            ("failed in an earlier run", plan.already_reported("failed"), ""),
+            ("not requested yet", unsent, ""),
         ],
     )
 
 
-def seconds_of(summary: Summary) -> str:
-    """How long it took."""
+def duration_line(summary: Summary) -> str:
+    """Return a line with the duration of the run, and the latency of its decisions."""
     if not summary.approved + summary.refused:
         return f"{summary.elapsed:.1f} s"
     half, most = f"{summary.latency_50:.3g} s", f"{summary.latency_99:.3g} s"
-    return f"{summary.elapsed:.1f} s; half of the decisions came within {half}, 99 % within {most}"
+    return f"{summary.elapsed:.1f} s; half of the decisions arrived within {half}, 99 % within {most}"
 
 
-def report_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> dict[str, Any]:
-    """The same, for programs."""
-    kinds = {kind: getattr(summary, kind) for kind in ("approved", "refused", "rejected", "unknown", "error")}
-    kinds["rejected"] += invalid
-    earlier = {kind: before.earlier(kind) for kind in ("decided", "unknown", "failed")}
+def report_members(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -> dict[str, Any]:
+    """Return the results of a run as the members of the JSON report."""
+    results = {
+        status: getattr(summary, status) for status in ("approved", "refused", "rejected", "unknown", "error")
+    }
+    results["rejected"] += invalid
     return {
-        "rows": before.rows,
-        "results": kinds,
-        "earlier": earlier,
+        "rows": plan.rows,
+        "results": results,
+        "earlier": {kind: plan.already_reported(kind) for kind in ("decided", "unknown", "failed")},
         "not_asked": unsent,
         "cents": {
             "approved": summary.amount_approved,
@@ -129,27 +135,29 @@ def report_of(summary: Summary, *, invalid: int, before: Plan, unsent: int) -> d
 
 
 @contextmanager
-def ticking(console: Console, total: int) -> Iterator[Ticker]:
-    """Yield a function that shows a bar on a terminal, and elsewhere prints a line every 10 seconds."""
+def progress_display(console: Console, total: int) -> Iterator[UpdateProgress]:
+    """Yield a function that updates a progress bar; without a terminal it prints a line every 10 seconds."""
     if not console.is_terminal:
         printed = time.monotonic()
 
         def print_line(summary: Summary) -> None:
             nonlocal printed
-            if time.monotonic() < printed + _EVERY:
+            if time.monotonic() < printed + _LINE_INTERVAL:
                 return
             printed = time.monotonic()
-            said = f"{summary.rows:,} of {total:,} rows: {summary.approved:,} approved"
-            console.print(f"{said}, {summary.refused:,} refused", highlight=False)
+            rows = f"{summary.rows:,} of {counted(total, 'row')}"
+            console.print(
+                f"{rows}: {summary.approved:,} approved, {summary.refused:,} refused", highlight=False
+            )
 
         yield print_line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("asking", total=total)
+        task = progress.add_task("requesting", total=total)
 
-        def move_bar(summary: Summary) -> None:
-            told = f"{summary.approved:,} approved, {summary.refused:,} refused"
-            progress.update(task, completed=summary.rows, description=told)
+        def update_bar(summary: Summary) -> None:
+            description = f"{summary.approved:,} approved, {summary.refused:,} refused"
+            progress.update(task, completed=summary.rows, description=description)
 
-        yield move_bar
+        yield update_bar

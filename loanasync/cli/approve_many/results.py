@@ -12,7 +12,7 @@ from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedResponseError
 from loanasync.bulk import RowResult
-from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, has_content, lines
+from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, read_lines
 from loanasync.cli.rows.orders import Order
 
 _COLUMNS = (
@@ -20,16 +20,16 @@ _COLUMNS = (
     *("amount", "net_amount", "instalments", "redirect_url", "error", "message", "problems"),
     *("status_code", "attempts", "elapsed", "trace_id"),
 )
-_WORDS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 class Format:
-    """Writes records as JSON lines, and reads them again. `head` is the first line of a new file."""
+    """Writes records as JSON lines and reads them again. `header` is the first line of a new file."""
 
-    head = ""
+    header = ""
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """Return a record as one line, with its end."""
+        """Return a record as one line, with its line end."""
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     def record(self, line: str) -> Mapping[str, Any]:
@@ -40,25 +40,25 @@ class Format:
         """
         found = json.loads(line)
         if not isinstance(found, dict):
-            raise ValueError("no object")  # noqa: TRY004  (as of all else that cannot be read)
+            raise ValueError("not an object")  # noqa: TRY004  (JSON errors are ValueErrors, too)
         return found
 
 
-class _Csv(Format):
+class _CsvFormat(Format):
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
-        self.head = self._written(_COLUMNS)
+        self.header = self._csv_line(_COLUMNS)
 
     def line(self, record: Mapping[str, Any]) -> str:
-        return self._written(_cell(record.get(name)) for name in _COLUMNS)
+        return self._csv_line(_cell(record.get(name)) for name in _COLUMNS)
 
     def record(self, line: str) -> Mapping[str, Any]:
         cells = next(csv.reader([line], delimiter=self._delimiter), [])
         if len(cells) != len(_COLUMNS):
             raise ValueError("other columns")
-        return {name: _WORDS.get(cell, cell) for name, cell in zip(_COLUMNS, cells, strict=True) if cell}
+        return {name: _BOOLEANS.get(cell, cell) for name, cell in zip(_COLUMNS, cells, strict=True) if cell}
 
-    def _written(self, cells: Iterable[str]) -> str:
+    def _csv_line(self, cells: Iterable[str]) -> str:
         text = StringIO(newline="")
         csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
         return text.getvalue()
@@ -73,125 +73,129 @@ def _cell(value: object) -> str:
         case list():
             return "; ".join(f"{each['field']}: {each['message']}" for each in value)
         case _:
-            return " ".join(str(value).splitlines())  # a result is one line, so that half of one is seen
+            return " ".join(
+                str(value).splitlines()
+            )  # one line per record, so that an incomplete one is noticed
 
 
 def format_of(path: str, delimiter: str) -> Format:
-    """Return the format of a file by its name.
+    """Return the format of a results file, which follows from its name.
 
     Args:
         path: Path of the results.
-        delimiter: Delimiter of a new CSV file; a file that exists keeps its own delimiter.
+        delimiter: Delimiter of a new CSV file. A file that exists keeps its own delimiter.
     """
     if not path.lower().removesuffix(".gz").endswith(".csv"):
         return Format()
     if not has_content(path):
-        return _Csv(delimiter)
-    return _Csv(next(lines(path), "")[len(_COLUMNS[0]) :][:1] or delimiter)
+        return _CsvFormat(delimiter)
+    return _CsvFormat(next(read_lines(path), "")[len(_COLUMNS[0]) :][:1] or delimiter)
 
 
 class NotWrittenError(Exception):
-    """No file takes it; its text is what was to be written."""
+    """A line that neither the results file nor the fallback file took. Its text is the line."""
 
 
-class Results:
-    """Results of rows, written to a file; and elsewhere when that takes no more.
+class ResultsFile:
+    """The results file. When it can no longer be written, results go to a fallback file.
 
     Args:
-        path: Where to; ``-`` is standard output.
-        form: How.
+        path: Path of the file; ``-`` is standard output.
+        form: Format of the lines.
     """
 
     def __init__(self, path: str, form: Format) -> None:
         self._format = form
-        self._file = Appending(path)
+        self._file = AppendFile(path)
         self._is_standard_output = path == STANDARD_OUTPUT
-        self._elsewhere: Appending | None = None
-        self.told: str = ""  # why, and where what was not taken is
-        if form.head and not has_content(path):
-            self._put(form.head)
+        self._fallback: AppendFile | None = None
+        self.failure: str = ""  # the reason why the file cannot be written, and where later results are
+        if form.header and not has_content(path):
+            self._write(form.header)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Write one.
+        """Write a record.
 
         Raises:
-            NotWrittenError: Neither this file nor another took it.
+            NotWrittenError: Neither the results file nor the fallback file took it.
         """
-        self._put(self._format.line(record))
+        self._write(self._format.line(record))
 
-    def _put(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         try:
-            if self._elsewhere is None:
+            if self._fallback is None:
                 self._file.add(line)
                 return
         except OSError as error:
-            self.told = f"{self._file.name} takes no more ({error.strerror})"
+            self.failure = f"{self._file.name} cannot be written ({error.strerror})"
         try:
-            if self._elsewhere is None:
-                self._elsewhere = self._another()
-            self._elsewhere.add(line)
+            if self._fallback is None:
+                self._fallback = self._open_fallback()
+            self._fallback.add(line)
         except OSError as error:
-            self.told = f"no file takes more ({error.strerror}): what came since was printed"
+            self.failure = f"no file can be written ({error.strerror}): later results were printed above"
             raise NotWrittenError(line) from None
 
-    def _another(self) -> Appending:
+    def _open_fallback(self) -> AppendFile:
         suffix = "".join(Path(self._file.name).suffixes[-2:]) or ".jsonl"
         handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=suffix)
         os.close(handle)
-        self.told += f": what came since is in {path}"
+        self.failure += f": later results are in {path}"
         if not self._is_standard_output:
-            self.told += f", add it to the end of {self._file.name}"
-        return Appending(path)
+            self.failure += f", append that file to {self._file.name}"
+        return AppendFile(path)
 
     def close(self) -> None:
-        """Done with it."""
+        """Close the files."""
         self._file.close()
-        if self._elsewhere is not None:
-            self._elsewhere.close()
+        if self._fallback is not None:
+            self._fallback.close()
 
 
-def line_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
-    """Return the line of a row; a row without a result was not sent, because of its problems.
+def record_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
+    """Return the record of a row in the results file.
 
-    ``outcome`` and ``repeatable`` are those of `RowResult`; ``entry`` is the start of the key of the ledger
-    entry. A row that was not sent has no ``fiscal_code``.
+    Args:
+        order: The row.
+        result: Its result; None for a row with problems, which was not sent. Its record has no fiscal code.
+        entry: The start of the key of its ledger entry.
     """
-    found: dict[str, Any] = {"line": order.line or None}  # none of a file with one customer
+    record: dict[str, Any] = {"line": order.line or None}  # no line for `loanasync approve`
     if order.row is not None and order.row.id is not None:
-        found["id"] = order.row.id
+        record["id"] = order.row.id
     if result is None:
-        wrong = [{"field": each.field, "message": each.message} for each in order.problems]
-        return {**found, **_outcome("rejected", "not_sent"), "problems": wrong}
-    found |= {"fiscal_code": result.fiscal_code, "entry": entry}
-    found |= _outcome(result.status, result.outcome, repeatable=result.repeatable)
+        problems = [{"field": each.field, "message": each.message} for each in order.problems]
+        return {**record, **_outcome_members("rejected", "not_sent"), "problems": problems}
+    record |= {"fiscal_code": result.fiscal_code, "entry": entry}
+    record |= _outcome_members(result.status, result.outcome, repeatable=result.repeatable)
     decision = result.decision
     if decision is not None:
-        found |= {
+        record |= {
             "amount": decision.amount if decision.amount is not None else result.request.amount,
             "net_amount": decision.net_amount,
             "instalments": decision.instalments,
             "redirect_url": getattr(decision, "redirect_url", None),
         }
         if decision.approved and "body" in decision.meta.unread:
-            found["message"] = "approved without a redirect: ask the service where to send the customer"
+            record["message"] = "approved without a redirect: ask the service where to send the customer"
     meta = None if decision is None else decision.meta
     error = result.error
     if error is not None:
-        found |= {"error": type(error).__name__, "message": str(error)}
-        if problems := getattr(error, "problems", ()):
-            found["problems"] = [{"field": each.field, "message": each.message} for each in problems]
+        record |= {"error": type(error).__name__, "message": str(error)}
+        if found := getattr(error, "problems", ()):
+            record["problems"] = [{"field": each.field, "message": each.message} for each in found]
         if isinstance(error, ServiceError | UnexpectedResponseError):
             meta = error.meta
         elif isinstance(error, TransportError):
-            found["attempts"] = error.attempts
+            record["attempts"] = error.attempts
     if meta is not None:
-        found |= {
+        record |= {
             "status_code": meta.status, "attempts": meta.attempts,
             "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
         }  # fmt: skip
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in record.items() if value is not None}
 
 
-def _outcome(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
+def _outcome_members(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": at}

@@ -15,39 +15,46 @@ from rich.console import Console
 
 from loanasync import LoanClient
 from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
-from loanasync.cli.approve_many.report import Plan, plan_of, report_of, seconds_of, summary_of, ticking
-from loanasync.cli.approve_many.results import Format, Results, format_of
-from loanasync.cli.approve_many.resume import (
-    AT_ONCE,
-    OWN,
-    Past,
-    PastRequests,
-    has_begun,
-    own_ledger,
-    reported,
-    resumed,
+from loanasync.cli.approve_many.report import (
+    Plan,
+    duration_line,
+    plan_table,
+    progress_display,
+    report_members,
+    summary_table,
 )
-from loanasync.cli.console import say
+from loanasync.cli.approve_many.results import Format, ResultsFile, format_of
+from loanasync.cli.approve_many.resume import (
+    LOOKUP_BATCH,
+    OWN_LEDGER,
+    PastRequests,
+    PastStatus,
+    has_earlier_run,
+    locked_results,
+    own_ledger,
+    read_results,
+)
+from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import name_of, shop_of, used_by_a_client
-from loanasync.cli.rows.append import STANDARD_OUTPUT, Appending, cut_half_a_line, has_content
+from loanasync.cli.ledger.open import client_options, name_without_password, shop_from_environment
+from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, truncate_incomplete_line
 from loanasync.cli.rows.orders import Order, Orders
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
 
-_TO_BE_ASKED: frozenset[Past] = frozenset({"new", "busy"})
+_WITHOUT_OUTCOME: frozenset[PastStatus] = frozenset({"new", "busy"})
 
 
-def planned(orders: Orders, earlier: PastRequests) -> Plan:
-    """Read all rows, print everything that is wrong with them, and return the plan."""
+def make_plan(orders: Orders, earlier: PastRequests) -> Plan:
+    """Read all rows, print their problems, and return the plan."""
     plan = Plan()
-    read = orders.read()
-    with earlier.looking_up() as look_up:
-        while some := tuple(islice(read, AT_ONCE)):
-            look_up([order.code for order in some if order.row is not None])
-            for order in some:
+    rows = orders.read()
+    with earlier.lookups() as look_up:
+        while batch := tuple(islice(rows, LOOKUP_BATCH)):
+            look_up([order.code for order in batch if order.row is not None])
+            for order in batch:
                 for problem in order.problems:
-                    say(str(problem))
+                    print_message(str(problem))
                 _count(plan, order, earlier)
     return plan
 
@@ -58,46 +65,51 @@ def _count(plan: Plan, order: Order, earlier: PastRequests) -> None:
         plan.invalid += 1
         plan.duplicates += order.is_duplicate
         return
-    past = earlier.past(order.code)
-    setattr(plan, past, getattr(plan, past) + 1)
-    if past == "new":
+    status = earlier.status(order.code)
+    setattr(plan, status, getattr(plan, status) + 1)
+    if status == "new":
         plan.amount += order.row.request.amount
-    if past not in _TO_BE_ASKED and not earlier.is_reported(order.code):
-        plan.untold[past] += 1
+    if status not in _WITHOUT_OUTCOME and not earlier.is_reported(order.code):
+        plan.unreported[status] += 1
 
 
-def run(wanted: RunOptions, orders: Orders, console: Console) -> Exit:
+def run(options: RunOptions, orders: Orders, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
-    wrong = list(orders.wrong_with_columns())
-    for problem in wrong:
-        say(str(problem))
-    if wrong:
+    problems = list(orders.column_problems())
+    for problem in problems:
+        print_message(str(problem))
+    if problems:
         return Exit.NOTHING_SENT
-    if wanted.validate_only:
-        plan = planned(orders, PastRequests())
-        say(f"{plan.rows:,} rows: {plan.new:,} can be sent, {plan.invalid:,} are wrong", "bold")
+    if options.validate_only:
+        plan = make_plan(orders, PastRequests())
+        print_message(f"{counted(plan.rows, 'row')}: {plan.new:,} valid, {plan.invalid:,} invalid", "bold")
         return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
-    if wanted.out is None and not wanted.dry_run:
-        told = "say where results go: -o FILE, or -o - for standard output"
-        raise typer.BadParameter(told, param_hint="-o")
+    if options.out is None and not options.dry_run:
+        raise typer.BadParameter(
+            "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
+        )
     with ExitStack() as stack:
-        prepared = _prepared(wanted, orders, stack)
-        plan = planned(orders, prepared.earlier)
-        if wanted.dry_run:
-            console.print(plan_of(plan))
-            cannot = not plan.rows or (plan.invalid and not wanted.skip_invalid)
-            return Exit.NOTHING_SENT if cannot else Exit.DECIDED
-        if not plan.rows or (plan.invalid and not wanted.skip_invalid):
-            told = "there are no rows" if not plan.rows else "correct these rows, or give --skip-invalid"
-            say(f"nothing was sent: {told}", "bold")
+        parts = _prepare(options, orders, stack)
+        plan = make_plan(orders, parts.earlier)
+        can_send = plan.rows and (not plan.invalid or options.skip_invalid)
+        if options.dry_run:
+            console.print(plan_table(plan))
+            return Exit.DECIDED if can_send else Exit.NOTHING_SENT
+        if not can_send:
+            reason = (
+                "correct these rows, or add --skip-invalid to send the valid ones"
+                if plan.rows
+                else "the file contains no rows"
+            )
+            print_message(f"nothing was sent: {reason}", "bold")
             return Exit.NOTHING_SENT
-        ended = asyncio.run(_ask(wanted, orders, prepared, plan, console))
-    return _conclude(wanted, plan, ended, console)
+        result = asyncio.run(_send(options, orders, parts, plan, console))
+    return _report_result(options, plan, result, console)
 
 
 @frozen
-class _Prepared:
-    """The parts of a run. There is no client for a plan that needs none, and for a sandbox."""
+class _RunParts:
+    """The parts of a run. The client is None for a sandbox, and for a plan that needs no service."""
 
     client: LoanClient | None
     ledger: DecisionLedger | None
@@ -105,117 +117,139 @@ class _Prepared:
     form: Format
 
 
-def _prepared(wanted: RunOptions, orders: Orders, stack: ExitStack) -> _Prepared:
+def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts:
     """Lock the results until the stack is closed, and read what they and the ledger know."""
-    out = wanted.out or STANDARD_OUTPUT
-    is_resumed = out != STANDARD_OUTPUT and _is_file(out) and (has_begun(out) or not wanted.dry_run)
+    out = options.out or STANDARD_OUTPUT
+    is_resumable = out != STANDARD_OUTPUT and _is_file(out) and (has_earlier_run(out) or not options.dry_run)
     # A plan for rows that were never requested needs no service.
-    needs_shop = not wanted.sandbox and (is_resumed or wanted.ledger is not None or not wanted.dry_run)
-    shop = shop_of(os.environ) if needs_shop else None
+    needs_shop = not options.sandbox and (is_resumable or options.ledger is not None or not options.dry_run)
+    shop = shop_from_environment(os.environ) if needs_shop else None
     secret = ""
-    if is_resumed:
+    if is_resumable:
         service = "sandbox" if shop is None else f"{shop.base_url} {shop.shop_id}"
-        own = "" if wanted.sandbox else OWN
-        ledger_name = own if wanted.ledger is None else name_of(wanted.ledger)
-        secret = stack.enter_context(resumed(out, service, ledger_name))
+        own = "" if options.sandbox else OWN_LEDGER
+        ledger_name = own if options.ledger is None else name_without_password(options.ledger)
+        secret = stack.enter_context(locked_results(out, service, ledger_name))
         if has_content(out):
-            cut_half_a_line(out)
+            truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
-    known = reported(out, form) if is_resumed else {}
+    reported = read_results(out, form) if is_resumable else {}
     if shop is None:
-        return _Prepared(None, None, PastRequests(known), form)
-    is_own = is_resumed and wanted.ledger is None
-    options = used_by_a_client(wanted.ledger, only_reads=wanted.dry_run)
+        return _RunParts(None, None, PastRequests(reported), form)
+    is_own = is_resumable and options.ledger is None
+    arguments = client_options(options.ledger, only_reads=options.dry_run)
     if is_own:
         file = own_ledger(out)
-        options = {
-            "ledger": MemoryLedger() if wanted.dry_run and not file.exists() else SqliteLedger(file),
+        arguments = {
+            "ledger": MemoryLedger() if options.dry_run and not file.exists() else SqliteLedger(file),
             "ledger_policy": LedgerPolicy(key=secret.encode()),
         }
-    client = LoanClient.from_env(dialect=wanted.dialect, **options)
-    if not options:
-        return _Prepared(client, None, PastRequests(known), form)
-    key = partial(key_of, shop, policy=options["ledger_policy"])
-    return _Prepared(client, options["ledger"], PastRequests(known, options["ledger"], key, is_own), form)
+    client = LoanClient.from_env(dialect=options.dialect, **arguments)
+    if not arguments:
+        return _RunParts(client, None, PastRequests(reported), form)
+    key = partial(key_of, shop, policy=arguments["ledger_policy"])
+    earlier = PastRequests(reported, arguments["ledger"], key, is_own)
+    return _RunParts(client, arguments["ledger"], earlier, form)
 
 
 def _is_file(path: str) -> bool:
+    """Return True for a file, or a path where one can be created; False for a device or a pipe."""
     return Path(path).is_file() or not Path(path).exists()
 
 
-async def _ask(
-    wanted: RunOptions,
+async def _send(
+    options: RunOptions,
     orders: Orders,
-    prepared: _Prepared,
+    parts: _RunParts,
     plan: Plan,
     console: Console,
 ) -> RunResult:
-    assert wanted.out is not None  # noqa: S101  (for the type checkers)
-    client = prepared.client
+    assert options.out is not None  # noqa: S101  (for the type checkers)
+    client = parts.client
     async with AsyncExitStack() as stack:
-        if prepared.ledger is not None:
-            # After the client, which writes to it until then.
-            stack.push_async_callback(prepared.ledger.aclose)
+        if parts.ledger is not None:
+            # Closed after the client, which may write to it until then.
+            stack.push_async_callback(parts.ledger.aclose)
         if client is None:
-            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server takes long to be loaded)
+            from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server is slow to import)
 
             sandbox = await stack.enter_async_context(Sandbox(customers=plan.rows))
-            client = sandbox.client(dialect=wanted.dialect)
+            client = sandbox.client(dialect=options.dialect)
         await stack.enter_async_context(client)
-        results = stack.enter_context(closing(Results(wanted.out, prepared.form)))
+        results = stack.enter_context(closing(ResultsFile(options.out, parts.form)))
         letters = None
-        if wanted.dead_letters is not None:
-            head = orders.table.source.mark + orders.table.head
-            letters = stack.enter_context(closing(Appending(wanted.dead_letters, afresh=head)))
-        tick = stack.enter_context(ticking(console, plan.to_come))
-        loop = RequestLoop(wanted, client, orders, plan.rows, prepared.earlier, results, letters, console)
-        return await loop.run(tick)
+        if options.dead_letters is not None:
+            header = orders.table.source.byte_order_mark + orders.table.header
+            letters = stack.enter_context(closing(AppendFile(options.dead_letters, overwrite_with=header)))
+        update_progress = stack.enter_context(progress_display(console, plan.results_to_write))
+        loop = RequestLoop(options, client, orders, plan.rows, parts.earlier, results, letters, console)
+        return await loop.run(update_progress)
 
 
-def _conclude(wanted: RunOptions, plan: Plan, ended: RunResult, console: Console) -> Exit:
-    summary = ended.summary
-    left = plan.to_come - summary.rows
-    facts: dict[str, Any] = {"invalid": ended.invalid, "before": plan, "unsent": left}
-    console.print(summary_of(summary, **facts))
-    say(seconds_of(summary), "bold")
-    code = _exit_of(plan, ended, left)
-    if wanted.report is not None:
-        report = report_of(summary, **facts) | {
-            "interrupted": ended.interrupted or ended.stopped or None,
-            "unknown_lines": sorted(ended.unknown_lines),
+def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: Console) -> Exit:
+    summary = result.summary
+    unsent = plan.results_to_write - summary.rows
+    numbers: dict[str, Any] = {"invalid": result.invalid, "plan": plan, "unsent": unsent}
+    console.print(summary_table(summary, **numbers))
+    print_message(duration_line(summary), "bold")
+    code = _exit_code(plan, result, unsent)
+    if options.report is not None:
+        report = report_members(summary, **numbers) | {
+            "interrupted": result.interrupted or result.stopped or None,
+            "unknown_lines": sorted(result.unknown_lines),
             "exit_code": int(code),
         }
-        told = json.dumps(report, indent=2) + "\n"
+        text = json.dumps(report, indent=2) + "\n"
         try:
-            if str(wanted.report) == STANDARD_OUTPUT:
-                typer.echo(told, nl=False)
+            if str(options.report) == STANDARD_OUTPUT:
+                typer.echo(text, nl=False)
             else:
-                wanted.report.write_text(told, encoding="utf-8")
+                options.report.write_text(text, encoding="utf-8")
         except OSError as error:
-            say(f"{wanted.report}: {error.strerror}: the report is not written, the results are", "bold")
+            print_message(
+                f"the report {options.report} could not be written ({error.strerror}); "
+                "the results are not affected",
+                "bold",
+            )
             code = code or Exit.FAILED
-    for sentence in (ended.interrupted, ended.stopped):
-        if sentence:
-            goes_on = left and (wanted.out != STANDARD_OUTPUT or wanted.ledger is not None)
-            say(f"{sentence}; the same command goes on" if goes_on else sentence, "bold")
-    if ended.unburied:
-        say(ended.unburied, "bold")
-    if ended.unrecorded:
-        told = f"{ended.unrecorded:,} decisions are in the results, and the ledger could not be written"
-        option = "" if wanted.ledger is not None else f" --ledger {own_ledger(wanted.out or '')}"
-        say(f"{told}: loanasync ledger import-orphans{option}, once it can", "bold")
-    if (summary.rejected or summary.error) and wanted.out != STANDARD_OUTPUT:
-        say(f"what failed, and why, is in {wanted.out}", "bold")
-    if summary.unknown or plan.earlier("unknown"):
-        say("outcomes are unknown: settle them with the service; they are not asked for again", "bold")
+    for reason in (result.interrupted, result.stopped):
+        if reason:
+            can_resume = unsent and (options.out != STANDARD_OUTPUT or options.ledger is not None)
+            print_message(f"{reason}; run the same command to resume" if can_resume else reason, "bold")
+    if result.dead_letters_failure:
+        print_message(result.dead_letters_failure, "bold")
+    if result.unrecorded:
+        print_message(
+            f"{counted(result.unrecorded, 'decision')} could not be recorded in the ledger; the results "
+            f"contain them. When the ledger works again, run: {_ledger_command(options, 'import-orphans')}",
+            "bold",
+        )
+    if (summary.rejected or summary.error) and options.out != STANDARD_OUTPUT:
+        print_message(f"the reasons of failed rows are in {options.out}", "bold")
+    if unknown := summary.unknown + plan.already_reported("unknown"):
+        subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
+        command = _ledger_command(options, "resolve")
+        resolve = f", then run: {command}" if command else ""
+        print_message(
+            f"{subject} unknown: ask the service{resolve}. These customers are not requested again", "bold"
+        )
     return code
 
 
-def _exit_of(plan: Plan, ended: RunResult, left: int) -> Exit:
-    summary = ended.summary
-    if ended.interrupted and (left or summary.unknown):
+def _ledger_command(options: RunOptions, name: str) -> str:
+    """Return a command for the ledger of this run, without its address; empty without a ledger."""
+    command = f"loanasync ledger {name}"
+    if options.ledger is not None:
+        return f"{command} (with the same --ledger)"
+    own = own_ledger(options.out or "")
+    return f"{command} --ledger {own}" if own.exists() else ""
+
+
+def _exit_code(plan: Plan, result: RunResult, unsent: int) -> Exit:
+    summary = result.summary
+    if result.interrupted and (unsent or summary.unknown):
         return Exit.INTERRUPTED
-    if summary.unknown or plan.earlier("unknown"):
+    if summary.unknown or plan.already_reported("unknown"):
         return Exit.UNKNOWN
-    failed = summary.rejected + summary.error + ended.invalid + plan.earlier("failed") + left
-    return Exit.FAILED if failed or ended.is_elsewhere else Exit.DECIDED
+    failed = summary.rejected + summary.error + result.invalid + plan.already_reported("failed") + unsent
+    return Exit.FAILED if failed or result.used_fallback else Exit.DECIDED

@@ -1,4 +1,4 @@
-"""Display of ledger entries as text and as JSON, without names and tokens."""
+"""Display of ledger entries as text and as JSON, without personal data and tokens."""
 
 import json
 import time
@@ -11,30 +11,32 @@ from attrs import fields
 from loanasync import Approved
 from loanasync._display.masking import mask
 from loanasync._models.dialect import field_of
+from loanasync.cli.console import counted
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Entry, State
 from loanasync.ledger.backend import lacks_redirect
 
-_PERSONAL = frozenset(each.name for each in fields(Approved) if each.repr is mask)
+_RESPONSE_FIELDS = frozenset(each.name for each in fields(Approved))
+_PERSONAL_FIELDS = frozenset(each.name for each in fields(Approved) if each.repr is mask)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
-ADVICE = {
-    State.RELEASED: "it was not evaluated: the next call asks",
-    State.INFLIGHT: "somebody is asking; when the lease runs out, the outcome is unknown",
-    State.UNKNOWN: "ask the service what it decided, then: loanasync ledger resolve {key}",
-    State.LOST: "the service has decided: ask it what, then: loanasync ledger resolve {key}",
-    State.HELD: "nobody asks, until: loanasync ledger resolve {key}",
-    State.APPROVED: "decided, for ever",
-    State.REFUSED: "decided, for ever",
+_NEXT_STEP = {
+    State.RELEASED: "none: not evaluated, so the next call requests the approval",
+    State.INFLIGHT: "wait: a request is in progress; if its lease expires, the outcome is unknown",
+    State.UNKNOWN: "ask the service for its decision, then run: loanasync ledger resolve {key}",
+    State.LOST: "the service has decided: ask it for the decision, then run: loanasync ledger resolve {key}",
+    State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger resolve {key}",
+    State.APPROVED: "none: the decision is final",
+    State.REFUSED: "none: the decision is final",
 }
-CORRECTION = (
-    "a person stated this; if it is wrong: loanasync ledger resolve {key}"
+_CORRECTION = (
+    "none; to correct this state, which a person entered, run: loanasync ledger resolve {key}"
     ' --as approved|refused|released|held|unknown --note "ticket 17"'
 )
 
 
-def when(seconds: float) -> str:
-    """A time of the ledger's clock."""
+def utc_time(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as UTC text with seconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
@@ -46,20 +48,20 @@ def _age(seconds: float) -> str:
     return f"{max(past, 0):.0f} s"
 
 
-def line_of(entry: Entry) -> str:
-    """An entry in one line."""
-    told = f"{short(entry.key)}  {entry.state.value:<8}  {when(entry.changed)}  {_age(entry.changed):>6}"
-    return f"{told}  {entry.note}".rstrip()
+def entry_line(entry: Entry) -> str:
+    """Return an entry as one line of text."""
+    start = f"{short(entry.key)}  {entry.state.value:<8}  {utc_time(entry.changed)}  {_age(entry.changed):>6}"
+    return f"{start}  {entry.note}".rstrip()
 
 
-def facts_of(entry: Entry) -> dict[str, Any]:
-    """An entry for a program; not its tokens, with which entries are settled, and not the answer."""
+def entry_members(entry: Entry) -> dict[str, Any]:
+    """Return an entry as JSON members, without its response and its token, which permits to settle it."""
     return {
         "key": entry.key,
         "state": entry.state.value,
-        "claimed": _stamp(entry.claimed),
-        "changed": _stamp(entry.changed),
-        "expires": _stamp(entry.expires),
+        "claimed": _iso_time(entry.claimed),
+        "changed": _iso_time(entry.changed),
+        "expires": _iso_time(entry.expires),
         "takeovers": entry.takeovers,
         "note": entry.note,
         "source": entry.source,
@@ -71,7 +73,7 @@ def facts_of(entry: Entry) -> dict[str, Any]:
         "history": [
             {
                 "state": change.state.value,
-                "changed": _stamp(change.changed),
+                "changed": _iso_time(change.changed),
                 "note": change.note,
                 "source": change.source,
             }
@@ -80,16 +82,16 @@ def facts_of(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _stamp(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def answer_of(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:
-    """What is kept of the service's answer; None where nothing is, or it is encrypted.
+def response_members(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:
+    """Return the members of the stored response. None if none is stored, or it is encrypted or not JSON.
 
     Args:
-        entry: Whose.
-        reveal: Show what is personal, and the redirect, which is as good as a password.
+        entry: The entry.
+        reveal: Show personal data and the redirect, which gives access like a password.
     """
     try:
         members = json.loads(entry.body or b"")
@@ -103,19 +105,22 @@ def answer_of(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:
 
 
 def _is_personal(wire_name: str) -> bool:
+    """Return True for personal fields, and for unknown ones, which may be personal."""
     name = field_of(wire_name)
-    return name in _PERSONAL or name not in _NAMES
+    return name in _PERSONAL_FIELDS or name not in _RESPONSE_FIELDS
 
 
-_NAMES = frozenset(each.name for each in fields(Approved))
+def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
+    """Yield everything about an entry as pairs of a label and a text.
 
-
-def story_of(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
-    """All of an entry, as names and what is said of them."""
+    Args:
+        entry: The entry.
+        reveal: Show personal data and the redirect of the stored response.
+    """
     yield "entry", entry.key
-    yield "state", f"{entry.state.value} since {when(entry.changed)} ({_age(entry.changed)})"
-    again = f", taken over {entry.takeovers} times" if entry.takeovers else ""
-    yield "asked", f"{when(entry.claimed)}{again}; its lease ends {when(entry.expires)}"
+    yield "state", f"{entry.state.value} since {utc_time(entry.changed)} ({_age(entry.changed)})"
+    takeovers = f", taken over {counted(entry.takeovers, 'time')}" if entry.takeovers else ""
+    yield "claimed", f"{utc_time(entry.claimed)}{takeovers}; the lease ends {utc_time(entry.expires)}"
     if entry.scope:
         yield "scope", entry.scope
     if entry.source:
@@ -123,17 +128,17 @@ def story_of(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     if entry.note:
         yield "note", entry.note
     if entry.status is not None:
-        yield "answer", f"HTTP {entry.status}" + (f", {entry.fault}" if entry.fault else "")
-    yield "response kept", "no" if entry.body is None else "yes"
-    answer = answer_of(entry, reveal=reveal)
-    for name, value in (answer or {}).items():
+        yield "response", f"HTTP {entry.status}" + (f", {entry.fault}" if entry.fault else "")
+    yield "response stored", "no" if entry.body is None else "yes"
+    response = response_members(entry, reveal=reveal)
+    for name, value in (response or {}).items():
         yield f"  {name}", value if isinstance(value, str) else json.dumps(value)
-    if answer is None and entry.body is not None:
+    if response is None and entry.body is not None:
         yield "  body", "encrypted or not JSON"
     for change in entry.history:
-        told = f"{when(change.changed)}  {change.state.value:<8}  {change.source:<7}  {change.note}"
-        yield "history", told.rstrip()
+        line = f"{utc_time(change.changed)}  {change.state.value:<8}  {change.source:<7}  {change.note}"
+        yield "history", line.rstrip()
     if lacks_redirect(entry):
-        yield "redirect", "none is kept: the customer needs one, ask the service for it"
-    advice = CORRECTION if entry.is_correctable else ADVICE[entry.state]
-    yield "next", advice.format(key=short(entry.key))
+        yield "redirect", "missing: ask the service where to send the customer"
+    next_step = _CORRECTION if entry.is_correctable else _NEXT_STEP[entry.state]
+    yield "next", next_step.format(key=short(entry.key))

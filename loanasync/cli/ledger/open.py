@@ -1,4 +1,4 @@
-"""Opening the ledger that an option names, and finding entries in it."""
+"""Opening the ledger that an option names, and reading its entries."""
 
 import asyncio
 import os
@@ -23,67 +23,70 @@ from loanasync.ledger import (
 )
 from loanasync.ledger.backend import StoredLedger
 
-WITHOUT_LEDGER = "with --sandbox the ledger is not used: it is for a service that stays"
-SHORT = 12  # characters of a key that tell it from all others, as errors show it
-_FEWEST = 4  # characters of a key that a person may give
-# By the scheme of their addresses; each says which extra it needs.
+SANDBOX_WITHOUT_LEDGER = (
+    "with --sandbox the ledger is not used: the sandbox forgets its customers when the command ends"
+)
+SHORT_KEY_LENGTH = 12  # characters; enough to be unique, and the same as in error messages
+_MIN_KEY_LENGTH = 4  # characters of a key that an argument must have
+# Classes by the scheme of their addresses. Each names the extra that it needs.
 _SERVERS: Mapping[str, type[StoredLedger]] = {
     scheme: kind for kind in BACKENDS if kind is not SqliteLedger for scheme in kind.address.schemes
 }
-_MADE = "; a client makes the ledger with its first approval"
-_PAGE = 500  # entries that are read before any is shown
+_CREATED_BY_CLIENT = "; a client creates the ledger at its first approval"
+_PAGE_SIZE = 500  # entries
 
 T = TypeVar("T")
 
 
 class NotFoundError(Exception):
-    """No such entry, or several; the text says which."""
+    """There is no entry for a key, or more than one. The text is shown to the user."""
 
 
 class UnusableError(Exception):
-    """A ledger that cannot be used; the text says why."""
+    """The ledger cannot be used. The text says why, and is shown to the user."""
 
 
 def short(key: str) -> str:
-    """A key as people see it and may give it back."""
-    return key[:SHORT]
+    """Return the short form of a key, for display. The commands accept it in place of the key."""
+    return key[:SHORT_KEY_LENGTH]
 
 
 def ledger_at(name: str) -> StoredLedger:
-    """The ledger of this name: a path, ``sqlite:///path``, or the address of a server.
+    """Return the ledger of a name: a path, ``sqlite:///path``, or the address of a server.
 
-    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address belong to the ledger.
+    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address are removed from the
+    address and passed to the ledger.
 
     Args:
-        name: As an option gives it.
+        name: Value of ``--ledger``.
 
     Raises:
-        ConfigurationError: It names none.
+        ConfigurationError: The name is not a valid path or address.
     """
     scheme, found, _ = name.partition("://")
-    if not found and (begun := name.partition(":")[0]) in _SERVERS:  # mistyped, and it may hold a password
-        raise ConfigurationError("ledger", f"the address of a server begins with {begun}://")
+    if not found and (start := name.partition(":")[0]) in _SERVERS:  # mistyped, and it may contain a password
+        raise ConfigurationError("ledger", f"the address of a server must begin with {start}://")
     if not found or scheme == "sqlite":
-        file = _file(name)
+        file = _file_of(name)
         if file.is_dir():
-            raise ConfigurationError("ledger", f"{file} is a directory")
+            raise ConfigurationError("ledger", f"{file} is a directory; name a file")
         if not file.parent.exists():
-            raise ConfigurationError("ledger", f"{file} is not there")
+            raise ConfigurationError("ledger", f"the folder {file.parent} does not exist")
         return SqliteLedger(file)
     if scheme not in _SERVERS:
-        told = f"{scheme}:// is no ledger; give a path, {', '.join(f'{each}://' for each in _SERVERS)}"
-        raise ConfigurationError("ledger", told)
+        schemes = ", ".join(f"{each}://" for each in _SERVERS)
+        raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
     kind = _SERVERS[scheme]
     own = kind.address.parameter
-    address, given = _split(name)
-    if others := given.keys() - {own}:
-        raise ConfigurationError("ledger", f"{scheme}:// takes {own}=, and not {min(others)}=")
+    address, arguments = _split_address(name)
+    if others := arguments.keys() - {own}:
+        raise ConfigurationError("ledger", f"{scheme}:// accepts {own}=, not {min(others)}=")
     opener: Callable[..., StoredLedger] = kind
-    return opener(address, **given)
+    return opener(address, **arguments)
 
 
-def _split(name: str) -> tuple[str, dict[str, str]]:
-    """Return the address of a server without the ledger's own parameters, and these."""
+def _split_address(name: str) -> tuple[str, dict[str, str]]:
+    """Return the address of a server without the ledger's own parameters, and these parameters."""
     parameters = {kind.address.parameter for kind in _SERVERS.values()}
     address, _, query = name.partition("?")
     own, others = {}, []
@@ -96,45 +99,45 @@ def _split(name: str) -> tuple[str, dict[str, str]]:
     return "?".join((address, "&".join(others))) if others else address, own
 
 
-def used_by_a_client(name: str | None, *, only_reads: bool = False) -> dict[str, Any]:
-    """Return the arguments of a client for the ledger of this name; none without a name.
+def client_options(name: str | None, *, only_reads: bool = False) -> dict[str, Any]:
+    """Return the options of a client for the ledger of a name. Without a name there are no options.
 
     Args:
-        name: As an option gives it.
+        name: Value of ``--ledger``.
         only_reads: If the ledger does not exist, use an empty one in memory.
 
     Raises:
-        ConfigurationError: It names none, or the key is too short.
-        UnusableError: It only reads, and the ledger cannot be read.
+        ConfigurationError: The name is not valid, or the key is too short.
+        UnusableError: `only_reads` is set, and the ledger cannot be read.
     """
     if name is None:
         return {}
     ledger: DecisionLedger = ledger_at(name)
     if only_reads and not _exists(ledger_at(name)):
         ledger = MemoryLedger()
-    return {"ledger": ledger, "ledger_policy": policy_of(os.environ)}
+    return {"ledger": ledger, "ledger_policy": policy_from_environment(os.environ)}
 
 
 def _exists(ledger: StoredLedger) -> bool:
     with asyncio.Runner() as runner:
         try:
-            return Opened(ledger, runner).run(ledger.exists())
+            return OpenLedger(ledger, runner).run(ledger.exists())
         finally:
             runner.run(ledger.aclose())
 
 
-def name_of(name: str) -> str:
-    """What tells this ledger from others, without a password."""
+def name_without_password(name: str) -> str:
+    """Return a name that identifies the ledger and contains no password."""
     is_server = name.partition("://")[0] in _SERVERS
-    return repr(ledger_at(name)) if is_server else str(_file(name).resolve())
+    return repr(ledger_at(name)) if is_server else str(_file_of(name).resolve())
 
 
-def _file(name: str) -> Path:
+def _file_of(name: str) -> Path:
     return Path(name.removeprefix("sqlite:///")).expanduser()
 
 
-def policy_of(environment: Mapping[str, str]) -> LedgerPolicy:
-    """How the shop's programs use their ledger: as the environment says, and else as by default.
+def policy_from_environment(environment: Mapping[str, str]) -> LedgerPolicy:
+    """Return the policy of LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_ENVIRONMENT.
 
     Raises:
         ConfigurationError: The key is too short.
@@ -145,47 +148,47 @@ def policy_of(environment: Mapping[str, str]) -> LedgerPolicy:
     )
 
 
-def shop_of(environment: Mapping[str, str]) -> Shop:
-    """Whose approvals are meant, by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
+def shop_from_environment(environment: Mapping[str, str]) -> Shop:
+    """Return the shop of LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
 
     Raises:
-        ConfigurationError: One of them is not set, or cannot work.
+        ConfigurationError: A variable is not set, or its value is invalid.
     """
     return configure(**from_environment(environment))
 
 
 @frozen
-class Opened:
-    """A ledger in use by a command, which stands in no event loop: a person may be asked in between."""
+class OpenLedger:
+    """A ledger in use by a command. The event loop runs only during an operation, so prompts may block."""
 
     ledger: DecisionLedger
     _runner: asyncio.Runner
 
-    def run(self, what: Coroutine[Any, Any, T]) -> T:
-        """Wait for a move.
+    def run(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run a ledger operation and return its result.
 
         Raises:
-            UnusableError: The ledger cannot make it.
+            UnusableError: The operation failed.
         """
         try:
-            return self._runner.run(what)
-        except ConfigurationError:  # it says what it is
+            return self._runner.run(operation)
+        except ConfigurationError:  # its text is for the user
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.filename is not None:  # a file: why not, is said
+            if isinstance(error, OSError) and error.filename is not None:  # the caller prints file and reason
                 raise
-            # Whatever a server's library raises: its text may hold a password.
+            # The texts of other errors come from the server's library and may contain a password.
             raise UnusableError(
-                f"the ledger cannot be used ({type(error).__name__}): check --ledger, its disk, or "
-                "that its server can be reached"
+                f"the ledger cannot be used ({type(error).__name__}): check --ledger, the disk, and "
+                "that the server can be reached"
             ) from None
 
     def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:
-        """All in these states, or all there are; never all of them in memory.
+        """Yield entries, reading one page at a time.
 
         Args:
-            states: States of the entries; all if none is given.
-            begins: Beginning of their keys.
+            states: Only entries in these states. No states: all entries.
+            begins: Only entries whose key begins with this text.
             without_redirect: Only approvals without a redirect.
 
         Raises:
@@ -196,48 +199,53 @@ class Opened:
             yield from page
 
     def entry(self, key: str) -> Entry:
-        """The entry whose key this is, or begins with this.
+        """Return the entry of a key, or of the beginning of a key.
 
         Raises:
-            NotFoundError: There is none, or more than one.
+            NotFoundError: No entry or more than one entry matches.
         """
         begins = key.lower()
-        whole = self.run(self.ledger.get(begins))
-        if whole is not None:
-            return whole
-        if len(key) < _FEWEST:
-            raise NotFoundError(f"{key}: is too short for a key: {_FEWEST} characters at least")
+        exact = self.run(self.ledger.get(begins))
+        if exact is not None:
+            return exact
+        if len(key) < _MIN_KEY_LENGTH:
+            raise NotFoundError(
+                f"'{key}' is too short: give at least {_MIN_KEY_LENGTH} characters of the key"
+            )
         found = [*self.entries(begins=begins)]
         if len(found) == 1:
             return found[0]
-        several = ", ".join(short(entry.key) for entry in found)
-        raise NotFoundError(f"{key}: {f'could be any of {several}' if found else 'there is no such entry'}")
+        if not found:
+            raise NotFoundError(f"no entry has the key '{key}': list the keys with loanasync ledger ls")
+        keys = ", ".join(short(entry.key) for entry in found)
+        raise NotFoundError(f"'{key}' is ambiguous: it is the beginning of {keys}")
 
 
 async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
     page: list[Entry] = []
     async for entry in scan:
         page.append(entry)
-        if len(page) == _PAGE:
+        if len(page) == _PAGE_SIZE:
             break
     return page
 
 
 @contextmanager
-def opened(name: str) -> Iterator[Opened]:
-    """A ledger by its name, closed afterwards. A ledger that does not exist is not created.
+def open_ledger(name: str) -> Iterator[OpenLedger]:
+    """Open a ledger, and close it afterwards. A ledger that does not exist is not created.
 
     Raises:
-        ConfigurationError: The name is wrong, or the ledger does not exist.
-        UnusableError: It cannot be used.
+        ConfigurationError: The name is not valid, or the ledger does not exist.
+        UnusableError: The ledger cannot be used.
     """
     ledger = ledger_at(name)
     with asyncio.Runner() as runner:
-        use = Opened(ledger, runner)
+        use = OpenLedger(ledger, runner)
         try:
             if not use.run(ledger.exists()):
-                raise ConfigurationError("ledger", ledger.address.absent.format(file=_file(name)) + _MADE)
-            use.run(ledger.get(""))  # so that a ledger of which nothing can be had is told of before all else
+                message = ledger.address.absent.format(file=_file_of(name))
+                raise ConfigurationError("ledger", message + _CREATED_BY_CLIENT)
+            use.run(ledger.get(""))  # fail early if the ledger cannot be read
             yield use
         finally:
             runner.run(ledger.aclose())

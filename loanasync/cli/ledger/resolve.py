@@ -1,4 +1,4 @@
-"""Questions to a person about unknown outcomes, and the settlements from the answers."""
+"""Resolving entries: a person states the outcome that the service named, with options or at prompts."""
 
 import re
 from collections.abc import Sequence
@@ -8,25 +8,26 @@ from pathlib import Path
 
 import typer
 
-from loanasync.cli.console import say
+from loanasync.cli.console import print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.display import line_of
-from loanasync.cli.ledger.open import Opened, short
+from loanasync.cli.ledger.display import entry_line
+from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.policy import default_orphan_folders
 
-OPEN = (State.UNKNOWN, State.LOST)  # these wait for a person; HELD is what one has said
-_SETTLED = frozenset({*OPEN, State.HELD})
-_KEPT_OPEN = (State.UNKNOWN, State.HELD)  # a response can still come to the ledger
-_IN_FILE = (
-    "its response may be in {file}: loanasync ledger import-orphans, or move a file away that this leaves"
+TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
+_RESOLVABLE = frozenset({*TO_RESOLVE, State.HELD})
+_NOT_FINAL = (State.UNKNOWN, State.HELD)  # a response that arrives later is still recorded
+_RESPONSE_IN_FILE = (
+    "its response may be in {file}. Run: loanasync ledger import-orphans. If the file is left there, move it "
+    "away and run this command again"
 )
-_PERSONAL = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
+_PERSONAL_DATA = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
 
 
-class Word(StrEnum):
-    """What a person may say of an approval."""
+class Resolution(StrEnum):
+    """The values of ``--as``: the state that a person gives to an entry."""
 
     APPROVED = "approved"
     REFUSED = "refused"
@@ -35,58 +36,62 @@ class Word(StrEnum):
     UNKNOWN = "unknown"
 
 
-_ANSWERS = {
-    "a": Word.APPROVED,
-    "r": Word.REFUSED,
-    "n": Word.RELEASED,
-    "h": Word.HELD,
+_CHOICES = {
+    "a": Resolution.APPROVED,
+    "r": Resolution.REFUSED,
+    "n": Resolution.RELEASED,
+    "h": Resolution.HELD,
 }
-_QUESTION = "  What does the service say? [a]pproved [r]efused [n]ever evaluated; [h]old, [s]kip, [q]uit"
+_SKIP, _QUIT = "s", "q"
+_QUESTION = "  What did the service decide? [a]pproved [r]efused [n]ot evaluated; [h]old, [s]kip, [q]uit"
 
 
-def note_that_is_safe(note: str) -> str:
-    """A note, which is kept for ever and read by many.
+def checked_note(note: str) -> str:
+    """Return a note without surrounding spaces. Notes are kept for good and read by many people.
 
     Raises:
-        ValueError: It looks like a person's.
+        ValueError: The note seems to contain personal data.
     """
-    if _PERSONAL.search(note):
+    if _PERSONAL_DATA.search(note):
         raise ValueError(
-            "must not name a customer: no fiscal code, no e-mail address; a ticket's number will do"
+            "must not contain personal data such as a fiscal code or an e-mail address; use a ticket number"
         )
     return note.strip()
 
 
-def settle(use: Opened, entry: Entry, word: Word, note: str) -> Exit:
-    """Write what a person said of an entry; correct the entry if a person decided or released it."""
-    state = State(word.value)
-    if state not in _KEPT_OPEN and (file := _file_of(entry)) is not None:
-        say(f"{short(entry.key)} stays {entry.state.value}: {_IN_FILE.format(file=file)}")
+def resolve_entry(use: OpenLedger, entry: Entry, resolution: Resolution, note: str) -> Exit:
+    """Write a person's resolution of an entry. It replaces an earlier one, but no decision of the service."""
+    state = State(resolution.value)
+    if state not in _NOT_FINAL and (file := _orphan_file(entry)) is not None:
+        print_message(f"{short(entry.key)} stays {entry.state.value}: {_RESPONSE_IN_FILE.format(file=file)}")
         return Exit.FAILED
-    corrects = entry.is_correctable and entry.state is not state
-    if entry.state in _SETTLED or corrects:
+    is_correction = entry.is_correctable and entry.state is not state
+    if entry.state in _RESOLVABLE or is_correction:
         entry = use.run(resolve(use.ledger, entry, state, note))
     if entry.state is state:
-        more = ": corrected; the earlier state is kept in the history" if corrects else ""
-        say(f"{short(entry.key)} is {state.value}{more}")
+        correction = ": corrected; the earlier state is kept in the history" if is_correction else ""
+        print_message(f"{short(entry.key)} is {state.value}{correction}")
         return Exit.DECIDED
-    why = _finality(entry) or "another person settled it meanwhile; look at it, then give the command again"
-    say(f"{short(entry.key)} stays {entry.state.value}: {why}")
+    reason = _reason_not_resolvable(entry) or (
+        "another person changed it in the meantime. Look at it with loanasync ledger show, "
+        "then run this command again"
+    )
+    print_message(f"{short(entry.key)} stays {entry.state.value}: {reason}")
     return Exit.FAILED
 
 
-def _finality(entry: Entry) -> str | None:
-    """Return why a person cannot change an entry; None if they can."""
-    if entry.state in _SETTLED or entry.is_correctable:
+def _reason_not_resolvable(entry: Entry) -> str | None:
+    """Return the reason why a person cannot change an entry; None if they can."""
+    if entry.state in _RESOLVABLE or entry.is_correctable:
         return None
     return {
-        State.INFLIGHT: "somebody is asking now: wait for the end of the lease",
-        State.RELEASED: "it was never evaluated: there is nothing to settle",
+        State.INFLIGHT: "a request is in progress: wait until its lease expires",
+        State.RELEASED: "it was not evaluated: there is nothing to resolve",
     }.get(entry.state, "a decision of the service is never overwritten")
 
 
-def _file_of(entry: Entry) -> Path | None:
-    """Return an orphan file of this machine for an entry, from the default folders."""
+def _orphan_file(entry: Entry) -> Path | None:
+    """Return an orphan file for an entry from this machine's default folders."""
     for folder in default_orphan_folders():
         with suppress(OSError):
             for file in orphan_files(folder, entry.key):
@@ -94,42 +99,49 @@ def _file_of(entry: Entry) -> Path | None:
     return None
 
 
-def settle_by_asking(use: Opened, entries: Sequence[Entry], note: str) -> Exit:
-    """Go through entries with a person; what they skip stays as it is."""
+def resolve_interactively(use: OpenLedger, entries: Sequence[Entry], note: str) -> Exit:
+    """Prompt for the resolution of each entry. A skipped entry stays unchanged.
+
+    Args:
+        use: The ledger.
+        entries: The entries.
+        note: Note for all entries; if it is empty, prompt for each note.
+    """
     worst = Exit.DECIDED
     for number, listed in enumerate(entries, 1):
-        entry = use.run(use.ledger.get(listed.key)) or listed  # others may have settled it since
-        say(f"{number} of {len(entries)}: {line_of(entry)}")
-        file = _file_of(entry)
-        if why := _finality(entry) or (file and _IN_FILE.format(file=file)):
-            say(f"{short(entry.key)} stays {entry.state.value}: {why}")
+        entry = use.run(use.ledger.get(listed.key)) or listed  # it may have changed since it was listed
+        print_message(f"{number} of {len(entries)}: {entry_line(entry)}")
+        file = _orphan_file(entry)
+        if reason := _reason_not_resolvable(entry) or (file and _RESPONSE_IN_FILE.format(file=file)):
+            print_message(f"{short(entry.key)} stays {entry.state.value}: {reason}")
             worst = max(worst, Exit.FAILED)
             continue
-        answer = _answer()
-        if answer == "q":
+        choice = _prompt_choice()
+        if choice == _QUIT:
             return Exit.UNKNOWN
-        if answer == "s":
+        if choice == _SKIP:
             worst = Exit.UNKNOWN
             continue
-        who = note or _note()
-        worst = max(worst, settle(use, entry, _ANSWERS[answer], who))
+        worst = max(worst, resolve_entry(use, entry, _CHOICES[choice], note or _prompt_note()))
     return worst
 
 
-def _answer() -> str:
+def _prompt_choice() -> str:
     while True:
-        answer = typer.prompt(_QUESTION, err=True).strip().lower()[:1]
-        if answer in (*_ANSWERS, "s", "q"):
-            return str(answer)
+        choice = typer.prompt(_QUESTION, err=True).strip().lower()[:1]
+        if choice in (*_CHOICES, _SKIP, _QUIT):
+            return str(choice)
 
 
-def _note() -> str:
-    return str(typer.prompt("  Who says so, such as a ticket's number", err=True, value_proc=_safe))
+def _prompt_note() -> str:
+    return str(
+        typer.prompt("  Note with the source, such as a ticket number", err=True, value_proc=_parse_note)
+    )
 
 
-def _safe(given: str) -> str:
+def _parse_note(text: str) -> str:
     try:
-        note = note_that_is_safe(given)
+        note = checked_note(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if not note:

@@ -1,1 +1,1 @@
-"""Rows of a file that `approve-many` reads."""
+"""Input files: reading, parsing and conversion of rows, and files to which rows are appended."""

@@ -1,4 +1,4 @@
-"""A file to which whole lines are appended at once, and which can be read after a crash."""
+"""A file to which whole lines are appended, and which can be read after a crash."""
 
 import gzip
 import os
@@ -8,72 +8,74 @@ from contextlib import suppress
 from pathlib import Path
 
 STANDARD_OUTPUT = "-"
-_GZIP_ALONE = 31  # zlib's word for one gzip member
-_MEMBER = 4096  # bytes; a line is less
+_ONE_GZIP_MEMBER = 31  # the `wbits` argument of zlib for a single gzip member
+_READ_SIZE = 4096  # bytes read at once; most members are shorter
 
 
-class Appending:
-    """A file that lines are added to, each at once and as a whole; ``-`` is standard output.
+class AppendFile:
+    """A file for lines, each written at once and as a whole. ``-`` is standard output.
 
-    In a ``.gz`` each is a member of its own: longer than need be, and whole whenever the process ends.
+    In a ``.gz`` file each line is a gzip member of its own. That takes more space, and keeps every line
+    readable if the process is killed.
 
     Args:
-        path: Where it is.
-        afresh: Empty it first, and begin with this.
+        path: Path of the file.
+        overwrite_with: Empty the file and begin it with this text. None: append to the file.
     """
 
-    def __init__(self, path: str, *, afresh: str | None = None) -> None:
+    def __init__(self, path: str, *, overwrite_with: str | None = None) -> None:
         self.name: str = "standard output" if path == STANDARD_OUTPUT else path
-        self._is_zipped = path.endswith(".gz")
+        self._is_gzip = path.endswith(".gz")
         if path == STANDARD_OUTPUT:
             self._file = os.dup(1)
-        else:  # it holds personal data: nobody else is to read it
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if afresh is None else os.O_TRUNC)
+        else:  # it contains personal data, so only its owner may read it
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if overwrite_with is None else os.O_TRUNC)
             self._file = os.open(path, flags, 0o600)
-        if afresh:
-            self.add(afresh)
+        if overwrite_with:
+            self.add(overwrite_with)
 
     def add(self, text: str) -> None:
-        """Add text, or nothing of it.
+        """Append text, either all of it or nothing.
 
         Raises:
-            OSError: The file takes no more.
+            OSError: The text could not be written.
         """
-        content = text.encode(errors="backslashreplace")  # half a character is written as JSON escapes it
-        left = memoryview(gzip.compress(content, mtime=0) if self._is_zipped else content)
-        begun = os.fstat(self._file).st_size
+        content = text.encode(errors="backslashreplace")  # a lone surrogate is escaped as in JSON
+        left = memoryview(gzip.compress(content, mtime=0) if self._is_gzip else content)
+        size_before = os.fstat(self._file).st_size
         try:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError:
-            with suppress(OSError):  # it may be no file that can be cut
-                os.ftruncate(self._file, begun)
+            with suppress(OSError):  # pipes and devices cannot be truncated
+                os.ftruncate(self._file, size_before)
             raise
 
     def close(self) -> None:
-        """Done with it."""
+        """Close the file."""
         os.close(self._file)
 
 
 def has_content(path: str) -> bool:
-    """Whether it is a file, and not an empty one."""
+    """Return True if the path is a file that is not empty."""
     return Path(path).is_file() and Path(path).stat().st_size > 0
 
 
-def lines(path: str) -> Iterator[str]:
-    """The lines, without their ends."""
+def read_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a file without their line ends."""
     opened = gzip.open if path.endswith(".gz") else open
     with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         for line in file:
             yield line.rstrip("\r\n")
 
 
-def cut_half_a_line(path: str) -> None:
-    """Remove what a crash of the machine left of a last line."""
-    os.truncate(path, _end_of_members(path) if path.endswith(".gz") else _end_of_lines(path))
+def truncate_incomplete_line(path: str) -> None:
+    """Remove an incomplete last line that a crash of the machine left behind."""
+    end = _end_of_last_member(path) if path.endswith(".gz") else _end_of_last_line(path)
+    os.truncate(path, end)
 
 
-def _end_of_lines(path: str) -> int:
+def _end_of_last_line(path: str) -> int:
     with Path(path).open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -84,17 +86,17 @@ def _end_of_lines(path: str) -> int:
         return end
 
 
-def _end_of_members(path: str) -> int:
-    whole = 0
+def _end_of_last_member(path: str) -> int:
+    end = 0
     with Path(path).open("rb") as file:
         while True:
-            file.seek(whole)
-            member = zlib.decompressobj(_GZIP_ALONE)
+            file.seek(end)
+            member = zlib.decompressobj(_ONE_GZIP_MEMBER)
             try:
-                while not member.eof and (some := file.read(_MEMBER)):
-                    member.decompress(some)
+                while not member.eof and (chunk := file.read(_READ_SIZE)):
+                    member.decompress(chunk)
             except zlib.error:
-                return whole
+                return end
             if not member.eof:
-                return whole
-            whole = file.tell() - len(member.unused_data)
+                return end
+            end = file.tell() - len(member.unused_data)

@@ -1,6 +1,7 @@
 """Conversion of a file's rows to `Row`, with all problems of each row."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -13,212 +14,214 @@ from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
-from loanasync.cli.rows.convert import READERS, BadCell, Reader, cents, euro
+from loanasync.cli.rows.convert import CONVERTERS, CellError, Converter, cents_to_int, euro_to_cents
 from loanasync.cli.rows.parse import ParsedRow, Table
-from loanasync.cli.rows.source import RowProblem, Unreadable
+from loanasync.cli.rows.source import InputProblem, UnreadableError
 
-_REQUEST = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
-_ADDITIONAL = tuple(attrs.fields_dict(AdditionalData))
-_OWN = ("fiscal_code", "additional_data_needed", "id")
-_NEEDED = (
+_REQUEST_FIELDS = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
+_ADDITIONAL_FIELDS = tuple(attrs.fields_dict(AdditionalData))
+_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id")
+_REQUIRED_FIELDS = (
     "fiscal_code",
     *(each.name for each in attrs.fields(ApprovalRequest) if each.default is attrs.NOTHING),
 )
+_ALL_FIELDS = (*_REQUEST_FIELDS, *_ADDITIONAL_FIELDS, *_ROW_FIELDS)
 
 
-def plain(name: str) -> str:
-    """A name however it is written: ``fiscalCode``, ``fiscal_code`` or ``Fiscal Code``."""
+def normalize_name(name: str) -> str:
+    """Return the common form of ``fiscalCode``, ``fiscal_code`` and ``Fiscal Code``: ``fiscalcode``."""
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-_FIELDS = {
+# Fields by the normalized form of our name, of the specification's name, and of its aliases.
+_FIELD_BY_NAME = {
+    **{normalize_name(wire): name for name, wire in APPROVAL_NAMES.items() if name in _ALL_FIELDS},
     **{
-        plain(wire): name for name, wire in APPROVAL_NAMES.items() if name in (*_REQUEST, *_ADDITIONAL, *_OWN)
-    },
-    **{
-        plain(alias): name
+        normalize_name(alias): name
         for alias, wire in READ_ALIASES.items()
         for name, own in APPROVAL_NAMES.items()
         if own == wire
     },
-    **{plain(name): name for name in (*_REQUEST, *_ADDITIONAL, *_OWN)},
+    **{normalize_name(name): name for name in _ALL_FIELDS},
 }
+FIELDS = frozenset(_FIELD_BY_NAME.values())
 
 
-FIELDS = frozenset(_FIELDS.values())
-
-
-class Description(StrEnum):
-    """The two descriptions of the approval call, by their name of the street number."""
+class DialectName(StrEnum):
+    """The values of ``--dialect``: the name of the street number in each description of the call."""
 
     STREET_NUMBER = "street_number"
     CIVIC_NUMBER = "civic_number"
 
 
-def dialect_of(description: Description) -> Dialect:
-    """Return the preset of a description."""
-    street = description is Description.STREET_NUMBER
-    return Dialect.street_number() if street else Dialect.civic_number()
+def dialect_of(name: DialectName) -> Dialect:
+    """Return the dialect of a name."""
+    is_street = name is DialectName.STREET_NUMBER
+    return Dialect.street_number() if is_street else Dialect.civic_number()
 
 
-def checking_client(dialect: Dialect) -> LoanClient:
-    """A client of nowhere: it checks, and sends nothing."""
+def offline_client(dialect: Dialect) -> LoanClient:
+    """Return a client for `LoanClient.check` only. Its address and credentials are made up."""
     return LoanClient("http://localhost", shop_id="none", auth_token="none", dialect=dialect)  # noqa: S106  (made up)
 
 
 @frozen
 class Order:
-    """One row of the file: to be asked for, or with what is wrong with it."""
+    """One row of the file: either a `Row` to request, or its problems."""
 
-    entry: ParsedRow
+    parsed: ParsedRow
     row: Row | None
-    problems: tuple[RowProblem, ...] = ()
+    problems: tuple[InputProblem, ...] = ()
     is_duplicate: bool = False
 
     @property
     def code(self) -> str:
-        """The customer's fiscal code as it is sent; empty where there is none."""
+        """The customer's fiscal code in the form in which it is sent. Empty for a row with problems."""
         return "" if self.row is None else normalize_fiscal_code(self.row.fiscal_code)
 
     @property
     def line(self) -> int:
-        """Where it begins in its file."""
-        return self.entry.line
+        """Number of the line on which the row begins."""
+        return self.parsed.line
 
 
 @define
 class Orders:
-    """Reads a table's rows by the names of its columns or members, ours or the specification's.
+    """Converts the rows of a table. Columns and members may have our names or the specification's.
 
     Args:
         table: The rows.
-        client: Checks them, and is asked for nothing else.
-        named: Column or member by field, where their names are others.
-        euro: Whether amounts are euro; else they are euro cents.
-        ignore_unknown: Pass over columns and members that are no field; else each is an error.
+        client: Validates the rows. It sends nothing.
+        column_by_field: Column or member of each field that has another name, from ``--column``.
+        euro: True if amounts are in euro, False if they are in euro cents.
+        ignore_unknown: Skip unknown columns and members. Otherwise each one is a problem.
     """
 
     table: Table
     client: LoanClient
-    named: Mapping[str, str]
+    column_by_field: Mapping[str, str]
     euro: bool
     ignore_unknown: bool
-    _seen: dict[str, int] = field(init=False, factory=dict)
-    _readers: Mapping[str, Reader] = field(init=False)
+    _first_line: dict[str, int] = field(init=False, factory=dict)  # of each customer
+    _converters: Mapping[str, Converter] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._readers = {**READERS, "amount": euro if self.euro else cents}
+        self._converters = {**CONVERTERS, "amount": euro_to_cents if self.euro else cents_to_int}
 
-    def wrong_with_columns(self) -> Iterator[RowProblem]:
-        """Yield the problems of the header, and so of each row."""
+    def column_problems(self) -> Iterator[InputProblem]:
+        """Yield the problems of a CSV header, which concern every row."""
         columns = self.table.columns
         if columns is None:
             return
-        found = {column: self._field(column) for column in columns}
+        fields = {column: self._field_of(column) for column in columns}
         for column in columns:
             if columns.count(column) > 1:
-                yield self.table.problem("is there more than once", 1, f"column {column!r}")
-        for column, name in found.items():
+                yield self.table.problem("appears more than once", 1, f"column {column!r}")
+        for column, name in fields.items():
             if name is None and not self.ignore_unknown:
-                yield self.table.problem(self._unknown(column), 1, f"column {column!r}")
-        for name in _NEEDED:
-            if name not in found.values():
+                yield self.table.problem(self._unknown_message(column), 1, f"column {column!r}")
+        for name in _REQUIRED_FIELDS:
+            if name not in fields.values():
                 yield self.table.problem(
-                    f"no column for it; if it has another name: --column {name}=NAME", 1, "", name
+                    f"no column for this field; if it has another name, add --column {name}=NAME", 1, "", name
                 )
-        for name, column in self.named.items():
+        for name, column in self.column_by_field.items():
             if column not in columns:
-                yield self.table.problem(f"--column {name}={column}: there is no such column", 1)
+                yield self.table.problem(f"--column {name}={column}: there is no column {column!r}", 1)
 
     def read(self) -> Iterator[Order]:
-        """The rows, from the first on; a customer who stands there twice is wrong the second time."""
-        self._seen = {}
+        """Yield all rows from the beginning. The second row of a customer is a problem."""
+        self._first_line = {}
         try:
-            for entry in self.table.entries():
-                yield self.order(entry)
-        except Unreadable as unreadable:
-            line = unreadable.line
-            yield Order(ParsedRow(line, {}, ""), None, (self.table.problem(str(unreadable), line),))
+            for parsed in self.table.rows():
+                yield self.convert(parsed)
+        except UnreadableError as error:
+            line = error.line
+            yield Order(ParsedRow(line, {}, ""), None, (self.table.problem(str(error), line),))
 
-    def _field(self, column: str) -> str | None:
-        for name, given in self.named.items():
-            if given == column:
+    def _field_of(self, column: str) -> str | None:
+        for name, mapped in self.column_by_field.items():
+            if mapped == column:
                 return name
-        found = _FIELDS.get(plain(column))
-        return None if found in self.named else found
+        found = _FIELD_BY_NAME.get(normalize_name(column))
+        return None if found in self.column_by_field else found
 
-    def _unknown(self, column: str) -> str:
-        if (own := _FIELDS.get(plain(column), "")) in self.named:
-            told = f"is not read: --column says that {own} is in {self.named[own]!r}"
-            return f"{told}; give one of the two, or pass over such with --ignore-unknown"
-        near = get_close_matches(plain(column), _FIELDS, n=1)
-        meant = f"did you mean {_FIELDS[near[0]]}? " if near else ""
-        mend = f"name it with --column FIELD={column}, or pass over such with --ignore-unknown"
-        return f"is no field; {meant}{mend}"
+    def _unknown_message(self, column: str) -> str:
+        kind = "member" if self.table.columns is None else "column"
+        if (own := _FIELD_BY_NAME.get(normalize_name(column), "")) in self.column_by_field:
+            return (
+                f"not used, because --column maps {own} to {self.column_by_field[own]!r}; "
+                f"remove one of the two, or add --ignore-unknown to skip unknown {kind}s"
+            )
+        near = get_close_matches(normalize_name(column), _FIELD_BY_NAME, n=1)
+        field_name = _FIELD_BY_NAME[near[0]] if near else "FIELD"
+        question = f"; did you mean {field_name}?" if near else "."
+        option = f"--column {shlex.quote(f'{field_name}={column}')}"
+        return f"unknown {kind}{question} Map it: {option}, or skip unknown {kind}s: --ignore-unknown"
 
-    def order(self, entry: ParsedRow) -> Order:
-        """One row."""
-        if entry.wrong:
-            return Order(entry, None, (self.table.problem(entry.wrong, entry.line),))
-        values, columns, wrong = self._values(entry)
+    def convert(self, parsed: ParsedRow) -> Order:
+        """Convert and validate one row."""
+        if parsed.problem:
+            return Order(parsed, None, (self.table.problem(parsed.problem, parsed.line),))
+        values, columns, messages = self._values(parsed)
         row = Row(
-            cast("str", values.get("fiscal_code")),  # None is for the rules to name
-            _request(values),
+            cast("str", values.get("fiscal_code")),  # the validation reports None
+            _request_of(values),
             additional_data_needed=bool(values.get("additional_data_needed", False)),
             id=values.get("id"),
         )
-        broken = self.client.check(
+        found = self.client.check(
             row.fiscal_code, row.request, additional_data_needed=row.additional_data_needed
         )
-        wrong.update({each.field: each.message for each in broken if each.field not in wrong})
+        messages.update({each.field: each.message for each in found if each.field not in messages})
         is_duplicate = False
-        if not wrong:
-            first = self._seen.setdefault(normalize_fiscal_code(row.fiscal_code), entry.line)
-            is_duplicate = first != entry.line
+        if not messages:
+            first = self._first_line.setdefault(normalize_fiscal_code(row.fiscal_code), parsed.line)
+            is_duplicate = first != parsed.line
             if is_duplicate:
-                wrong["fiscal_code"] = f"stands in line {first}, too: a customer is asked for once"
+                messages["fiscal_code"] = f"duplicate of line {first}: each customer may appear only once"
         problems = tuple(
-            self.table.problem(message, entry.line, columns.get(name, ""), name)
-            for name, message in wrong.items()
+            self.table.problem(message, parsed.line, columns.get(name, ""), name)
+            for name, message in messages.items()
         )
-        return Order(entry, None if problems else row, problems, is_duplicate)
+        return Order(parsed, None if problems else row, problems, is_duplicate)
 
-    def _values(self, entry: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-        """Values by field, the columns that they stand in, and what is wrong with some."""
+    def _values(self, parsed: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+        """Return values, columns and problem messages, each by field."""
         values: dict[str, Any] = {}
         columns: dict[str, str] = {}
-        wrong: dict[str, str] = {}
-        members = dict(entry.members)
+        messages: dict[str, str] = {}
+        members = dict(parsed.members)
         nested = members.pop("additional", None)
         if isinstance(nested, dict):
-            told = "is given twice, the second time in additional"
-            wrong |= {self._field(name) or name: told for name in nested if name in members}
+            twice = "appears twice: in the row and in its member 'additional'"
+            messages |= {self._field_of(name) or name: twice for name in nested if name in members}
             members |= nested
         elif nested is not None:
-            wrong["additional"] = "must be an object"
+            messages["additional"] = "must be an object"
         for column, value in members.items():
-            name = self._field(column)
+            name = self._field_of(column)
             if name is None:
                 if self.table.columns is None and not self.ignore_unknown:
-                    wrong[column] = self._unknown(column)
+                    messages[column] = self._unknown_message(column)
                 continue
             columns[name] = f"column {column!r}"
             if value is None or value == "":
                 continue
             if name in values:
-                wrong[name] = "is given twice, under two names"
+                messages[name] = "appears twice, under two names"
             try:
-                values[name] = self._readers[name](value) if name in self._readers else value
-            except BadCell as bad:
-                wrong[name] = str(bad)
-        return values, columns, wrong
+                values[name] = self._converters[name](value) if name in self._converters else value
+            except CellError as error:
+                messages[name] = str(error)
+        return values, columns, messages
 
 
-def _request(values: Mapping[str, object]) -> ApprovalRequest:
-    """As it is given, None for what is not: the rules name that, and all else at once."""
-    own: dict[str, Any] = dict.fromkeys(name for name in _NEEDED if name != "fiscal_code")
-    own |= {name: value for name, value in values.items() if name in _REQUEST}
-    if not values.keys().isdisjoint(_ADDITIONAL):
-        additional: dict[str, Any] = {name: values.get(name) for name in _ADDITIONAL}
+def _request_of(values: Mapping[str, object]) -> ApprovalRequest:
+    """Return a request with None for missing fields, so that one validation reports all problems."""
+    own: dict[str, Any] = dict.fromkeys(name for name in _REQUIRED_FIELDS if name != "fiscal_code")
+    own |= {name: value for name, value in values.items() if name in _REQUEST_FIELDS}
+    if not values.keys().isdisjoint(_ADDITIONAL_FIELDS):
+        additional: dict[str, Any] = {name: values.get(name) for name in _ADDITIONAL_FIELDS}
         own["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**own)

@@ -12,29 +12,34 @@ from typing import IO, cast
 
 from attrs import frozen
 
-_GZIP = b"\x1f\x8b"
-_UTF_8 = b"\xef\xbb\xbf"  # its mark
-_WIDE = (b"\xff\xfe", b"\xfe\xff")  # the marks of UTF-16: Excel's "Unicode text"
-_LONGEST = 1_000_000  # characters of a line: what is longer has no lines
-_IN_MEMORY = 8_000_000  # bytes of a pipe; what is more goes to a file without a name
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF_8_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # Excel saves "Unicode text" as UTF-16
+_MAX_LINE = 1_000_000  # characters; a longer line means that the file does not consist of lines
+_MAX_IN_MEMORY = 8_000_000  # bytes of a pipe; longer input is kept in a temporary file
 
 
-class Unreadable(Exception):  # noqa: N818  (caught where a file is read; its text is for a person)
-    """A file that no row can be had from; or from some line on, which is `line`."""
+class UnreadableError(Exception):
+    """An input file that cannot be read, or not from some line on. The text is shown to the user.
 
-    def __init__(self, told: str, line: int = 0) -> None:
-        super().__init__(told)
+    Args:
+        message: The reason, and what to do.
+        line: Number of the line; 0 for the whole file.
+    """
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
         self.line = line
 
     @property
-    def where(self) -> str:
-        """The line, to be put behind the file's name."""
-        return f": line {self.line}:" if self.line else ""
+    def location(self) -> str:
+        """The line as the beginning of a message; empty for the whole file."""
+        return f"line {self.line}: " if self.line else ""
 
 
 @frozen
-class RowProblem:
-    """A problem of one line or column of a file; it never has a value of it."""
+class InputProblem:
+    """A problem of one line or one column of an input file. It contains no value of the file."""
 
     file: str
     line: int
@@ -43,102 +48,119 @@ class RowProblem:
     message: str
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.column) if part)
-        said = f"{self.field}: {self.message}" if self.field else self.message
-        return f"{self.file}: {place}: {said}" if place else f"{self.file}: {said}"
+        where = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.column) if part)
+        message = f"{self.field}: {self.message}" if self.field else self.message
+        return f"{self.file}: {where}: {message}" if where else f"{self.file}: {message}"
 
 
 class Source:
-    """A file's lines, to be read more than once; ``-`` is what is piped in, which is kept meanwhile."""
+    """The lines of an input file, which can be read more than once. A pipe is copied for that purpose.
+
+    Args:
+        path: Path of the file; ``-`` is standard input.
+        encoding: Text encoding. None: UTF-8, or the encoding of the byte order mark.
+
+    Raises:
+        UnreadableError: The file cannot be opened.
+    """
 
     def __init__(self, path: str, encoding: str | None = None) -> None:
         self.name: str = "standard input" if path == "-" else path
         self._encoding = encoding
         try:
-            self._file = _copied(_standard_input()) if path == "-" else _opened(path)
+            self._file = _temporary_copy(_standard_input()) if path == "-" else _open(path)
         except IsADirectoryError:
-            raise Unreadable("is a directory, and not a file") from None
+            raise UnreadableError("this is a directory; name a file") from None
         except FileNotFoundError:
-            raise Unreadable("is not there") from None
+            raise UnreadableError("file not found") from None
         except OSError as error:
-            raise Unreadable(f"cannot be read: {error.strerror}") from None
+            raise UnreadableError(f"cannot be read: {error.strerror}") from None
 
     @property
-    def mark(self) -> str:
-        """What a file of some of its lines begins with, so that the same options read it, which is UTF-8."""
-        return "" if self._encoding is None else _UTF_8.decode()
+    def byte_order_mark(self) -> str:
+        """The text that begins a UTF-8 copy of some lines, so that the same ``--encoding`` can read it."""
+        return "" if self._encoding is None else _UTF_8_MARK.decode()
 
     def close(self) -> None:
-        """Done with it."""
+        """Close the file."""
         self._file.close()
 
     def lines(self) -> Iterator[str]:
-        """The lines from the first on, each with its end.
+        """Yield all lines from the beginning, each with its line end.
 
         Raises:
-            Unreadable: It is no text.
+            UnreadableError: A line is not text, or the file is damaged.
         """
         self._file.seek(0)
         start = self._file.read(2)
         self._file.seek(0)
-        unzipped = cast("IO[bytes]", gzip.open(self._file)) if start == _GZIP else self._file  # noqa: SIM115  (left open, as the file below)
+        is_gzip = start == _GZIP_MAGIC
+        unzipped = cast("IO[bytes]", gzip.open(self._file)) if is_gzip else self._file  # noqa: SIM115  (must not close the file)
         buffered = io.BufferedReader(cast("io.RawIOBase", unzipped))
         try:
-            yield from self._decoded(buffered)
+            yield from self._decoded_lines(buffered)
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise Unreadable("is cut off, or no whole gzip: make or fetch it again") from None
+            raise UnreadableError(
+                "the gzip data is incomplete or damaged; create or download the file again"
+            ) from None
         except OSError as error:
-            raise Unreadable(f"cannot be read: {error.strerror}") from None
+            raise UnreadableError(f"cannot be read: {error.strerror}") from None
         finally:
             if unzipped is self._file:
                 buffered.detach()
 
-    def _decoded(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
+    def _decoded_lines(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
         start = file.peek(3)[:3]
-        encoding = self._encoding or ("utf-16" if start[:2] in _WIDE else "utf-8-sig")
-        if start == _UTF_8:  # it says so itself, whatever was said of the file that its lines are from
+        encoding = self._encoding or ("utf-16" if start[:2] in _UTF_16_MARKS else "utf-8-sig")
+        if start == _UTF_8_MARK:  # as in our dead letters: they are UTF-8, whatever the encoding of the rows
             encoding = "utf-8-sig"
         try:
             text = io.TextIOWrapper(file, encoding=encoding, newline="")
         except LookupError:
-            raise Unreadable(f"cannot be read as {encoding}: there is no such encoding of text") from None
+            raise UnreadableError(
+                f"unknown text encoding '{encoding}'; use a name such as utf-8 or cp1252"
+            ) from None
         number = 0
         try:
-            while line := text.readline(_LONGEST):
+            while line := text.readline(_MAX_LINE):
                 number += 1
-                if len(line) == _LONGEST:
-                    raise Unreadable("is longer than any row: this is no file of rows", number)
+                if len(line) == _MAX_LINE:
+                    raise UnreadableError(
+                        f"longer than {_MAX_LINE:,} characters; this is not a file of rows", number
+                    )
                 if "\0" in line:
-                    raise Unreadable("holds zero bytes: this is no text", number)
+                    raise UnreadableError("contains NUL bytes; this is not a text file", number)
                 yield line
         except UnicodeError:
-            told = f"is not {encoding.removesuffix('-sig').upper()} from about here on"
-            hint = "save it as UTF-8, or say what it is, as in --encoding cp1252 for a CSV of Excel"
-            raise Unreadable(f"{told}: {hint}", number + 1) from None
+            raise UnreadableError(
+                f"not valid {encoding.removesuffix('-sig').upper()} from about this line on; save the file "
+                "as UTF-8, or name its encoding, such as --encoding cp1252 for a CSV file from Excel",
+                number + 1,
+            ) from None
         finally:
             text.detach()
 
 
 def _standard_input() -> IO[bytes]:
     if sys.stdin is None:
-        raise Unreadable("is closed")
+        raise UnreadableError("closed; pipe the rows in, or name a file")
     return sys.stdin.buffer
 
 
-def _opened(path: str) -> IO[bytes]:
+def _open(path: str) -> IO[bytes]:
     file = Path(path).open("rb")  # noqa: SIM115  (closed with its source)
     if file.seekable():
         return file
-    with file:  # a named pipe, as of the shell's <(command)
-        return _copied(file)
+    with file:  # a named pipe, such as the shell's <(command)
+        return _temporary_copy(file)
 
 
-def _copied(file: IO[bytes]) -> IO[bytes]:
-    """What comes once only, and is read twice."""
-    kept = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed with its source)
+def _temporary_copy(file: IO[bytes]) -> IO[bytes]:
+    """Copy a pipe, which can be read only once: the rows are read for the plan and again to be sent."""
+    copy = tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY)  # noqa: SIM115  (closed with its source)
     try:
-        shutil.copyfileobj(file, kept)
+        shutil.copyfileobj(file, copy)
     except BaseException:
-        kept.close()
+        copy.close()
         raise
-    return cast("IO[bytes]", kept)
+    return cast("IO[bytes]", copy)

@@ -33,11 +33,11 @@ def test_the_demo_tells_the_whole_story() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     for told in (
-        r"nothing was sent yet: amount: must be between 5000 and 1500000 \(euro cents\)",
-        r"approved at attempt 3, the others were answered with 500; the shop receives 436\.50 euro",
+        r"invalid, not sent: amount: must be between 5000 and 1500000 \(euro cents\)",
+        r"approved at attempt 3, after HTTP 500; the shop receives 436\.50 euro",
         r"send the customer to http://127\.0\.0\.1:\d+/apply/[\w-]+#token=[\w-]+\n",
-        r"documents handed in",
-        r"complete  saved, printed masked: UserData\(\*\*\*\)",
+        r"documents uploaded",
+        r"complete  saved; the response, masked: UserData\(\*\*\*\)",
         r"refused at the first attempt; final",
         r"loanasync\.approve [\d.]+ ms approved=True attempts=3\n",
         r"│   ├── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=500\n",
@@ -73,7 +73,7 @@ def test_help_names_the_commands_and_an_example_each() -> None:
 
 def test_the_paragraphs_of_help_are_as_wide_as_the_terminal() -> None:
     told = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
-    assert "LOANASYNC_AUTH_TOKEN. The same command again continues where it ended: a\n" in re.sub(
+    assert "LOANASYNC_AUTH_TOKEN. Run the same command again to resume. Requested\n" in re.sub(
         " +\n", "\n", told
     )
 
@@ -101,7 +101,7 @@ def test_a_missing_part_of_the_extra_is_noticed(monkeypatch: pytest.MonkeyPatch,
         return object()
 
     monkeypatch.setattr(cli, "find_spec", find)
-    with pytest.raises(SystemExit, match="needs its extra"):
+    with pytest.raises(SystemExit, match="needs an extra"):
         cli.main()
 
 

@@ -60,11 +60,11 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
     assert ask("replay", "7-7", *where).exit_code in (1, 2)
     done = ask("replay", letter["id"], *where)
-    assert (done.exit_code, done.stderr) == (0, "1 dead letters are in the queue again\n")
+    assert (done.exit_code, done.stderr) == (0, "1 dead letter put back into the queue\n")
     assert asyncio.run(messages_in(server.url, queue)) == 1
     again = ask("ls", *where)
     assert (again.exit_code, again.stderr) == (0, "no dead letters\n")
-    assert ask("replay", "--all", *where).stderr == "0 dead letters are in the queue again\n"
+    assert ask("replay", "--all", *where).stderr == "0 dead letters put back into the queue\n"
 
 
 def test_dead_letters_of_a_wrong_place_are_an_error(valkey: Valkey) -> None:

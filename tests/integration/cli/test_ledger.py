@@ -75,15 +75,17 @@ def test_an_entry_is_found_by_how_its_key_begins(file: Path) -> None:
     told = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
     assert told["entry"] == key("approved")
     assert told["state"].startswith("approved since 20")
-    assert (told["answer"], told["amount"], told["netAmount"]) == ("HTTP 201", "45000", "43650")
+    assert (told["response"], told["amount"], told["netAmount"]) == ("HTTP 201", "45000", "43650")
     assert (told["redirectUrl"], told["firstname"], told["newMember"]) == ("***", "***", "***")
-    assert told["next"] == "decided, for ever"
+    assert told["next"] == "none: the decision is final"
     assert ask("show", file, key("approved").upper()[:12]).stdout == done.stdout
 
 
 def test_what_a_person_has_to_do_is_said(file: Path) -> None:
     told = ask("show", file, key("unknown")).stdout
-    assert f"ask the service what it decided, then: loanasync ledger resolve {key('unknown')[:12]}" in told
+    assert (
+        f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}" in told
+    )
     assert "HTTP 422, not whole" in ask("show", file, key("refused")).stdout
 
 
@@ -105,9 +107,12 @@ def test_an_answer_that_is_encrypted_says_so(file: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("0123abcd", "0123abcd: there is no such entry"),
-        ("61", "61: is too short for a key: 4 characters at least"),
-        (key("re")[:4], f"could be any of {key('refused')[:12]}, {key('released')[:12]}"),
+        ("0123abcd", "no entry has the key '0123abcd': list the keys with loanasync ledger ls"),
+        ("61", "'61' is too short: give at least 4 characters of the key"),
+        (
+            key("re")[:4],
+            f"ambiguous: it is the beginning of {key('refused')[:12]}, {key('released')[:12]}",
+        ),
     ],
 )
 def test_a_key_that_is_not_one_entrys_says_so(file: Path, given: str, told: str) -> None:
@@ -131,8 +136,8 @@ def test_a_person_settles_what_nobody_else_can(file: Path, name: str, word: str)
     ("name", "why"),
     [
         ("approved", "a decision of the service is never overwritten"),
-        ("released", "it was never evaluated: there is nothing to settle"),
-        ("inflight", "somebody is asking now: wait for the end of the lease"),
+        ("released", "it was not evaluated: there is nothing to resolve"),
+        ("inflight", "a request is in progress: wait until its lease expires"),
     ],
 )
 def test_what_is_settled_or_being_asked_stays(file: Path, name: str, why: str) -> None:
@@ -171,7 +176,7 @@ def test_without_a_key_a_person_is_asked_for_each_that_is_unknown_or_lost(file: 
     done = ask("resolve", file, given="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
     assert done.exit_code == 3, "one was skipped"
     assert "1 of 3: " in done.stderr
-    assert "must not name a customer" in done.stderr
+    assert "must not contain personal data" in done.stderr
     now = entries(file)
     oldest, second, third = sorted(
         ("unknown", "lost", "expired"), key=lambda name: (then[name].changed, key(name))
@@ -193,7 +198,7 @@ def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     using(file, lambda ledger: ledger.get("x"))
     done = ask("resolve", file)
-    assert (done.exit_code, done.stderr) == (0, "nothing is unknown or lost\n")
+    assert (done.exit_code, done.stderr) == (0, "no entry is unknown or lost\n")
     assert ask("ls", file).stderr == "no entries\n"
     assert ask("sweep", file).exit_code == 0
 
@@ -201,10 +206,13 @@ def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--as", "held"), 'needs KEY and --note: loanasync ledger resolve KEY --as held --note "ticket 17"'),
+        (
+            ("--as", "held"),
+            'needs KEY and --note, for example: loanasync ledger resolve KEY --as held --note "ticket 17"',
+        ),
         ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
-        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not name a customer"),
-        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not name a customer"),
+        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),
+        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
         ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
     ],
 )
@@ -232,7 +240,7 @@ def test_a_sweep_writes_down_whose_lease_ran_out_once_and_names_what_needs_a_per
         name: each for name, each in before.items() if name != "expired"
     }
     again = ask("sweep", file)
-    assert again.stderr == "0 leases had run out; 3 need a person: loanasync ledger resolve\n"
+    assert again.stderr == "0 leases expired; 3 entries to resolve, run: loanasync ledger resolve\n"
     assert entries(file) == after
 
 
@@ -250,18 +258,18 @@ def test_a_decision_lands_after_a_sweep(file: Path) -> None:
 def test_what_is_old_and_settled_is_forgotten_when_a_person_says_so(file: Path) -> None:
     settled = {"approved", "refused", "released"}
     before = states(file)
-    assert "0 entries are older than 1h" in ask("purge", file, "--older-than", "1h", given="").stderr
+    assert "older than 1h: 0 entries" in ask("purge", file, "--older-than", "1h", given="").stderr
     wait_for(lambda: "3 entries" in ask("purge", file, "--older-than", "1s", "--dry-run").stderr)
     dry = ask("purge", file, "--older-than", "1s", "--dry-run")
-    assert (dry.exit_code, dry.stderr) == (0, "3 entries are older than 1s\n"), "and nothing is asked"
+    assert (dry.exit_code, dry.stderr) == (0, "older than 1s: 3 entries\n"), "without a prompt"
     refused = ask("purge", file, "--older-than", "1s", given="n\n")
     assert refused.exit_code == 2
     assert states(file) == before
     done = ask("purge", file, "--older-than", "1s", given="y\n")
     assert done.exit_code == 0
-    assert done.stderr.endswith("3 entries are forgotten\n")
+    assert done.stderr.endswith("deleted: 3 entries\n")
     assert states(file) == {name: state for name, state in before.items() if name not in settled}
-    assert "0 entries are forgotten" in ask("purge", file, "--older-than", "1s", "--yes").stderr
+    assert "deleted: 0 entries" in ask("purge", file, "--older-than", "1s", "--yes").stderr
 
 
 @pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
@@ -278,7 +286,7 @@ def test_an_export_has_every_entry_and_the_answers_only_when_told(
     out = tmp_path / "entries.jsonl"
     out.write_text("of last time\n", encoding="utf-8")
     done = ask("export", file, "-o", out)
-    assert (done.exit_code, done.stderr) == (0, "8 entries\n")
+    assert (done.exit_code, done.stderr) == (0, "exported: 8 entries\n")
     content = out.read_text(encoding="utf-8")
     assert {json.loads(line)["key"] for line in content.splitlines()} == {
         entry.key for entry in entries(file).values()
@@ -304,7 +312,7 @@ def test_orphans_come_home_and_what_is_none_is_left(file: Path, tmp_path: Path) 
         write_orphan([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
     done = ask("import-orphans", file, "--folder", folder)
     assert done.exit_code == 1
-    assert done.stderr.endswith("1 answers were brought to the ledger, 1 files are left\n")
+    assert done.stderr.endswith("1 response imported, 1 file left in place\n")
     assert (states(file)["unknown"], states(file)["approved"]) == ("refused", "approved")
     (left,) = folder.iterdir()
     left.unlink()
@@ -321,10 +329,10 @@ def test_a_ledger_that_is_none_is_named_and_none_is_made(
     for name, told in (
         (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} is not there"),
         (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} is not there"),
-        (tmp_path, f"ledger: {tmp_path} is a directory"),
+        (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
         (other, "the ledger cannot be used (DatabaseError)"),
-        ("mongodb://anna:SECRET@host/1", "ledger: mongodb:// is no ledger"),
-        ("redis:/anna:SECRET@host/1", "ledger: the address of a server begins with redis://"),
+        ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
+        ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
     ):
         done = ask(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
@@ -345,7 +353,7 @@ def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
     done = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
     assert done.exit_code == 2
-    assert "no entry of this customer is found with these settings: check LOANASYNC_BASE_URL" in done.stderr
+    assert "no entry of this customer found: check LOANASYNC_BASE_URL" in done.stderr
     assert "TSTXYZ" not in done.output
     wrong = ask("show", file, "--customer", given="nobody\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from loanasync import ConfigurationError
-from loanasync.cli.ledger.open import ledger_at, name_of
+from loanasync.cli.ledger.open import ledger_at, name_without_password
 from loanasync.ledger import PostgresLedger, RedisLedger, State
 from loanasync.sandbox import Sandbox
 from support.cli import create, member, run, write
@@ -76,7 +76,7 @@ def test_command_without_a_ledger_fails_and_creates_nothing(
     done = ask(command, place, *COMMANDS[command])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "that your clients use" in done.stderr
-    assert "a client makes the ledger with its first approval" in done.stderr
+    assert "a client creates the ledger at its first approval" in done.stderr
     assert not made(place)
 
 
@@ -125,15 +125,17 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     assert opened._url.endswith("/0?socket_timeout=5&health_check_interval=9")
     postgres = "postgresql://shop:SECRET@db.example.com/shop?sslmode=require&table=public.decisions"
     told = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
-    assert name_of(postgres) == repr(ledger_at(postgres)) == told
-    assert name_of(postgres.replace("public.", "")) != told, "a run with another ledger is another run"
+    assert name_without_password(postgres) == repr(ledger_at(postgres)) == told
+    assert name_without_password(postgres.replace("public.", "")) != told, (
+        "a run with another ledger is another run"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("redis://host/0?table=t", "redis:// takes prefix=, and not table="),
-        ("postgresql://host/shop?prefix=p", "postgresql:// takes table=, and not prefix="),
+        ("redis://host/0?table=t", "redis:// accepts prefix=, not table="),
+        ("postgresql://host/shop?prefix=p", "postgresql:// accepts table=, not prefix="),
         ("postgresql://host/shop?table=A", "lower-case letters"),
     ],
 )

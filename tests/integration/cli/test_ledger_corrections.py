@@ -62,7 +62,7 @@ def test_resolve_of_a_stale_correction_names_the_other_person(
     monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
     done = ask("resolve", file, key("lost"), "--note", "ticket 20")
     assert done.exit_code == 1
-    assert "stays released: another person settled it meanwhile" in done.stderr
+    assert "stays released: another person changed it in the meantime" in done.stderr
     assert states(file)["lost"] == "released"
 
 
@@ -74,17 +74,18 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         await ledger.settle(key("scoped"), token="t", payload="p", settlement=unread)
 
     using(file, fill)
-    assert ("response kept", "yes") in shown(file, "scoped")
+    assert ("response stored", "yes") in shown(file, "scoped")
     resolve(file, "scoped", "approved", "ticket 17")
     resolve(file, "scoped", "refused", "ticket 18")
     told = shown(file, "scoped")
-    assert [text for name, text in told if name in ("scope", "source", "response kept")] == [
+    assert [text for name, text in told if name in ("scope", "source", "response stored")] == [
         *("spring", "person", "no")
     ]
     history = [text.split("  ", 1)[1].split() for name, text in told if name == "history"]
     assert history == [["unknown", "service", "n"], ["approved", "person", "ticket", "17"]]
     assert told[-1][1] == (
-        f"a person stated this; if it is wrong: loanasync ledger resolve {key('scoped')[:12]}"
+        "none; to correct this state, which a person entered, run: loanasync ledger resolve"
+        f" {key('scoped')[:12]}"
         ' --as approved|refused|released|held|unknown --note "ticket 17"'
     )
     facts = json.loads(ask("show", file, key("scoped"), "--json").stdout)
@@ -125,5 +126,5 @@ def test_approvals_without_a_redirect_are_listed(tmp_path: Path) -> None:
     wanted = {key(name) for name in ("cut off", "empty", "by a person")}
     assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == wanted
     assert ask("ls", file, "--without-redirect").stderr == "3 approved\n"
-    assert "none is kept: the customer needs one" in ask("show", file, key("cut off")).stdout
-    assert "the customer needs one" not in ask("show", file, key("whole")).stdout
+    assert "missing: ask the service where to send the customer" in ask("show", file, key("cut off")).stdout
+    assert "where to send the customer" not in ask("show", file, key("whole")).stdout

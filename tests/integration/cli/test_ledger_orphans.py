@@ -41,12 +41,12 @@ def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: 
     assert done.exit_code == 0
     spare = tmp_path / "loanasync-orphans"
     assert done.stderr.splitlines() == [
-        f"looked into {folder} (not there), {spare} (not there)",
+        f"folders searched: {folder} (does not exist), {spare} (does not exist)",
         (
-            "clients of other users or with LedgerPolicy(orphan_folder=...) use other folders:"
+            "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
             " name them with --folder"
         ),
-        "0 answers were brought to the ledger",
+        "0 responses imported",
     ]
     others = [tmp_path / "a", tmp_path / "b"]
     for each, name in zip(others, ("unknown", "lost"), strict=True):
@@ -54,8 +54,8 @@ def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: 
     done = ask("import-orphans", file, *(word for each in others for word in ("--folder", each)))
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
-        f"looked into {others[0]}, {others[1]}",
-        "2 answers were brought to the ledger",
+        f"folders searched: {others[0]}, {others[1]}",
+        "2 responses imported",
     ]
     assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
 
@@ -79,7 +79,7 @@ def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Pat
         "2-cut.part": "it is incomplete, or not an orphan file",
         "3-surrogate.json": "UnicodeEncodeError",
     }
-    assert done.stderr.endswith("2 answers were brought to the ledger, 4 files are left\n")
+    assert done.stderr.endswith("2 responses imported, 4 files left in place\n")
     assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
 
 
@@ -98,7 +98,7 @@ def test_import_from_a_folder_that_it_cannot_read_fails(
     monkeypatch.setattr(Path, "iterdir", forbidden)
     done = ask("import-orphans", file)
     assert (done.exit_code, done.stdout) == (1, f"{folder}: Permission denied\n")
-    assert done.stderr.endswith("0 answers were brought to the ledger, 1 files are left\n")
+    assert done.stderr.endswith("0 responses imported, 1 file left in place\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="users of POSIX")
@@ -112,7 +112,7 @@ def test_import_names_the_folder_of_another_user(
     done = ask("import-orphans", file)
     assert done.exit_code == 1
     assert done.stdout.startswith(f"{spare}: belongs to another user")
-    assert done.stderr.startswith(f"looked into {folder} (not there)\n")
+    assert done.stderr.startswith(f"folders searched: {folder} (does not exist)\n")
     assert ask("import-orphans", file, "--folder", spare).exit_code == 0
     assert states(file)["unknown"] == "refused"
 
@@ -145,9 +145,10 @@ def test_resolve_decides_nothing_while_a_response_is_in_a_file(file: Path, folde
     ):
         assert done.exit_code == 1
         assert (
-            f"stays unknown: its response may be in {written}: loanasync ledger import-orphans" in done.stderr
+            f"stays unknown: its response may be in {written}. Run: loanasync ledger import-orphans"
+            in done.stderr
         )
-        assert "What does the service say" not in done.stderr
+        assert "What did the service decide" not in done.stderr
     assert states(file)["unknown"] == "unknown"
     assert ask("resolve", file, key("unknown"), "--as", "held", "--note", "ticket 17").exit_code == 0
     assert ask("import-orphans", file).exit_code == 0
@@ -160,11 +161,11 @@ def test_resolve_asks_only_about_entries_that_can_be_changed(file: Path, folder:
     names = ("approved", "inflight", "released", "said", "held")
     done = ask("resolve", file, *map(key, names), given="a\nticket 17\nr\nticket 18\n")
     assert done.exit_code == 1
-    assert done.stderr.count("What does the service say") == 2
+    assert done.stderr.count("What did the service decide") == 2
     for name, why in {
         "approved": "a decision of the service is never overwritten",
-        "inflight": "somebody is asking now: wait for the end of the lease",
-        "released": "it was never evaluated: there is nothing to settle",
+        "inflight": "a request is in progress: wait until its lease expires",
+        "released": "it was not evaluated: there is nothing to resolve",
     }.items():
         assert f"{key(name)[:12]} stays {name}: {why}" in done.stderr
     assert (states(file)["said"], states(file)["held"]) == ("approved", "refused")

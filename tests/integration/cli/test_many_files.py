@@ -41,7 +41,7 @@ def test_a_file_that_is_named_for_two_things_is_not_touched(
     before, files = file.read_bytes(), sorted(tmp_path.iterdir())
     done = CliRunner(env=PLAIN).invoke(app, ["approve-many", "rows.jsonl", *named])
     assert done.exit_code == 2
-    assert "is named for two things, and can be one only" in done.stderr
+    assert "is used for two purposes; name" in done.stderr
     assert file.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == files
 
@@ -51,9 +51,9 @@ def test_a_file_that_is_named_for_two_things_is_not_touched(
     [
         (("--deadline", "0"), "must be a number of seconds above 0"),
         (("--deadline", "nan"), "must be a number of seconds above 0"),
-        (("--rate", "0"), "rate: must be a number of calls in a second, above 0"),
-        (("--encoding", "utf-9"), "cannot be read as utf-9: there is no such encoding of text"),
-        (("--encoding", "base64"), "cannot be read as base64: there is no such encoding of text"),
+        (("--rate", "0"), "rate: must be None or a number above 0 (calls per second)"),
+        (("--encoding", "utf-9"), "unknown text encoding 'utf-9'"),
+        (("--encoding", "base64"), "unknown text encoding 'base64'"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )
@@ -72,9 +72,12 @@ def test_an_option_that_cannot_be_sends_nothing(
 def test_a_named_pipe_is_a_file_too_and_a_closed_one_says_so() -> None:
     given = "".join(json.dumps(member("approved")) + "\n" for _ in range(3))
     done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", given=given)
-    assert (done.returncode, done.stderr) == (0, "3 rows: 3 can be sent, 0 are wrong\n")
+    assert (done.returncode, done.stderr) == (0, "3 rows: 3 valid, 0 invalid\n")
     closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
-    assert (closed.returncode, closed.stderr) == (2, "standard input is closed\n")
+    assert (closed.returncode, closed.stderr) == (
+        2,
+        "standard input: closed; pipe the rows in, or name a file\n",
+    )
 
 
 def test_a_report_that_cannot_be_written_is_told_of_and_is_no_reason_to_say_that_nothing_was_sent(
@@ -85,7 +88,7 @@ def test_a_report_that_cannot_be_written_is_told_of_and_is_no_reason_to_say_that
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     done = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "nowhere" / "report.json")
     assert done.returncode == 1
-    assert "the report is not written, the results are" in done.stderr
+    assert "could not be written (No such file or directory); the results are not affected" in done.stderr
     assert sorted(statuses(out).values()) == ["approved", "refused"]
 
 
@@ -96,7 +99,7 @@ def test_dead_letters_that_a_full_disk_does_not_take_are_told_of(tmp_path: Path,
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     done = run(served, "approve-many", file, "-o", out, "--dead-letters", "/dev/full")
     assert done.returncode == 1
-    assert "/dev/full has not all dead letters (No space left on device)" in done.stderr
+    assert "some dead letters could not be written to /dev/full (No space left on device)" in done.stderr
     assert list(statuses(out).values()) == ["error"]
 
 
@@ -118,7 +121,7 @@ def test_results_whose_reader_goes_away_are_elsewhere_and_no_more_is_sent(
     told = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == 130
-    assert "standard output takes no more (Broken pipe): what came since is in" in told
+    assert "standard output cannot be written (Broken pipe): later results are in" in told
     assert told.endswith(".jsonl\n"), "nothing can be added to it, and without a ledger nobody remembers it"
     (kept,) = tmp_path.glob("loanasync-results-*")
     calls = {call.fiscal_code for call in served.journal.calls(operation="approve")}

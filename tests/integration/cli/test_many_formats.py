@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync.cli.approve_many.results import format_of
-from loanasync.cli.rows.append import Appending, cut_half_a_line, lines
+from loanasync.cli.rows.append import AppendFile, read_lines, truncate_incomplete_line
 from loanasync.sandbox import Sandbox
 from support.cli import create, member, run, write
 
@@ -68,7 +68,7 @@ def test_resume_incomplete_last_line_is_written_again_from_the_ledger(
     run(served, "approve-many", file, "-o", out, "--concurrency", "1")
     whole = read(out)
     two = out.stat().st_size
-    again = Appending(str(tmp_path / f"again-{name}"))
+    again = AppendFile(str(tmp_path / f"again-{name}"))
     again.add(content(out).splitlines(keepends=True)[-1])
     again.close()
     last = (tmp_path / f"again-{name}").stat().st_size
@@ -105,7 +105,7 @@ def test_a_csv_of_another_kind_is_not_gone_on_with(tmp_path: Path, served: Sandb
     run(served, "approve-many", file, "-o", out)
     out.write_text("name,amount\nx,1\n", encoding="utf-8")
     done = run(served, "approve-many", file, "-o", out)
-    assert (done.returncode, "line 1, is no result of this command" in done.stderr) == (2, True)
+    assert (done.returncode, "line 1: not a result of this command" in done.stderr) == (2, True)
 
 
 def test_dead_letters_may_be_compressed_too(tmp_path: Path, served: Sandbox) -> None:
@@ -136,11 +136,11 @@ def test_a_record_is_one_line_whatever_is_in_it_and_reads_as_it_was(tmp_path: Pa
     with pytest.raises(ValueError, match=r"."):
         form.record("5")
     file = tmp_path / name
-    appending = Appending(str(file))
+    appending = AppendFile(str(file))
     for _ in range(3):
         appending.add(line)
     appending.close()
-    assert [*lines(str(file))] == [line.rstrip("\n")] * 3
+    assert [*read_lines(str(file))] == [line.rstrip("\n")] * 3
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
@@ -148,7 +148,7 @@ def test_wherever_a_file_is_cut_its_whole_lines_are_kept_and_it_can_be_added_to(
     tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / name
-    appending = Appending(str(file))
+    appending = AppendFile(str(file))
     ends = []
     for number in range(4):
         appending.add(f"line {number}\n")
@@ -156,9 +156,9 @@ def test_wherever_a_file_is_cut_its_whole_lines_are_kept_and_it_can_be_added_to(
     whole = file.read_bytes()
     for size in range(len(whole) + 1):
         file.write_bytes(whole[:size])
-        cut_half_a_line(str(file))
+        truncate_incomplete_line(str(file))
         kept = sum(end <= size for end in ends)
         assert file.stat().st_size == (0 if not kept else ends[kept - 1])
         appending.add("next\n")
-        assert [*lines(str(file))] == [*(f"line {number}" for number in range(kept)), "next"]
+        assert [*read_lines(str(file))] == [*(f"line {number}" for number in range(kept)), "next"]
     appending.close()

@@ -34,7 +34,7 @@ def test_results_that_a_full_disk_does_not_take_are_elsewhere_and_it_says_where(
     )
     assert done.returncode == 130
     found = re.search(
-        r"/dev/full takes no more \(No space left on device\): what came since is in (\S+),", done.stderr
+        r"/dev/full cannot be written \(No space left on device\): later results are in (\S+),", done.stderr
     )
     assert found, done.stderr
     kept = Path(found[1])

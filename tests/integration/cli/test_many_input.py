@@ -54,19 +54,19 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
         "line 2, column 'province': province: must be two upper-case letters, such as RM",
         "line 3: first_name: is required",
         "line 4, column 'zero_interest_rate': zero_interest_rate: must be true or false",
-        "line 4, column 'amount': amount: must be whole euro cents, digits only; if these amounts are",
-        "line 6, column 'fiscal_code': fiscal_code: stands in line 1, too: a customer is asked for once",
+        "line 4, column 'amount': amount: must be whole euro cents, digits only; if the amounts are in euro",
+        "line 6, column 'fiscal_code': fiscal_code: duplicate of line 1: each customer may appear only once",
         "line 7: salary: is required because the service asked for additional data",
         "line 8, column 'fiscal_code': fiscal_code: must be 16 letters and digits",
         "line 8: salary: is required because the service asked for additional data",
         "line 10: must be a JSON object",
-        "line 11: has a member more than once",
-        "line 13: is cut off: the file ends in the middle of it",
-        "nothing was sent: correct these rows, or give --skip-invalid",
+        "line 11: a JSON member appears more than once",
+        "line 13: incomplete: the file ends in the middle of this row",
+        "nothing was sent: correct these rows, or add --skip-invalid",
     ):
         assert any(line.startswith(expected) for line in told), (expected, told)
     assert any(line.startswith("line 3, column 'postal_code'") and "leading zeros" in line for line in told)
-    assert any(line.startswith("line 5: nmae: is no field; ") for line in told)
+    assert any(line.startswith("line 5: nmae: unknown member") for line in told)
     assert not any(line.startswith(("line 1:", "line 1,", "line 9")) for line in told)
     assert served.journal.calls() == []
     assert not (tmp_path / "out.jsonl").exists()
@@ -78,23 +78,23 @@ def test_one_report_names_every_broken_row_and_nothing_is_sent(tmp_path: Path, s
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_csv_is_read_as_people_have_it(tmp_path: Path, line_end: str, mark: str) -> None:
     lines = [HEAD, LINE, "", LINE.replace("00A000A", "00A000B").replace("Roma", '"San Donà, ""alto"""'), ""]
-    assert check(tmp_path, mark + line_end.join(lines)) == (0, ["2 rows: 2 can be sent, 0 are wrong"])
+    assert check(tmp_path, mark + line_end.join(lines)) == (0, ["2 rows: 2 valid, 0 invalid"])
 
 
 def test_a_csv_of_excel_is_read_with_its_semicolons_and_decimal_commas(tmp_path: Path) -> None:
     head, line = HEAD.replace(",", ";"), LINE.replace(",", ";").replace("45000", "1.250,50")
     for first in ("", "sep=;\r\n"):
         text = f"{first}{head}\r\n{line}\r\n"
-        assert check(tmp_path, text, "--euro") == (0, ["1 rows: 1 can be sent, 0 are wrong"])
+        assert check(tmp_path, text, "--euro") == (0, ["1 row: 1 valid, 0 invalid"])
         code, told = check(tmp_path, text)
         assert code == 2
-        assert told[0].endswith("if these amounts are euro, say --euro")
+        assert told[0].endswith("if the amounts are in euro, add --euro")
         assert told[0].startswith("line 3," if first else "line 2,")
     text = text.replace("Roma", "Forlì")
     assert check(tmp_path, text.encode("utf-16"), "--euro")[0] == 0, "its Unicode text"
     code, told = check(tmp_path, text.encode("cp1252"), "--euro")
     assert code == 2
-    assert "is not UTF-8 from about here on: save it as UTF-8, or say what it is" in told[0]
+    assert "not valid UTF-8 from about this line on; save the file as UTF-8, or name its encoding" in told[0]
     assert check(tmp_path, text.encode("cp1252"), "--euro", "--encoding", "cp1252")[0] == 0
 
 
@@ -118,7 +118,10 @@ def test_euro_become_cents_only_when_told(
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        *(("1.250", "could be thousands or thousandths"), ("1,250", "could be thousands or thousandths")),
+        *(
+            ("1.250", "ambiguous: the separator"),
+            ("1,250", "ambiguous: the separator"),
+        ),
         *(
             (written, "must be an amount in euro")
             for written in ("450,5055", "-450", "450 €", "1.250.00", 450.123)
@@ -141,12 +144,16 @@ def test_an_amount_that_could_be_two_things_is_neither(tmp_path: Path, written: 
             ("instalments", 12.5, "must be an int"),
         ),
         *(
-            ("residence_start_date", "31/02/2019", "must be a day, such as"),
+            ("residence_start_date", "31/02/2019", "must be a date, such as"),
             ("residence_start_date", 5, "must be a"),
         ),
         *(("zero_interest_rate", 1, "must be"), ("additional", 5, "must be an object")),
-        ("firstname", "Bruna", "is given twice, under two names"),
-        ("additional", {"amount": 99_000}, "amount: is given twice, the second time in additional"),
+        ("firstname", "Bruna", "appears twice, under two names"),
+        (
+            "additional",
+            {"amount": 99_000},
+            "amount: appears twice: in the row and in its member",
+        ),
     ],
 )
 def test_a_value_of_another_kind_is_named(tmp_path: Path, field: str, value: object, told: str) -> None:
@@ -158,7 +165,7 @@ def test_a_value_of_another_kind_is_named(tmp_path: Path, field: str, value: obj
 def test_a_first_line_that_ends_within_quotes_is_no_list_of_names(tmp_path: Path) -> None:
     code, [told] = check(tmp_path, f'"{HEAD}\n{LINE}\n')
     assert code == 2
-    assert told.endswith("has a first line that is no list of names")
+    assert told.endswith("the first line is not a CSV header; write the column names in it")
 
 
 def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp_path: Path) -> None:
@@ -166,22 +173,24 @@ def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp
     text = f"{head},civicNumber,citizenship\n{LINE}\n"
     code, told = check(tmp_path, text)
     assert (code, len(told)) == (2, 2)
-    assert told[0].startswith("line 1, column 'CAP': is no field; ")
+    assert told[0].startswith(
+        "line 1, column 'CAP': unknown column. Map it: --column FIELD=CAP, or skip unknown columns: --ignore-unknown"
+    )
     assert told[1] == (
-        "line 1: postal_code: no column for it; if it has another name: --column postal_code=NAME"
+        "line 1: postal_code: no column for this field; if it has another name, add --column postal_code=NAME"
     )
     assert check(tmp_path, text, "--column", "postal_code=CAP")[0] == 0
     assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "city=address")[1][0] == (
-        "line 1, column 'city': is not read: --column says that city is in 'address';"
-        " give one of the two, or pass over such with --ignore-unknown"
+        "line 1, column 'city': not used, because --column maps city to 'address';"
+        " remove one of the two, or add --ignore-unknown to skip unknown columns"
     )
     assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "iban=IBAN") == (
-        *(2, ["line 1: --column iban=IBAN: there is no such column"]),
+        *(2, ["line 1: --column iban=IBAN: there is no column 'IBAN'"]),
     )
     assert check(tmp_path, f"{HEAD},note\n{LINE},soon\n", "--ignore-unknown")[0] == 0
     assert (
         check(tmp_path, f"{HEAD},city\n{LINE},Roma\n")[1]
-        == ["line 1, column 'city': is there more than once"] * 2
+        == ["line 1, column 'city': appears more than once"] * 2
         or True
     )
 
@@ -189,17 +198,20 @@ def test_columns_have_our_names_or_the_specifications_or_those_that_are_told(tmp
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (f"{HEAD}\n{LINE}\nTSTXYZ00A00A000B,450", "line 3: is cut off: the file ends in the middle of it"),
-        (f'{HEAD}\n{LINE}\nTSTXYZ00A00A000B,"450', "line 3: is cut off: the file ends within quotes"),
-        (f"{HEAD}\nTSTXYZ00A00A000B,450\n{LINE}\n", "line 2: has 2 cells, and there are 13 columns"),
-        (f"{HEAD}\n{LINE}\n\0\n", "line 3: holds zero bytes: this is no text"),
-        ('{"a": 1}\n{"b": nope}\n', "line 2: is no JSON from character 7 on"),
-        ("[{}]", "is one JSON array: write an object on each line"),
-        ("", "is empty: there is no row in it"),
-        ("\n \n", "is empty: there is no row in it"),
-        (gzip.compress(f"{HEAD}\n{LINE}\n".encode())[:-9], "is cut off, or no whole gzip"),
-        (b"{" + b" " * 1_000_000, "line 1: is longer than any row"),
-        (f"{HEAD}\n", "0 rows: 0 can be sent, 0 are wrong"),
+        (
+            f"{HEAD}\n{LINE}\nTSTXYZ00A00A000B,450",
+            "line 3: incomplete: the file ends in the middle",
+        ),
+        (f'{HEAD}\n{LINE}\nTSTXYZ00A00A000B,"450', "line 3: incomplete: the file ends inside a quoted cell"),
+        (f"{HEAD}\nTSTXYZ00A00A000B,450\n{LINE}\n", "line 2: has 2 cells, but the header has 13"),
+        (f"{HEAD}\n{LINE}\n\0\n", "line 3: contains NUL bytes; this is not a text file"),
+        ('{"a": 1}\n{"b": nope}\n', "line 2: invalid JSON at character 7"),
+        ("[{}]", "contains a JSON array; write one object per line"),
+        ("", "contains no rows"),
+        ("\n \n", "contains no rows"),
+        (gzip.compress(f"{HEAD}\n{LINE}\n".encode())[:-9], "the gzip data is incomplete or damaged"),
+        (b"{" + b" " * 1_000_000, "line 1: longer than 1,000,000 characters"),
+        (f"{HEAD}\n", "0 rows: 0 valid, 0 invalid"),
     ],
 )
 def test_a_file_that_is_cut_off_or_none_says_so(tmp_path: Path, content: str | bytes, told: str) -> None:
@@ -209,7 +221,7 @@ def test_a_file_that_is_cut_off_or_none_says_so(tmp_path: Path, content: str | b
 
 
 def test_no_file_and_a_directory_are_one_clear_line(tmp_path: Path) -> None:
-    for path, told in ((tmp_path, "is a directory"), (tmp_path / "none", "is not there")):
+    for path, told in ((tmp_path, "is a directory"), (tmp_path / "none", "file not found")):
         done = run(None, "approve-many", path, "-o", tmp_path / "out")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
@@ -220,7 +232,7 @@ def test_a_pipe_and_gzip_are_files_too(tmp_path: Path) -> None:
     text = f"{HEAD}\n{LINE}\n".encode()
     for content in (text, gzip.compress(text), gzip.compress(text[:50]) + gzip.compress(text[50:])):
         piped = CliRunner(env=PLAIN).invoke(app, ["approve-many", "-", "--validate-only"], input=content)
-        assert (piped.exit_code, piped.stderr) == (0, "1 rows: 1 can be sent, 0 are wrong\n")
+        assert (piped.exit_code, piped.stderr) == (0, "1 row: 1 valid, 0 invalid\n")
         assert check(tmp_path, content)[0] == 0
     done = run(None, "approve-many", "-", "--validate-only", given=content)
     assert done.returncode == 0
@@ -232,7 +244,7 @@ def test_validating_needs_neither_service_nor_credentials_and_takes_no_memory_fo
     text = io.StringIO()
     for _ in range(300):
         text.write(json.dumps(member("approved")) + "\n")
-    assert check(tmp_path, text.getvalue()) == (0, ["300 rows: 300 can be sent, 0 are wrong"])
+    assert check(tmp_path, text.getvalue()) == (0, ["300 rows: 300 valid, 0 invalid"])
 
 
 @pytest.mark.parametrize("value", ["2019-05-31", "31/05/2019", "05/2019", "5/2019"])
@@ -251,7 +263,7 @@ def test_the_conditional_block_may_stand_beside_the_other_columns(tmp_path: Path
     nested = member("approved", additional={**more, "salary": 1600}, additional_data_needed=True)
     del nested["additional"]["additional_data_needed"]
     assert check(tmp_path, json.dumps(nested))[0] == 0
-    assert "must be a day" in check(tmp_path, text.replace(value, "31.5.19"))[1][0]
+    assert "must be a date" in check(tmp_path, text.replace(value, "31.5.19"))[1][0]
 
 
 def test_some_columns_of_the_conditional_block_are_enough(tmp_path: Path) -> None:
@@ -267,15 +279,15 @@ def test_options_that_cannot_be_are_named(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", [member("approved")])
     for options, expected in (
         (("--column", "amount"), "must be FIELD=NAME"),
-        (("--column", "amout=Importo"), "amout is no field; these are: "),
-        ((), "say where results go"),
+        (("--column", "amout=Importo"), "unknown field 'amout'; the fields are "),
+        ((), "name the results file"),
         (("-o", "out", "--concurrency", "0"), "concurrency"),
         (("-o", "out"), "LOANASYNC_BASE_URL"),
     ):
         told = CliRunner(env=PLAIN).invoke(app, ["approve-many", str(file), *options])
         assert (told.exit_code, expected in told.stderr) == (2, True), (options, told.stderr)
     for more, expected in (
-        (["-o", tmp_path / "out", "--rate", "0"], "rate: must be a number of calls in a second"),
+        (["-o", tmp_path / "out", "--rate", "0"], "rate: must be None or a number above 0"),
         (["-o", tmp_path / "no" / "out"], "No such file or directory"),
     ):
         done = run(None, "approve-many", file, "--sandbox", *more)

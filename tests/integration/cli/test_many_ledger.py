@@ -72,7 +72,7 @@ def test_the_same_command_again_asks_nobody_and_says_the_same(tmp_path: Path, se
         code, told = bulk.run()
         assert code == 3
         assert ["decided", "in", "an", "earlier", "run", "3"] in cells(told)
-        assert ["unknown", "since", "an", "earlier", "run", "2"] in cells(told)
+        assert ["outcome", "unknown", "since", "an", "earlier", "run", "2"] in cells(told)
     assert asked(served) == 6
     assert read(bulk.out) == written
     assert sorted(bulk.states().values()) == ["approved", "approved", "lost", "refused", "unknown"]
@@ -105,7 +105,7 @@ def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, serve
     bulk = Bulk(tmp_path, served, rows)
     code, told = bulk.run("--dry-run")
     assert code == 0
-    assert cells(told)[0] == ["to", "be", "asked", "for", "3", "2,134.56"]
+    assert cells(told)[0] == ["to", "be", "requested", "3", "2,134.56"]
     assert sorted(tmp_path.iterdir()) == [bulk.file], "nothing was made"
     write(bulk.file, rows[:2])
     bulk.run()
@@ -115,10 +115,10 @@ def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, serve
         code, told = bulk.run("--dry-run", out=out)
         assert code == 0
         assert cells(told) == [
-            ["to", "be", "asked", "for", "1", "1,234.56"],
-            ["decided", "already", "1"],
-            ["of", "unknown", "outcome,", "never", "asked", "again", "1"],
-            ["all", "3"],
+            ["to", "be", "requested", "1", "1,234.56"],
+            ["already", "decided", "1"],
+            ["outcome", "unknown,", "will", "not", "be", "requested", "again", "1"],
+            ["total", "3"],
         ]
     assert asked(served) == 2
     assert sorted(tmp_path.iterdir()) == files
@@ -183,7 +183,7 @@ def test_who_is_being_asked_by_another_command_is_waited_for(tmp_path: Path, ser
     first = bulk.begin()
     wait_for(lambda: asked(served) >= 6)
     _, told = bulk.run("--dry-run", out="-")
-    asking, decided = ["being", "asked", "for", "by", "another", "command", "6"], ["decided", "already", "6"]
+    asking, decided = ["in", "progress", "in", "another", "command", "6"], ["already", "decided", "6"]
     assert asking in cells(told) or decided in cells(told), "a machine that stalls may be late"
     second = run_process(served, *bulk.command(out="-"))
     first.communicate(timeout=60)
@@ -226,7 +226,9 @@ def test_two_files_and_one_customer_are_one_question(tmp_path: Path, served: San
 def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, [member("approved")])
     bulk.run()
-    told = "was begun with another --ledger, or one of the two without: give the one that it was begun with"
+    told = (
+        "was begun with another ledger: use the same --ledger as in the first run, or none if the first run"
+    )
     without = run(served, "approve-many", bulk.file, "-o", bulk.out)
     assert (without.returncode, told in without.stderr) == (2, True)
     other = run(served, *bulk.command(ledger=tmp_path / "other.db"))
@@ -242,10 +244,10 @@ def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere/decisions.db", "decisions.db is not there"),
+        ("nowhere/decisions.db", "nowhere does not exist"),
         (".", "is a directory"),
         ("other.jsonl", "the ledger cannot be used (DatabaseError)"),
-        ("mongodb://host", "mongodb:// is no ledger"),
+        ("mongodb://host", "unknown scheme mongodb://"),
     ],
 )
 def test_a_ledger_that_cannot_be_used_sends_nothing(
@@ -272,9 +274,10 @@ def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
     change(bulk.ledger, "ALTER TABLE decisions RENAME TO away")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the ledger cannot be used (OperationalError); the same command goes on" in errors
+    assert "the ledger cannot be used (OperationalError); run the same command to resume" in errors
     assert (
-        "decisions are in the results, and the ledger could not be written: loanasync ledger import" in errors
+        "could not be recorded in the ledger; the results contain them. When the ledger works again, run: "
+        "loanasync ledger import-orphans (with the same --ledger)" in errors
     )
     calls = {call.fiscal_code: "approved" for call in served.journal.calls(operation="approve")}
     assert len(calls) < 40
@@ -331,7 +334,7 @@ def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, serv
     elsewhere = run(served, "approve", "-", "--ledger", tmp_path / "no" / "l.db", given=json.dumps(row))
     assert (elsewhere.returncode, elsewhere.stderr) == (
         2,
-        f"ledger: {tmp_path / 'no' / 'l.db'} is not there\n",
+        f"ledger: the folder {tmp_path / 'no'} does not exist\n",
     )
 
 

@@ -83,7 +83,7 @@ def test_resume_with_a_file_of_other_results_is_refused(
     (tmp_path / f"out.jsonl.{file}").write_bytes((tmp_path / "other" / f"out.jsonl.{file}").read_bytes())
     code, told = bulk.run()
     assert code == 2
-    assert "one of the files OUT.ledger and OUT.resume belongs to other results" in told
+    assert "so OUT.ledger or OUT.resume belongs to other results: restore the right file" in told
     (tmp_path / f"out.jsonl.{file}").write_bytes(own)
     assert bulk.run()[0] == 0
     assert bulk.requested == 3
@@ -120,7 +120,7 @@ def test_resume_without_its_secret_is_refused(
     for _ in range(2):
         code, told = bulk.run()
         assert code == 2
-        assert f"{bulk.ledger} is there without {bulk.resume}, or with a damaged one: restore" in told
+        assert f"{bulk.ledger} exists, but {bulk.resume} is missing or damaged: restore" in told
     assert (bulk.resume.read_text(encoding="utf-8") if bulk.resume.exists() else None) == left
     bulk.resume.write_text(begun, encoding="utf-8")
     assert bulk.run()[0] == 0
@@ -150,7 +150,7 @@ def test_resume_progress_file_of_0_1_0_is_refused(
     notes.write_text(f'{{"service": "x"}}\n{bulk.rows[0]["fiscal_code"]}\n', encoding="utf-8")
     done = run(served, *bulk.command, *options)
     assert done.returncode == 2
-    assert f"{notes} is the progress file of version 0.1.0, which this version does not read" in done.stderr
+    assert f"{notes} is a progress file of version 0.1.0, which this version cannot read" in done.stderr
     assert (bulk.requested, bulk.out.exists(), bulk.resume.exists()) == (0, False, False)
 
 
@@ -257,8 +257,8 @@ POINTS = [
     *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
-    *(("loanasync.cli.rows.append Appending.add", when, 2) for when in ("before", "after")),
-    ("loanasync.cli.rows.append Appending.close", "before", 1),
+    *(("loanasync.cli.rows.append AppendFile.add", when, 2) for when in ("before", "after")),
+    ("loanasync.cli.rows.append AppendFile.close", "before", 1),
 ]
 
 

@@ -75,7 +75,7 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
     assert told["cents"]["approved"] == 45_000
     assert "approved" in done.stderr
     assert "450.00" in done.stderr
-    assert f"what failed, and why, is in {out}\n" in done.stderr
+    assert f"the reasons of failed rows are in {out}\n" in done.stderr
     for personal in (rows[0]["fiscal_code"], "Prova", "example.com"):
         assert personal not in done.stderr
     if os.name == "posix":
@@ -193,12 +193,12 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, se
     assert done.returncode == 0
     cells = [line.replace("│", " ").split() for line in done.stderr.splitlines() if "│" in line]
     assert cells == [
-        ["to", "be", "asked", "for", "1", "1,234.56"],
-        ["decided", "already", "1"],
-        ["of", "unknown", "outcome,", "never", "asked", "again", "1"],
-        ["wrong,", "and", "not", "sent", "2"],
-        ["of", "these", "a", "customer's", "second", "1"],
-        ["all", "5"],
+        ["to", "be", "requested", "1", "1,234.56"],
+        ["already", "decided", "1"],
+        ["outcome", "unknown,", "will", "not", "be", "requested", "again", "1"],
+        ["invalid,", "will", "not", "be", "sent", "2"],
+        ["of", "these,", "duplicate", "customers", "1"],
+        ["total", "5"],
     ]
     assert asked(served) == calls
     assert sorted(tmp_path.iterdir()) == [*sorted([*files, file])]
@@ -216,7 +216,7 @@ def test_a_canary_lets_the_others_go_only_if_it_lives(tmp_path: Path, served: Sa
     done = run(served, "approve-many", file, "-o", out, "--canary", "3")
     assert done.returncode == 1
     assert asked(served) == (10 if bad == 3 else 3)
-    assert ("of the first 3 rows failed (--canary)" in done.stderr) == (bad < 3)
+    assert ("stopped by --canary: of the first 3 rows, 1 failed" in done.stderr) == (bad < 3)
 
 
 def test_too_many_errors_stop_it(tmp_path: Path, served: Sandbox) -> None:
@@ -226,7 +226,7 @@ def test_too_many_errors_stop_it(tmp_path: Path, served: Sandbox) -> None:
     done = run(served, "approve-many", file, "-o", out, "--max-errors", "5", "--concurrency", "2")
     assert done.returncode == 1
     assert 5 <= asked(served) <= 10
-    assert "stopped after 5 rows that failed (--max-errors); the same command goes on" in done.stderr
+    assert "stopped by --max-errors: 5 rows failed; run the same command to resume" in done.stderr
 
 
 def test_a_deadline_stops_it_and_the_same_command_goes_on(tmp_path: Path, served: Sandbox) -> None:
@@ -237,7 +237,7 @@ def test_a_deadline_stops_it_and_the_same_command_goes_on(tmp_path: Path, served
     done = run(served, *command, "--deadline", "0.2")
     assert done.returncode == 130
     assert 0 < len(read(out)) < 40
-    assert "0.2 seconds are over (--deadline); the same command goes on" in done.stderr
+    assert "stopped by --deadline (0.2 s); run the same command to resume" in done.stderr
     assert run(served, *command).returncode == 0
     assert asked(served) == len(read(out)) == 40
 
@@ -251,14 +251,14 @@ def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
     assert run(served, "approve-many", file, "-o", out).returncode == 0
     elsewhere = run(served, "approve-many", file, "-o", out, "--sandbox")
     assert elsewhere.returncode == 2
-    assert "has results of another service or shop: name a new file" in elsewhere.stderr
+    assert "contains results of another service or shop: name a new results file" in elsewhere.stderr
     other = write(tmp_path / "other.jsonl", rows)
     over_another = run(served, "approve-many", file, "-o", other)
     assert over_another.returncode == 2
-    assert "and the requested customers are not known" in over_another.stderr
+    assert "so the requested customers are not known" in over_another.stderr
     assert read(other) == rows
     out.write_text('{"other": 1}\n', encoding="utf-8")
     other_kind = run(served, "approve-many", file, "-o", out)
     assert other_kind.returncode == 2
-    assert "line 1, is no result of this command" in other_kind.stderr
+    assert "line 1: not a result of this command" in other_kind.stderr
     assert asked(served) == 1

@@ -41,8 +41,11 @@ def test_the_first_signal_waits_for_answers_and_the_same_command_goes_on(
     process.send_signal(signal.Signals[ending])
     code, errors = ended(process)
     assert code == 130
-    assert "no further row is sent; waiting for answers, Ctrl-C gives them up" in errors
-    assert "interrupted; the same command goes on" in errors
+    assert (
+        "no further row is sent; waiting for the calls in progress. Press Ctrl-C again to cancel them"
+        in errors
+    )
+    assert "interrupted; run the same command to resume" in errors
     assert len(read(out)) == asked(served) < 20
     assert set(statuses(out).values()) == {"approved"}
     assert run(served, *command).returncode == 0
@@ -66,7 +69,10 @@ def test_the_second_signal_gives_up_and_who_was_under_way_is_unknown_and_never_a
         process.send_signal(signal.SIGINT)
         code, errors = ended(process)
         assert code == 130
-        assert "outcomes are unknown: settle them with the service" in errors
+        assert (
+            f"{unknown} outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger {out}"
+            in errors
+        )
         assert sorted(statuses(out).values()) == ["approved"] * 3 + ["unknown"] * unknown
         assert asked(served) == calls
     codes = [call.fiscal_code for call in served.journal.calls(operation="approve")]
@@ -137,7 +143,10 @@ def test_two_runs_do_not_write_to_the_same_results_at_once(tmp_path: Path, serve
     second = run(served, *command)
     first.kill()
     first.communicate()
-    assert (second.returncode, second.stderr) == (2, f"another run writes to {out} now\n")
+    assert (second.returncode, second.stderr) == (
+        2,
+        f"another run is writing to {out}: wait until it ends, then run this command again\n",
+    )
     assert run(served, *command).returncode == 3, "after a kill, nobody does"
     assert asked(served) == 1
 

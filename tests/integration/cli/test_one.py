@@ -35,7 +35,7 @@ def check(tmp_path: Path, members: object, *options: str) -> tuple[int, list[str
 
 
 def test_what_is_wrong_with_an_approval_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
-    assert check(tmp_path, member("approved")) == (0, ["nothing is wrong with it"])
+    assert check(tmp_path, member("approved")) == (0, ["valid"])
     assert check(tmp_path, member("approved", amount=450.5), "--euro")[0] == 0
     assert check(tmp_path, member("approved", order_token="o"), "--dialect", "civic_number")[0] == 0
     code, told = check(tmp_path, member("approved", amount=450.5, province=None))
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
             2,
             [
                 "us_person: must be true or false",
-                "document_cty: is no field; members that this version does not know go into extra",
+                "document_cty: unknown member; put members that this version does not know into 'extra'",
                 "fiscal_code: must be 16 letters and digits",
             ],
         ),
@@ -128,14 +128,14 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ('{"a": ', "is no JSON object from line 1, column 7 on"),
-        ("{}\n{}\n", "is no JSON object from line 2, column 1 on"),
-        ("", "is empty"),
-        ("[]", "is one JSON array"),
-        ('"text"', "must be one JSON object; for many, there is approve-many"),
-        ('{"amount": 45000, "amount": 99000}', "has a member more than once"),
-        (f'{{"amount": {"1" * 5000}}}', "is no JSON that could be read"),
-        (f'{{"amount": {"[" * 100_000}{"]" * 100_000}}}', "is no JSON that could be read"),
+        ('{"a": ', "line 1: invalid JSON at column 7"),
+        ("{}\n{}\n", "line 2: invalid JSON at column 1"),
+        ("", "contains no rows"),
+        ("[]", "contains a JSON array"),
+        ('"text"', "must be one JSON object; for several customers use loanasync approve-many"),
+        ('{"amount": 45000, "amount": 99000}', "a JSON member appears more than once"),
+        (f'{{"amount": {"1" * 5000}}}', "cannot be parsed as JSON"),
+        (f'{{"amount": {"[" * 100_000}{"]" * 100_000}}}', "cannot be parsed as JSON"),
     ],
 )
 def test_what_is_no_object_says_so(tmp_path: Path, content: str, told: str) -> None:
@@ -152,7 +152,9 @@ def interrupted(served: Sandbox, file: Path) -> Started:
     wait_for(lambda: '"approved": true' in "".join(served.snapshot().values()))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert process.stderr.readline() == "waiting for the answer, Ctrl-C gives it up\n"
+    assert process.stderr.readline() == (
+        "waiting for the response. Press Ctrl-C again to cancel the call: its outcome becomes unknown\n"
+    )
     return process
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import loanasync
 from loanasync.cli import demo as otlp
 from loanasync.cli.app import app
-from loanasync.cli.demo import Recorded
+from loanasync.cli.demo import Recording
 from support.otlp_collector import Collector, collecting, plain
 
 ENVIRONMENT = {
@@ -48,7 +48,7 @@ def run_demo(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def port_of(told: str) -> int:
-    found = re.search(r"against a sandbox at http://127\.0\.0\.1:(\d+)\n", told)
+    found = re.search(r"with a sandbox at http://127\.0\.0\.1:(\d+)\n", told)
     assert found is not None
     return int(found[1])
 
@@ -237,8 +237,8 @@ def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
         done = run_demo(url)
     assert done.returncode == 1
     assert done.stderr == (
-        f"traces were not exported: {url}/v1/traces gave no answer over http in 5 seconds; does a collector"
-        " listen there, for OTLP over HTTP (as a rule 4318, not gRPC's 4317)?\n"
+        f"traces were not exported: no response from {url}/v1/traces within 5 seconds; check that a collector"
+        " accepts OTLP over HTTP there (usually port 4318; 4317 is for gRPC)\n"
     )
     assert "the shop receives" in done.stdout, "the story is told all the same"
     assert "exported to" not in done.stdout
@@ -252,27 +252,27 @@ def test_a_collector_that_refuses_is_one_clear_line(signal: str, status: int) ->
     with collecting({path: status}) as collector:
         done = run_demo(collector.url)
     assert done.returncode == 1
-    assert done.stderr == f"{signal} were not exported: {collector.url}{path} answered {status}\n"
+    assert done.stderr == f"{signal} were not exported: {collector.url}{path} returned HTTP {status}\n"
     assert len(collector.bodies(path)) == 1, "it is not asked again"
     assert ("traces    exported to" in done.stdout) is (signal == "metrics")
     assert "metrics   exported to" not in done.stdout
 
 
 def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "_PATIENCE", 0.2)
-    recorded = Recorded()
-    recorded.tracer_provider.get_tracer("test").start_span("call").end()
+    monkeypatch.setattr(otlp, "_EXPORT_TIMEOUT", 0.2)
+    recording = Recording()
+    recording.tracer_provider.get_tracer("test").start_span("call").end()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         collector = otlp.collector_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(otlp.ExportError, match=r"gave no answer over http in 0\.2 seconds; does a"):
-            otlp.export(recorded, collector, Console(quiet=True))
+        with pytest.raises(otlp.ExportError, match=r"within 0\.2 seconds; check that a collector"):
+            otlp.export(recording, collector, Console(quiet=True))
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("localhost:4318", "must be an address such as http://localhost:4318"),
-        ("http://", "must be an address such as"),
+        ("localhost:4318", "must be a URL such as http://localhost:4318"),
+        ("http://", "must be a URL such as"),
         ("http://anna:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("http://localhost:4318?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("http://localhost:port", "--otlp"),
@@ -293,5 +293,5 @@ def test_opentelemetry_that_is_switched_off_is_told() -> None:
     with collecting() as collector:
         done = run_demo(collector.url, OTEL_SDK_DISABLED="true")
     assert done.returncode == 1
-    assert done.stderr == "nothing was exported: the environment has OTEL_SDK_DISABLED=true\n"
+    assert done.stderr == "nothing was exported, because OTEL_SDK_DISABLED=true is set: unset it\n"
     assert collector.received == []

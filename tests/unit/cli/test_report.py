@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from loanasync.bulk import Summary
-from loanasync.cli.approve_many.report import seconds_of, ticking
+from loanasync.cli.approve_many.report import duration_line, progress_display
 
 
 def test_a_terminal_shows_a_bar() -> None:
     seen = io.StringIO()
-    with ticking(Console(file=seen, force_terminal=True, width=120), 1_000) as tick:
-        tick(Summary(approved=990, refused=10))
+    with progress_display(Console(file=seen, force_terminal=True, width=120), 1_000) as update:
+        update(Summary(approved=990, refused=10))
     assert "990 approved, 10 refused" in seen.getvalue()
     assert "1000/1000" in seen.getvalue()
 
@@ -22,10 +22,10 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
     now = [0.0]
     monkeypatch.setattr("loanasync.cli.approve_many.report.time", SimpleNamespace(monotonic=lambda: now[0]))
     seen = io.StringIO()
-    with ticking(Console(file=seen, width=120), 12_000) as tick:
+    with progress_display(Console(file=seen, width=120), 12_000) as update:
         for seconds in range(25):
             now[0] = seconds
-            tick(Summary(approved=100 * seconds))
+            update(Summary(approved=100 * seconds))
     assert seen.getvalue().splitlines() == [
         "1,000 of 12,000 rows: 1,000 approved, 0 refused",
         "2,000 of 12,000 rows: 2,000 approved, 0 refused",
@@ -33,5 +33,5 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
 
 
 def test_how_soon_decisions_came_is_said_only_where_there_were_some() -> None:
-    assert seconds_of(Summary(rejected=2, elapsed=1.25)) == "1.2 s"
-    assert "half of the decisions came within" in seconds_of(Summary(refused=1, elapsed=1.25))
+    assert duration_line(Summary(rejected=2, elapsed=1.25)) == "1.2 s"
+    assert "half of the decisions arrived within" in duration_line(Summary(refused=1, elapsed=1.25))
