@@ -1,4 +1,4 @@
-"""Takes the pictures of the sandbox's pages again, with `nox -s screenshots`; times and names are fixed."""
+"""Screenshots of the sandbox's pages, taken with `nox -s screenshots`; times and pseudonyms are fixed."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 from loanasync.sandbox import Sandbox, masking
 
 HERE = Path(__file__).parent / "_static"
-LARGEST = 150_000  # bytes: the pictures travel with every clone
+LARGEST = 150_000  # bytes: the pictures are part of every clone
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ORDER = {
@@ -33,48 +33,50 @@ ORDER = {
 
 
 def fill(shop: APIRequestContext, requests: str) -> str:
-    """A lively morning in the shop; the address of one customer's page."""
+    """Send requests with different outcomes and return the URL of one customer's page."""
     accepted, refused, lost = (f"{requests}/TSTXYZ00A00A000{letter}" for letter in "ABC")
-    answers = {}
+    responses = {}
     for address, tag in ((refused, "+refused"), (lost, "+500after"), (accepted, "+slow20")):
         shop.post(requests, data={"fiscalCode": address.rpartition("/")[2]})
-        answer = shop.post(address, data={**ORDER, "email": f"anna{tag}@example.com"})
-        answers[address] = answer.json()
+        response = shop.post(address, data={**ORDER, "email": f"anna{tag}@example.com"})
+        responses[address] = response.json()
     shop.post(refused, data={**ORDER, "email": "anna+refused@example.com"})
     shop.post(f"{accepted}/documents", data={})
-    for _ in range(2):  # the first one meets the fault
+    for _ in range(2):  # the first call gets the fault
         shop.patch(accepted, data={"usPerson": False})
-    return str(answers[accepted]["redirectUrl"])
+    return str(responses[accepted]["redirectUrl"])
 
 
 def fix_times(sandbox: Sandbox) -> None:
-    """Give every call the time that it has in every picture."""
+    """Give every call a fixed time and duration."""
     for entry in sandbox.journal:
         entry.at = NOON + 4 * entry.number
         entry.elapsed = (20.0 if "slow" in str(entry.request) else 0.1 * (entry.number % 4 + 2)) / 1000
 
 
 def take(page: Page, address: str, name: str, width: int) -> None:
-    """One picture of a whole page."""
+    """Take a screenshot of a whole page."""
     page.set_viewport_size({"width": width, "height": 300})
     page.goto(address)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     height = page.evaluate("document.documentElement.scrollHeight")
-    page.set_viewport_size({"width": width, "height": height})  # the corner of the window is the page's
+    page.set_viewport_size(
+        {"width": width, "height": height}
+    )  # so that the label in the corner of the window is in the corner of the page
     picture = page.screenshot(path=HERE / name, animations="disabled")
     if len(picture) > LARGEST:
         sys.exit(f"{name} has {len(picture)} bytes, more than {LARGEST}")
 
 
 def main() -> None:
-    """Both pictures."""
+    """Take both screenshots."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
-        sys.exit("there is no Chromium: apt-get install chromium")
+        sys.exit("Chromium is not installed: apt-get install chromium")
     with (
-        mock.patch.object(masking, "_KEY", bytes(16)),  # the names of customers
+        mock.patch.object(masking, "_KEY", bytes(16)),  # fixed pseudonyms of customers
         Sandbox.in_thread(shop_id="tea-and-books") as sandbox,
         sync_playwright() as playwright,
     ):

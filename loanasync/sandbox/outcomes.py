@@ -115,7 +115,9 @@ TAGS: Mapping[str, Mapping[str, Tag]] = {
         "street": Tag("the street number is returned as `streetNumber`", {"street_number": "streetNumber"}),
     },
     "Errors without a decision": {
-        "invalid.<field>": Tag("400 for this field or any other; fields of the completion fail there"),
+        "invalid.<field>": Tag(
+            "400 for this field or any other; a field of the completion is rejected there"
+        ),
         "already": Tag('400 "User already evaluated for approval"', {"error": "already"}),
         "nouser": Tag('400 "User not found"', {"error": "nouser"}),
         "noshop": Tag('400 "This sales point cannot apply for a loan"', {"error": "noshop"}),
@@ -123,7 +125,7 @@ TAGS: Mapping[str, Mapping[str, Tag]] = {
         "conflict": Tag("409", {"error": "conflict"}),
     },
     "Faults before the decision": {
-        "500xN": Tag("500, N times"),
+        "500xN": Tag("500, as many times as the number says"),
         "resetbefore": Tag("the connection is reset"),
         "hangbefore": Tag("no response, until the client gives up"),
         "html502": Tag("502 with HTML, as from a proxy"),
