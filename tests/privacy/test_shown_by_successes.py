@@ -98,7 +98,7 @@ def failed_assertions(sandbox: Sandbox) -> list[str]:
     wanted: list[dict[str, Any]] = [
         {"fiscal_code": CODE, "status": 299},
         {"operation": "approve", "body": {**ECHO, "lastname": "Zzqlastnamevalue", "city": CODE}},
-        {"operation": "complete", "body": SAVED, "answer": SAVED},
+        {"operation": "complete", "body": SAVED, "response": SAVED},
     ]
     messages = []
     for criteria in wanted:

@@ -37,7 +37,7 @@ async def test_reset_of_an_unknown_customer_is_404(raw: Raw, handle: str) -> Non
     assert len(raw.sandbox.journal) == 2
 
 
-async def test_reset_forgets_one_customer_once(raw: Raw) -> None:
+async def test_reset_removes_one_customer_once(raw: Raw) -> None:
     await raw.create()
     handle = await handle_of(raw, 1)
     assert await send(raw, "/_sandbox/reset", data={"customer": handle}) == (204, "")
@@ -45,7 +45,7 @@ async def test_reset_forgets_one_customer_once(raw: Raw) -> None:
     assert len(raw.sandbox.journal) == 1
 
 
-async def test_reset_forgets_a_customer_who_was_never_created(raw: Raw) -> None:
+async def test_reset_removes_an_uncreated_customer(raw: Raw) -> None:
     await raw.approve()
     handle = await handle_of(raw, 1)
     assert await send(raw, "/_sandbox/reset", data={"customer": handle}) == (204, "")
@@ -113,7 +113,7 @@ async def test_journal_filter_given_twice_is_400(raw: Raw) -> None:
     assert (status, text) == (400, "filter 'status' is given twice: send one request for each value")
 
 
-async def test_findings_have_no_filter(raw: Raw) -> None:
+async def test_findings_with_a_query_are_400(raw: Raw) -> None:
     status, text = await get(raw, "/_sandbox/findings.json?rule=post-after-201")
     assert (status, text) == (400, "unknown query parameter 'rule': findings cannot be filtered")
 
@@ -128,9 +128,7 @@ async def test_findings_have_no_filter(raw: Raw) -> None:
         ("POST", "/_sandbox/journal.jsonl", 405),
     ],
 )
-async def test_unknown_admin_call_names_those_that_there_are(
-    raw: Raw, method: str, path: str, status: int
-) -> None:
+async def test_unknown_admin_call_lists_the_known_ones(raw: Raw, method: str, path: str, status: int) -> None:
     async with raw.session.request(method, raw.sandbox.base_url + path) as response:
         assert response.status == status
         assert "POST /_sandbox/faults/clear" in await response.text()

@@ -24,14 +24,14 @@ def url(raw: Raw, path: str = "") -> str:
     return f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
 
 
-async def test_a_rule_s_500_is_sent_as_it_was_written(raw: Raw) -> None:
+async def test_rule_500_with_body_is_sent_unchanged(raw: Raw) -> None:
     mine = {"errors": {"system": ["mine"]}}
     raw.sandbox.on().respond(500, mine, headers={"Retry-After": "7"})
     async with raw.session.post(url(raw), json={}, headers={"X-Auth-Token": "sandbox-token"}) as answer:
         assert (answer.status, answer.headers["Retry-After"], await answer.json()) == (500, "7", mine)
 
 
-async def test_a_rule_counts_its_own_faults_and_uses_up_nobody_else_s(raw: Raw) -> None:
+async def test_rule_counts_its_own_faults(raw: Raw) -> None:
     await raw.create()
     assert [(await raw.approve(amount=1))[0] for _ in range(2)] == [400, 400]
     raw.sandbox.on(operation="approve").respond("500x2")
@@ -43,17 +43,17 @@ async def test_a_rule_counts_its_own_faults_and_uses_up_nobody_else_s(raw: Raw) 
     assert tagged == [500, 500, 201]
 
 
-async def test_a_rule_for_the_second_call_faults_there(raw: Raw) -> None:
+async def test_rule_for_the_second_call_applies_there(raw: Raw) -> None:
     raw.sandbox.on(operation="create_request", call=2).respond("500x1")
     assert [(await raw.create())[0] for _ in range(3)] == [201, 500, 201]
 
 
-async def test_calls_without_a_fiscal_code_are_counted_too(raw: Raw) -> None:
+async def test_calls_without_a_fiscal_code_are_counted(raw: Raw) -> None:
     raw.sandbox.on(operation="create_request").respond("500x1")
     assert [(await raw("POST", "", {}))[0] for _ in range(3)] == [500, 400, 400]
 
 
-async def test_a_rule_for_the_approval_leaves_its_tag_to_the_completion(raw: Raw) -> None:
+async def test_rule_for_the_approval_keeps_the_tag_for_the_completion(raw: Raw) -> None:
     raw.sandbox.on(operation="approve").respond("slow1")
     await raw.create()
     await raw.approve(email="a+invalid.documentcity@example.com")
@@ -61,7 +61,7 @@ async def test_a_rule_for_the_approval_leaves_its_tag_to_the_completion(raw: Raw
     assert list((await raw("PATCH", f"/{CODE}", {}))[1]["errors"]) == ["documentCity"]
 
 
-async def test_rules_with_the_same_rate_draw_apart() -> None:
+async def test_rules_with_the_same_rate_draw_independently() -> None:
     sandbox = Sandbox()
     for _ in range(2):
         sandbox.on(rate=0.5).respond(503)
@@ -70,7 +70,7 @@ async def test_rules_with_the_same_rate_draw_apart() -> None:
 
 
 @pytest.mark.parametrize("tag", ["500x0", "500x00", "x" * 201, ".".join(["500x99"] * 40)])
-async def test_a_tag_that_makes_no_sense_is_no_approval(raw: Raw, tag: str) -> None:
+async def test_nonsensical_tag_is_400(raw: Raw, tag: str) -> None:
     await raw.create()
     assert (await raw.approve(email=f"a+{tag}@example.com"))[0] == 400
 
@@ -88,9 +88,7 @@ async def test_a_tag_that_makes_no_sense_is_no_approval(raw: Raw, tag: str) -> N
         {"email": "a+invalid.bianchi@x.example"},
     ],
 )
-async def test_a_person_in_the_wrong_field_is_masked_wherever_it_is_shown(
-    raw: Raw, body: dict[str, Any]
-) -> None:
+async def test_personal_value_in_a_wrong_field_is_masked(raw: Raw, body: dict[str, Any]) -> None:
     await raw.create()
     raw.sandbox.on(operation="complete").respond(400, {"errors": {"domain": ["Mario Bianchi"]}})
     await raw("POST", f"/{CODE}", {**BODY, **body})
@@ -107,7 +105,7 @@ async def test_a_person_in_the_wrong_field_is_masked_wherever_it_is_shown(
         assert not [name for name in NAMES if name in text]
 
 
-def test_a_rule_that_is_printed_tells_of_nobody() -> None:
+def test_rule_repr_has_no_personal_data() -> None:
     rule = Sandbox().on(fiscal_code="RSSMRA85T10A562S").respond(503, {"email": "mario@bianchi.example"})
     assert not [name for name in NAMES if name in repr(rule) + repr(rule.outcome)]
 
@@ -119,7 +117,7 @@ def test_a_rule_that_is_printed_tells_of_nobody() -> None:
         b"POST /api/shops/s/requests/RSSMRA85T10A562S?a b HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-async def test_a_malformed_request_puts_nothing_into_the_log(
+async def test_malformed_request_is_not_logged(
     raw: Raw, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -133,7 +131,7 @@ async def test_a_malformed_request_puts_nothing_into_the_log(
     assert not [name for name in (*NAMES, "SECRET") if name in caplog.text]
 
 
-async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
+async def test_token_in_the_url_is_found_when_encoded() -> None:
     async with Sandbox(auth_token="test%1", shop_id="test%1-shop") as sandbox:
         linter = sandbox._engine.linter
         assert list(linter.check_url("/api/shops/test%1-shop/requests", "page=1")) == []
@@ -143,7 +141,7 @@ async def test_a_token_is_found_as_a_whole_and_however_it_is_written() -> None:
         assert list(linter.check_url("/", "customerIdentity=1&customerIdentityTypes=1")) == []
 
 
-async def test_a_shop_that_went_was_told_nothing(raw: Raw) -> None:
+async def test_disconnected_shop_has_received_nothing(raw: Raw) -> None:
     await raw.create()
     with pytest.raises(TimeoutError):
         await raw.approve(email="a+slow60000@example.com", timeout=0.1)
@@ -162,9 +160,7 @@ async def test_only_a_500_may_be_repeated(raw: Raw, status: int, found: int) -> 
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_call_that_waits_while_the_sandbox_is_reset_belongs_to_what_was(
-    raw: Raw, *, alone: bool
-) -> None:
+async def test_call_that_waits_during_a_reset_changes_nothing(raw: Raw, *, alone: bool) -> None:
     await raw.create()
     waiting = asyncio.ensure_future(raw.approve(email="a+slow300@example.com"))
     customer = raw.sandbox._engine.customers.of(CODE)
@@ -176,7 +172,7 @@ async def test_a_call_that_waits_while_the_sandbox_is_reset_belongs_to_what_was(
     assert raw.sandbox.journal.calls(operation="approve") == []
 
 
-async def test_strangers_take_no_customer_s_place() -> None:
+async def test_uncreated_customers_do_not_evict_created_ones() -> None:
     async with Sandbox(customers=1) as sandbox, aiohttp.ClientSession() as session:
         raw = Raw(sandbox, session)
         await raw.create()
@@ -199,7 +195,7 @@ async def test_documents_are_not_kept_in_the_journal(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("depth", [60, 63, 64, 980, 5000])
-async def test_what_is_nested_too_deep_is_no_object(raw: Raw, depth: int) -> None:
+async def test_too_deeply_nested_body_is_400(raw: Raw, depth: int) -> None:
     await raw.create()
     deep = b'{"a":' * depth + b"1" + b"}" * depth
     body = json.dumps(BODY).encode()[:-1] + b',"extra":' + deep + b"}"
@@ -208,12 +204,12 @@ async def test_what_is_nested_too_deep_is_no_object(raw: Raw, depth: int) -> Non
     assert (await get(raw, "/_sandbox/calls/2?personal=shown"))[0] == 200
 
 
-async def test_many_brackets_beside_each_other_are_not_deep(raw: Raw) -> None:
+async def test_many_brackets_side_by_side_are_accepted(raw: Raw) -> None:
     await raw.create()
     assert (await raw.approve(extra=[[]] * 100))[0] == 201
 
 
-async def test_a_request_that_is_broken_is_a_400_and_no_500(raw: Raw) -> None:
+async def test_broken_request_is_400(raw: Raw) -> None:
     token = {"X-Auth-Token": "sandbox-token"}
     broken = {"data": gzip.compress(b"{}")[:-4] + b"xxxx", "headers": {**token, "Content-Encoding": "gzip"}}
     with contextlib.suppress(
@@ -233,7 +229,7 @@ async def test_a_request_that_is_broken_is_a_400_and_no_500(raw: Raw) -> None:
             assert answer.status == status, headers
 
 
-def test_a_line_of_the_journal_is_one_line() -> None:
+def test_journal_entry_is_one_line_of_json() -> None:
     with Sandbox.in_thread() as sandbox:
 
         async def send() -> None:
@@ -246,9 +242,7 @@ def test_a_line_of_the_journal_is_one_line() -> None:
     assert text.isascii()
 
 
-async def test_a_shop_that_leaves_a_dripping_answer_is_no_error(
-    raw: Raw, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_disconnect_during_drip_is_not_an_error(raw: Raw, caplog: pytest.LogCaptureFixture) -> None:
     await raw.create()
     with pytest.raises(TimeoutError):
         await raw.approve(email="a+drip@example.com", timeout=0.15)
@@ -256,19 +250,19 @@ async def test_a_shop_that_leaves_a_dripping_answer_is_no_error(
     assert "could not be handled" not in caplog.text
 
 
-async def test_events_have_no_head_that_never_ends(raw: Raw) -> None:
+async def test_events_do_not_support_head(raw: Raw) -> None:
     async with raw.session.head(f"{raw.sandbox.base_url}/_sandbox/events") as answer:
         assert answer.status == 405
 
 
-async def test_a_rule_is_told_to_who_watches(raw: Raw) -> None:
+async def test_new_rule_notifies_listeners(raw: Raw) -> None:
     told = asyncio.Event()
     raw.sandbox._engine.listeners.add(told.set)
     raw.sandbox.on().respond(500)
     assert told.is_set()
 
 
-async def test_a_browser_that_takes_its_time_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_browser_does_not_block_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Future[int] = Future()
 
     def slow_browser(address: str) -> None:
@@ -283,7 +277,7 @@ async def test_a_browser_that_takes_its_time_holds_nothing_up(monkeypatch: pytes
         await serving
 
 
-async def test_who_was_forgotten_is_not_written_again(tmp_path: Path) -> None:
+async def test_reset_customer_is_not_saved_again(tmp_path: Path) -> None:
     async with Sandbox(state=tmp_path / "shop.sqlite") as sandbox:
         customers = sandbox._engine.customers
         customer = customers.create(CODE)
@@ -295,7 +289,7 @@ async def test_who_was_forgotten_is_not_written_again(tmp_path: Path) -> None:
         assert sandbox.snapshot() == {}
 
 
-async def test_a_new_creation_needs_its_documents_again(raw: Raw) -> None:
+async def test_new_creation_needs_documents_again(raw: Raw) -> None:
     await raw.create()
     await raw("POST", f"/{CODE}/documents", {})
     await raw.create()

@@ -93,7 +93,7 @@ def journal(page: Page) -> Any:
 
 
 @both_ways
-def test_a_customer_looks_at_the_loan_and_accepts_it(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+def test_customer_accepts_the_loan(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
     page = visit(shop.approved(), scripts=scripts)
     expect(page.get_by_role("heading", name="Your loan application")).to_be_visible()
     expect(page.get_by_text("450.00 euro")).to_be_visible()
@@ -112,9 +112,7 @@ def test_a_customer_looks_at_the_loan_and_accepts_it(visit: Visitor, shop: Shop,
 
 
 @both_ways
-def test_another_customer_cancels_while_the_inspector_looks_on(
-    visit: Visitor, shop: Shop, *, scripts: bool
-) -> None:
+def test_inspector_shows_a_cancellation_live(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
     address = shop.approved()
     inspector = visit(scripts=scripts)
     page = visit(address, scripts=scripts)
@@ -126,7 +124,7 @@ def test_another_customer_cancels_while_the_inspector_looks_on(
 
 
 @both_ways
-def test_a_call_appears_with_its_findings(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+def test_inspector_shows_a_new_call_with_findings(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
     page = visit(scripts=scripts)
     expect(page.get_by_text("No calls yet.")).to_be_visible()
     shop.approved()
@@ -144,7 +142,9 @@ def test_a_call_appears_with_its_findings(visit: Visitor, shop: Shop, *, scripts
 
 
 @both_ways
-def test_a_fault_from_the_form_meets_the_next_approval(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+def test_fault_added_in_the_form_applies_to_the_next_approval(
+    visit: Visitor, shop: Shop, *, scripts: bool
+) -> None:
     shop.create()
     page = visit(scripts=scripts)
     form = page.get_by_label("Inject a fault")
@@ -167,7 +167,7 @@ def test_a_fault_from_the_form_meets_the_next_approval(visit: Visitor, shop: Sho
 
 
 @both_ways
-def test_a_reset_empties_the_page(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+def test_reset_empties_the_inspector(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
     shop.approved()
     shop.approve()
     page = visit(scripts=scripts)
@@ -180,7 +180,9 @@ def test_a_reset_empties_the_page(visit: Visitor, shop: Shop, *, scripts: bool) 
 
 
 @pytest.mark.parametrize("shown", ["#curl", "#python"])
-def test_a_shown_call_can_be_made_again(visit: Visitor, shop: Shop, sandbox: Sandbox, shown: str) -> None:
+def test_commands_on_the_call_page_repeat_the_call(
+    visit: Visitor, shop: Shop, sandbox: Sandbox, shown: str
+) -> None:
     command = [program("sh"), "-c"] if shown == "#curl" else [sys.executable, "-W", "error", "-c"]
     if shown == "#curl":
         program("curl")
@@ -201,7 +203,7 @@ def test_a_shown_call_can_be_made_again(visit: Visitor, shop: Shop, sandbox: San
     assert sandbox.journal[-1].request == BODY
 
 
-def test_live_parts_leave_alone_what_a_person_is_doing(visit: Visitor, shop: Shop) -> None:
+def test_live_update_keeps_typed_text_focus_and_scroll_position(visit: Visitor, shop: Shop) -> None:
     shop.create()
     page = visit()
     field = page.get_by_label("Inject a fault")
@@ -219,7 +221,7 @@ def test_live_parts_leave_alone_what_a_person_is_doing(visit: Visitor, shop: Sho
     expect(field).to_have_value("appro")
 
 
-def test_a_page_says_when_the_sandbox_is_gone(browser: Browser) -> None:
+def test_page_reports_a_stopped_sandbox(browser: Browser) -> None:
     context = browser.new_context()
     with Sandbox.in_thread() as sandbox:
         page = context.new_page()
@@ -229,7 +231,7 @@ def test_a_page_says_when_the_sandbox_is_gone(browser: Browser) -> None:
     context.close()
 
 
-def test_a_keyboard_reaches_all_that_a_mouse_does(visit: Visitor, shop: Shop) -> None:
+def test_all_controls_are_reachable_by_keyboard(visit: Visitor, shop: Shop) -> None:
     page = visit(shop.approved())
     for name in ("Show personal data", "Accept the loan"):
         page.keyboard.press("Tab")
@@ -241,7 +243,7 @@ def test_a_keyboard_reaches_all_that_a_mouse_does(visit: Visitor, shop: Shop) ->
 
 
 @pytest.mark.parametrize("path", ["/_sandbox/", "/_sandbox/calls/2", "/shop", "application"])
-def test_every_page_is_light_and_dark_and_fits_a_narrow_screen(visit: Visitor, shop: Shop, path: str) -> None:
+def test_pages_have_two_color_schemes_and_fit_a_narrow_screen(visit: Visitor, shop: Shop, path: str) -> None:
     address = shop.approved()
     shop.approve()
     page = visit(address if path == "application" else path)

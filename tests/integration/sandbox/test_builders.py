@@ -5,7 +5,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 
 
-async def test_the_tags_reach_the_sandbox() -> None:
+async def test_approval_request_tag_reaches_the_sandbox() -> None:
     async with (
         Sandbox() as sandbox,
         LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token) as client,

@@ -12,7 +12,7 @@ from loanasync.sandbox.rules import OPERATIONS, Rules
 from support.raw_shop import BODY, CODE, Raw
 
 
-async def test_a_rule_means_one_call_of_one_customer(raw: Raw) -> None:
+async def test_rule_matches_one_call_of_one_customer(raw: Raw) -> None:
     raw.sandbox.on(operation="approve", fiscal_code=CODE, call=2).respond(500, phase="after")
     other = "TSTXYZ00A00A000B"
     await raw.create()
@@ -25,7 +25,7 @@ async def test_a_rule_means_one_call_of_one_customer(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_rule_means_one_operation(raw: Raw, operation: str) -> None:
+async def test_rule_matches_one_operation(raw: Raw, operation: str) -> None:
     raw.sandbox.on(operation=operation).respond(500)  # type: ignore[arg-type]
     calls: dict[str, Callable[[], Awaitable[tuple[int, Any]]]] = {
         "create_request": raw.create,
@@ -37,7 +37,7 @@ async def test_a_rule_means_one_operation(raw: Raw, operation: str) -> None:
     assert [name for name, status in statuses.items() if status == 500] == [operation]
 
 
-async def test_the_newest_rule_counts_and_rules_can_be_cleared(raw: Raw) -> None:
+async def test_newest_rule_applies_and_rules_can_be_cleared(raw: Raw) -> None:
     raw.sandbox.on().respond(500)
     raw.sandbox.on(operation="create_request").respond(503, {"a": 1}, headers={"Retry-After": "7"})
     assert await raw.create() == (503, {"a": 1})
@@ -46,7 +46,7 @@ async def test_the_newest_rule_counts_and_rules_can_be_cleared(raw: Raw) -> None
     assert (await raw.create())[0] == 201
 
 
-async def test_a_rule_s_answer_is_given_as_it_is(raw: Raw) -> None:
+async def test_rule_response_is_sent_unchanged(raw: Raw) -> None:
     raw.sandbox.on(operation="approve").respond(503, {"later": True}, headers={"Retry-After": "7"})
     await raw.create()
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}"
@@ -55,7 +55,7 @@ async def test_a_rule_s_answer_is_given_as_it_is(raw: Raw) -> None:
         assert await answer.json() == {"later": True}
 
 
-async def test_a_rule_s_answer_may_come_after_the_work(raw: Raw) -> None:
+async def test_rule_response_can_follow_the_decision(raw: Raw) -> None:
     raw.sandbox.on(operation="approve").respond(418, {"tea": "pot"}, phase="after")
     await raw.create()
     assert await raw.approve() == (418, {"tea": "pot"})
@@ -77,21 +77,19 @@ async def test_a_rule_s_answer_may_come_after_the_work(raw: Raw) -> None:
         (lambda rule: rule.respond("500", phase="after"), 500),
     ],
 )
-async def test_a_status_or_words_say_what_is_answered(
-    raw: Raw, respond: Callable[[Rule], Rule], status: int
-) -> None:
+async def test_rule_takes_a_status_or_words(raw: Raw, respond: Callable[[Rule], Rule], status: int) -> None:
     respond(raw.sandbox.on(operation="approve"))
     await raw.create()
     assert (await raw.approve(email="anna+refused@example.com"))[0] == status
 
 
-async def test_a_rule_goes_before_the_tag(raw: Raw) -> None:
+async def test_rule_takes_precedence_over_the_tag(raw: Raw) -> None:
     raw.sandbox.on(operation="approve").respond("approved")
     await raw.create()
     assert (await raw.approve(email="anna+refused@example.com"))[0] == 201
 
 
-async def test_a_rule_without_an_answer_changes_nothing(raw: Raw) -> None:
+async def test_rule_without_response_has_no_effect(raw: Raw) -> None:
     raw.sandbox.on(operation="create_request")
     assert (await raw.create())[0] == 201
 
@@ -109,7 +107,7 @@ def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
     return chosen
 
 
-def test_a_rate_is_decided_by_customer_and_call_whatever_the_order() -> None:
+def test_rate_does_not_depend_on_the_order_of_calls() -> None:
     one_by_one = [customer for customer in range(200) for _ in range(2)]
     mixed = [*range(199, -1, -1), *range(200)]
     assert outcomes(7, one_by_one) == outcomes(7, mixed)
@@ -117,7 +115,7 @@ def test_a_rate_is_decided_by_customer_and_call_whatever_the_order() -> None:
     assert 140 < sum(outcomes(7, one_by_one).values()) < 260
 
 
-async def test_a_rate_gives_the_same_outcomes_however_many_run_at_once() -> None:
+async def test_rate_does_not_depend_on_concurrency() -> None:
     async def statuses(window: int) -> dict[str, int]:
         codes = [f"TSTXYZ00A00A{number:03d}A" for number in range(60)]
         room = asyncio.Semaphore(window)
@@ -153,7 +151,7 @@ async def test_a_rate_gives_the_same_outcomes_however_many_run_at_once() -> None
         ("refused.drip", None, 1.0, "refused.drip"),
     ],
 )
-def test_a_rule_in_words(text: str, operation: str | None, rate: float, name: str) -> None:
+def test_rule_text_is_parsed(text: str, operation: str | None, rate: float, name: str) -> None:
     rule = Rules(0).add_text(text)
     assert (rule.operation, rule.rate) == (operation, rate)
     assert rule.outcome is not None
@@ -176,14 +174,14 @@ def test_a_rule_in_words(text: str, operation: str | None, rate: float, name: st
         ("500after:1:after", "invalid response '500after' in phase 'after'"),
     ],
 )
-def test_a_rule_that_is_not_understood_says_what_is_wrong(text: str, told: str) -> None:
+def test_invalid_rule_text_raises(text: str, told: str) -> None:
     rules = Rules(0)
     with pytest.raises(ValueError, match=told):
         rules.add_text(text)
     assert not list(rules), "nothing is left of it"
 
 
-def test_a_rule_that_cannot_be_meant_is_refused_at_once() -> None:
+def test_invalid_rule_arguments_raise() -> None:
     sandbox = Sandbox()
     with pytest.raises(ValueError, match="did you mean 'complete'"):
         sandbox.on(operation="compleet")  # type: ignore[arg-type]
@@ -199,7 +197,7 @@ def test_a_rule_that_cannot_be_meant_is_refused_at_once() -> None:
         sandbox.on().respond(500, phase="during")  # type: ignore[arg-type]
 
 
-def test_a_rule_may_have_a_seed_of_its_own() -> None:
+def test_rule_can_have_its_own_seed() -> None:
     def chosen(seed: int | None) -> list[bool]:
         rule = Sandbox(seed=1).on(rate=0.5, seed=seed).respond(500)
         return [rule.chosen("approve", CODE, call) for call in range(1, 50)]
@@ -208,7 +206,7 @@ def test_a_rule_may_have_a_seed_of_its_own() -> None:
     assert chosen(2) != chosen(1)
 
 
-async def test_a_rule_of_faults_alone_leaves_the_decision_to_the_tag(raw: Raw) -> None:
+async def test_rule_with_faults_keeps_the_decision_of_the_tag(raw: Raw) -> None:
     raw.sandbox.on("approve").respond("slow1")
     await raw.create()
     assert (await raw.approve(email="a+refuse@example.com"))[0] == 400, "also what it does not know"
@@ -216,7 +214,7 @@ async def test_a_rule_of_faults_alone_leaves_the_decision_to_the_tag(raw: Raw) -
     assert (status, answer["civicNumber"]) == (422, "12")
 
 
-async def test_a_rule_can_be_taken_back(raw: Raw) -> None:
+async def test_off_removes_a_rule(raw: Raw) -> None:
     first = raw.sandbox.on("create_request").respond(503)
     second = raw.sandbox.on("create_request").respond(502)
     assert raw.sandbox.rules == [second, first]
@@ -228,11 +226,11 @@ async def test_a_rule_can_be_taken_back(raw: Raw) -> None:
     assert (await raw.create())[0] == 201
 
 
-def test_a_rule_for_a_customer_means_them_however_their_code_is_written() -> None:
+def test_rule_ignores_case_of_the_fiscal_code() -> None:
     assert Sandbox().on(fiscal_code=f" {CODE.lower()} ").respond(500).chosen("approve", CODE, 1)
 
 
-def test_an_operation_for_an_answer_is_told_apart() -> None:
+def test_rule_text_with_operation_as_response_raises() -> None:
     with pytest.raises(ValueError, match="write approve=500"):
         Sandbox(faults=["approve:500"])
 
@@ -245,16 +243,14 @@ def test_an_operation_for_an_answer_is_told_apart() -> None:
         ("other", "sandbox-token", "the shop in the path does not match X-Auth-Token"),
     ],
 )
-async def test_a_403_says_in_a_header_what_was_wrong(
-    raw: Raw, shop: str, token: str | None, hint: str
-) -> None:
+async def test_403_has_a_hint_header(raw: Raw, shop: str, token: str | None, hint: str) -> None:
     address = f"{raw.sandbox.base_url}/api/shops/{shop}/requests"
     headers = {} if token is None else {"X-Auth-Token": token}
     async with raw.session.post(address, json={}, headers=headers) as answer:
         assert (answer.status, answer.headers["X-Sandbox-Hint"]) == (403, hint)
 
 
-async def test_a_rule_spoils_any_answer_and_a_tag_the_one_that_decides(raw: Raw) -> None:
+async def test_rule_fault_applies_to_all_and_tag_fault_to_the_decision(raw: Raw) -> None:
     raw.sandbox.on("create_request").respond("emptyafter")
     assert await raw("POST", "", {"fiscalCode": CODE}, decoded=False) == (201, b"")
     raw.sandbox.on("approve", call=1).respond("500", phase="after")
@@ -262,7 +258,7 @@ async def test_a_rule_spoils_any_answer_and_a_tag_the_one_that_decides(raw: Raw)
     assert (await raw.approve(amount=1, email="a+500after@example.com"))[0] == 400
 
 
-async def test_a_rule_of_waits_alone_leaves_the_shape_to_the_tag(raw: Raw) -> None:
+async def test_rule_with_delays_keeps_the_response_of_the_tag(raw: Raw) -> None:
     raw.sandbox.on("approve").respond("slow1")
     await raw.create()
     assert "redirectUrl" not in (await raw.approve(email="a+noredirect@example.com"))[1]

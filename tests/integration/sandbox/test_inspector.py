@@ -17,7 +17,7 @@ async def findings(raw: Raw) -> Any:
     return json.loads((await get(raw, "/_sandbox/findings.json"))[1])
 
 
-async def test_findings_are_json_with_what_to_do_instead(raw: Raw) -> None:
+async def test_findings_json_has_rule_call_and_sentence(raw: Raw) -> None:
     await approved(raw)
     await raw.approve()
     [found] = await findings(raw)
@@ -25,7 +25,7 @@ async def test_findings_are_json_with_what_to_do_instead(raw: Raw) -> None:
     assert "Keep the first response" in found["sentence"]
 
 
-async def test_the_openapi_document_is_of_this_very_server(raw: Raw) -> None:
+async def test_openapi_json_has_the_url_of_the_server(raw: Raw) -> None:
     document = json.loads((await get(raw, "/_sandbox/openapi.json"))[1])
     assert document["openapi"].startswith("3.")
     assert document["servers"][0]["url"].startswith(raw.sandbox.base_url)
@@ -48,7 +48,7 @@ async def test_the_openapi_document_is_of_this_very_server(raw: Raw) -> None:
         ("route=(unknown)", [4]),
     ],
 )
-async def test_the_journal_is_filtered_by_the_query(raw: Raw, query: str, numbers: list[int]) -> None:
+async def test_journal_is_filtered_by_the_query(raw: Raw, query: str, numbers: list[int]) -> None:
     await approved(raw)
     await raw.approve()
     await raw("POST", "/x/y/z", {})
@@ -68,14 +68,12 @@ async def test_the_journal_is_filtered_by_the_query(raw: Raw, query: str, number
         ("evaluated=yes", "evaluated 'yes' must be true or false"),
     ],
 )
-async def test_a_filter_that_cannot_be_meant_is_400_and_says_what_can(
-    raw: Raw, query: str, said: str
-) -> None:
+async def test_invalid_journal_filter_is_400(raw: Raw, query: str, said: str) -> None:
     status, text = await get(raw, f"/_sandbox/journal.jsonl?{query}")
     assert (status, text[: len(said)]) == (400, said)
 
 
-async def test_a_reset_forgets_all(raw: Raw) -> None:
+async def test_reset_removes_everything(raw: Raw) -> None:
     await approved(raw)
     await raw.approve()
     await post(raw, "/_sandbox/faults", rule="500")
@@ -87,7 +85,7 @@ async def test_a_reset_forgets_all(raw: Raw) -> None:
     assert (await raw.create())[0] == 201
 
 
-async def test_one_customer_is_reset_by_a_handle_that_tells_nothing(raw: Raw) -> None:
+async def test_customer_is_reset_by_handle(raw: Raw) -> None:
     other = "TSTXYZ00A00A000B"
     await approved(raw)
     await raw("POST", "", {"fiscalCode": other})
@@ -104,7 +102,7 @@ async def test_one_customer_is_reset_by_a_handle_that_tells_nothing(raw: Raw) ->
         assert "no customer has this handle" in page
 
 
-async def test_a_fault_is_added_counts_and_is_removed(raw: Raw) -> None:
+async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
     status, page = await post(raw, "/_sandbox/faults", rule=" approve=500 ")
     assert (status, '<td class="odd">500</td><td>approve</td>' in page) == (200, True)
     await raw.create()
@@ -129,9 +127,7 @@ async def test_a_fault_is_added_counts_and_is_removed(raw: Raw) -> None:
         ("", "the rule has no response"),
     ],
 )
-async def test_a_fault_that_is_not_understood_is_refused_with_what_would_be(
-    raw: Raw, rule: str, said: str
-) -> None:
+async def test_invalid_fault_is_400_with_a_suggestion(raw: Raw, rule: str, said: str) -> None:
     status, text = await post(raw, "/_sandbox/faults", {"Accept": "*/*"}, rule=rule)
     assert (status, said in text, "<html" in text) == (400, True, False), "a program reads plain text"
     accept = {"Accept": "text/html,*/*;q=0.8"}
@@ -169,7 +165,7 @@ class Events:
         return (await asyncio.wait_for(self._reader.read(), 5)).decode()
 
 
-async def test_each_change_is_told_while_a_page_is_open(raw: Raw) -> None:
+async def test_each_change_sends_an_event(raw: Raw) -> None:
     async with Events(raw.sandbox) as events:
         assert "Content-Type: text/event-stream" in events.head
         page = await approved(raw)
@@ -188,27 +184,27 @@ async def test_each_change_is_told_while_a_page_is_open(raw: Raw) -> None:
             assert "data: 2" in await events.until(b"\n\n")
 
 
-async def test_the_events_end_with_the_sandbox() -> None:
+async def test_event_stream_ends_with_the_sandbox() -> None:
     async with Sandbox() as sandbox, Events(sandbox) as events:
         await sandbox.stop()
         assert (await events.rest()).endswith("0\r\n\r\n"), "an end, not a lost connection"
         assert not sandbox._engine.listeners
 
 
-async def test_who_has_gone_is_forgotten(raw: Raw) -> None:
+async def test_disconnected_listener_is_removed(raw: Raw) -> None:
     async with Events(raw.sandbox):
         assert len(raw.sandbox._engine.listeners) == 1
     while raw.sandbox._engine.listeners:  # found out by writing to it
         await raw.create()
 
 
-async def test_a_program_is_told_that_it_is_done_and_led_nowhere(raw: Raw) -> None:
+async def test_program_gets_204_without_redirect(raw: Raw) -> None:
     for path, form in (("faults", {"rule": "500"}), ("faults/clear", {}), ("reset", {})):
         async with raw.session.post(f"{raw.sandbox.base_url}/_sandbox/{path}", data=form) as answer:
             assert (answer.status, await answer.text()) == (204, "")
 
 
-async def test_a_foreign_name_that_leads_here_shows_nothing(raw: Raw) -> None:
+async def test_foreign_host_name_is_403(raw: Raw) -> None:
     await raw.create()
     for path in ("/_sandbox/?personal=shown", "/_sandbox/journal.jsonl"):
         headers = {"Host": "rebound.example:80"}
@@ -225,6 +221,6 @@ async def test_a_foreign_name_that_leads_here_shows_nothing(raw: Raw) -> None:
         assert answer.status == 200
 
 
-async def test_a_program_may_wait_until_it_serves(raw: Raw) -> None:
+async def test_health_is_ok_while_serving(raw: Raw) -> None:
     status, text = await get(raw, "/_sandbox/health")
     assert (status, json.loads(text)) == (200, {"status": "ok"})

@@ -25,7 +25,7 @@ def remove_files(folder: Path) -> None:
 
 @POSIX
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_removed_state_file_is_written_again(tmp_path: Path, *, replaced: bool) -> None:
+async def test_removed_state_file_is_rewritten(tmp_path: Path, *, replaced: bool) -> None:
     state = tmp_path / "shop.sqlite"
     async with aiohttp.ClientSession() as session:
         async with Sandbox(state=state) as sandbox:
@@ -44,7 +44,7 @@ async def test_removed_state_file_is_written_again(tmp_path: Path, *, replaced: 
 
 
 @POSIX
-async def test_state_that_cannot_be_written_again_is_no_success(tmp_path: Path) -> None:
+async def test_unwritable_state_file_fails_the_call(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     async with aiohttp.ClientSession() as session, Sandbox(state=folder / "shop.sqlite") as sandbox:
@@ -62,7 +62,7 @@ async def test_state_that_cannot_be_written_again_is_no_success(tmp_path: Path) 
         assert '"documents": true' in kept[CODE]
 
 
-async def test_state_file_stays_where_it_is_when_the_folder_changes(
+async def test_state_file_path_survives_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -92,7 +92,7 @@ def post(url: str, data: bytes, token: str = "") -> int:
         ("/api/shops/sandbox-shop/requests", b"{}", 403),
     ],
 )
-def test_change_waits_for_one_of_another_thread(path: str, data: bytes, status: int) -> None:
+def test_reset_waits_for_the_lock_of_another_thread(path: str, data: bytes, status: int) -> None:
     """A rule, a reset and a line of the journal are never lost to another thread's change."""
     with Sandbox.in_thread() as sandbox, ThreadPoolExecutor(1) as pool:
         with sandbox._engine.lock:
@@ -102,7 +102,7 @@ def test_change_waits_for_one_of_another_thread(path: str, data: bytes, status: 
         assert future.result(30) == status
 
 
-def test_resets_at_once_leave_a_sandbox_that_serves(tmp_path: Path) -> None:
+def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
     """Two clients and a test that resets: each response is one of the service's, and nothing hangs."""
     with Sandbox.in_thread(state=tmp_path / "shop.sqlite") as sandbox:
         url = f"{sandbox.base_url}/api/shops/sandbox-shop/requests"
@@ -131,7 +131,7 @@ def test_resets_at_once_leave_a_sandbox_that_serves(tmp_path: Path) -> None:
         assert post(url, b'{"fiscalCode": "%s"}' % CODE.encode(), "sandbox-token") == 201
 
 
-def test_process_that_does_not_run_says_so() -> None:
+def test_process_that_is_not_running_raises() -> None:
     process = SandboxProcess({"journal": 0})
     with pytest.raises(RuntimeError, match=r"not running: use `with Sandbox.subprocess\(\)`"):
         process.calls()
@@ -145,7 +145,7 @@ def test_process_that_does_not_run_says_so() -> None:
             process.reset()
 
 
-def test_process_takes_criteria_as_values() -> None:
+def test_process_calls_accept_python_values() -> None:
     with Sandbox.subprocess() as process:
         url = f"{process.base_url}/api/shops/sandbox-shop/requests"
         assert post(url, b"{}") == 403
@@ -153,7 +153,7 @@ def test_process_takes_criteria_as_values() -> None:
         assert process.calls(status=None) == []
 
 
-async def test_journal_that_is_off_lists_no_calls(raw: Raw) -> None:
+async def test_journal_switched_off_during_a_run_raises(raw: Raw) -> None:
     raw.sandbox.journal.on = False
     for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.to_jsonl):
         with pytest.raises(RuntimeError, match="the journal is switched off"):

@@ -14,7 +14,7 @@ from support.raw_shop import BODY, CODE, Raw
 PERSONAL = (CODE, "Prova", "Anna", "anna@example.com", "3330000000", "Via Prova", "00100", "sandbox-token")
 
 
-async def test_calls_can_be_filtered_by_what_they_were(raw: Raw) -> None:
+async def test_journal_calls_filters_by_attributes(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="a+500x1@example.com")
     await raw.approve(email="a+500x1@example.com")
@@ -32,7 +32,7 @@ async def test_calls_can_be_filtered_by_what_they_were(raw: Raw) -> None:
     assert repr(journal[2]) == "<JournalEntry #3 approve -> 201, evaluated>"
 
 
-async def test_an_entry_is_plain_to_a_program_and_masked_when_it_is_shown(raw: Raw, tmp_path: Path) -> None:
+async def test_entry_has_real_attributes_and_masked_repr(raw: Raw, tmp_path: Path) -> None:
     await raw.create()
     await raw.approve(email="anna+refused@example.com")
     entry = raw.sandbox.journal.assert_once(operation="approve")
@@ -50,7 +50,7 @@ async def test_an_entry_is_plain_to_a_program_and_masked_when_it_is_shown(raw: R
         assert not [each for each in PERSONAL if each in shown]
 
 
-async def test_one_call_is_one_and_more_or_none_fail_with_what_came(raw: Raw) -> None:
+async def test_assert_once_fails_for_no_call_and_for_two_calls(raw: Raw) -> None:
     await raw.create()
     await raw.approve(amount=50_000)
     journal = raw.sandbox.journal
@@ -73,7 +73,7 @@ async def test_one_call_is_one_and_more_or_none_fail_with_what_came(raw: Raw) ->
         journal.assert_once(operation="approve")
 
 
-async def test_near_misses_are_sorted_by_how_near_they_are_and_tell_nothing_personal(raw: Raw) -> None:
+async def test_near_misses_are_sorted_and_masked(raw: Raw) -> None:
     await raw.create()
     await raw.approve(amount=1)
     await raw.approve()
@@ -86,7 +86,7 @@ async def test_near_misses_are_sorted_by_how_near_they_are_and_tell_nothing_pers
         Sandbox().journal.assert_once()
 
 
-async def test_a_call_that_must_not_come_is_told_when_it_came(raw: Raw) -> None:
+async def test_assert_never_fails_after_a_matching_call(raw: Raw) -> None:
     await raw.create()
     journal = raw.sandbox.journal
     journal.assert_never(operation="approve")
@@ -101,7 +101,7 @@ async def test_a_call_that_must_not_come_is_told_when_it_came(raw: Raw) -> None:
     journal.assert_never(operation="approve", within=60)
 
 
-async def test_waiting_ends_with_the_call_and_counts_those_before(raw: Raw) -> None:
+async def test_wait_for_counts_earlier_calls(raw: Raw) -> None:
     journal = raw.sandbox.journal
     waiting = asyncio.ensure_future(journal.wait_for(2, operation="create_request"))
     await raw.create()
@@ -111,7 +111,7 @@ async def test_waiting_ends_with_the_call_and_counts_those_before(raw: Raw) -> N
     assert len(await journal.wait_for(2, operation="create_request")) == 2
 
 
-async def test_waiting_in_vain_says_what_came_instead(raw: Raw) -> None:
+async def test_wait_timeout_lists_the_closest_calls(raw: Raw) -> None:
     await raw.create()
     with pytest.raises(AssertionError, match="0 calls with operation='approve' within"):
         await raw.sandbox.journal.wait_for(operation="approve", timeout=0.05)
@@ -122,7 +122,7 @@ async def test_waiting_in_vain_says_what_came_instead(raw: Raw) -> None:
     assert raw.sandbox.journal._waiters == [], "nobody waits any more"
 
 
-async def test_a_waiting_test_may_be_cancelled(raw: Raw) -> None:
+async def test_wait_for_can_be_cancelled(raw: Raw) -> None:
     waiting = asyncio.ensure_future(raw.sandbox.journal.wait_for())
     await asyncio.sleep(0)
     waiting.cancel()
@@ -131,7 +131,7 @@ async def test_a_waiting_test_may_be_cancelled(raw: Raw) -> None:
     assert await raw.create()
 
 
-def test_another_thread_may_wait_without_a_loop_and_with_one() -> None:
+def test_wait_works_in_another_thread_with_and_without_loop() -> None:
     with Sandbox.in_thread() as sandbox:
 
         async def shop() -> None:
@@ -147,7 +147,7 @@ def test_another_thread_may_wait_without_a_loop_and_with_one() -> None:
         caller.join()
 
 
-async def test_it_keeps_the_last_calls_only_and_says_so_when_asked_for_all() -> None:
+async def test_assertions_on_a_truncated_journal_raise() -> None:
     async with Sandbox(journal=2) as sandbox, aiohttp.ClientSession() as session:
         raw = Raw(sandbox, session)
         for _ in range(3):
@@ -162,7 +162,7 @@ async def test_it_keeps_the_last_calls_only_and_says_so_when_asked_for_all() -> 
         assert sandbox.journal.assert_once().number == 4
 
 
-async def test_switched_off_it_knows_nothing_and_says_so() -> None:
+async def test_journal_switched_off_raises() -> None:
     async with Sandbox(journal=0) as sandbox:
         async with aiohttp.ClientSession() as session:
             assert (await Raw(sandbox, session).create())[0] == 201
@@ -175,13 +175,13 @@ async def test_switched_off_it_knows_nothing_and_says_so() -> None:
             await journal.wait_for()
 
 
-def test_a_misspelt_criterion_is_an_error_and_not_an_empty_answer() -> None:
+def test_misspelt_criterion_raises() -> None:
     for ask in (Sandbox().journal.calls, Sandbox().journal.assert_never):
         with pytest.raises(TypeError, match="unknown criterion 'operatoin', did you mean 'operation'"):
             ask(operatoin="approve")
 
 
-async def test_a_call_to_nowhere_is_noted_and_answered_with_what_there_is(raw: Raw) -> None:
+async def test_unknown_path_is_recorded_and_lists_known_paths(raw: Raw) -> None:
     url = f"{raw.sandbox.base_url}/api/shop/{CODE}"
     async with raw.session.post(url, json=BODY) as answer:
         assert answer.status == 404

@@ -82,12 +82,12 @@ MISUSES: list[tuple[str, Misuse]] = [
 ]
 
 
-def test_every_rule_has_a_client_that_breaks_it() -> None:
+def test_every_rule_has_an_example_of_misuse() -> None:
     assert {rule for rule, _ in MISUSES} == RULES.keys()
 
 
 @pytest.mark.parametrize(("rule", "misuse"), MISUSES, ids=lambda each: getattr(each, "__name__", each))
-async def test_misuse_is_found_once_and_told_at_its_call(raw: Raw, rule: str, misuse: Misuse) -> None:
+async def test_misuse_is_found_once_with_its_call_number(raw: Raw, rule: str, misuse: Misuse) -> None:
     await misuse(raw)
     [finding] = raw.sandbox.findings
     assert (finding.rule, finding.sentence) == (rule, RULES[rule])
@@ -100,7 +100,7 @@ async def test_misuse_is_found_once_and_told_at_its_call(raw: Raw, rule: str, mi
 @pytest.mark.parametrize(
     "tag", ["500x2", "500after", "invalid.city", "conflict", "forbidden", "slow1", "drip"]
 )
-async def test_a_repeat_that_is_permitted_is_no_finding(raw: Raw, tag: str) -> None:
+async def test_permitted_repeat_is_not_a_finding(raw: Raw, tag: str) -> None:
     await raw.create()
     await raw.approve(email=f"a+{tag}@example.com")
     if tag not in ("slow1", "drip"):
@@ -110,20 +110,20 @@ async def test_a_repeat_that_is_permitted_is_no_finding(raw: Raw, tag: str) -> N
     assert raw.sandbox.findings == []
 
 
-async def test_a_correction_after_a_rejection_is_no_finding(raw: Raw) -> None:
+async def test_correction_after_a_rejection_is_not_a_finding(raw: Raw) -> None:
     await raw.create()
     await raw.approve(amount=1)
     await raw.approve()
     assert raw.sandbox.findings == []
 
 
-async def test_two_approvals_at_once_are_found(raw: Raw) -> None:
+async def test_concurrent_approvals_are_found(raw: Raw) -> None:
     await raw.create()
     await asyncio.gather(raw.approve(), raw.approve())
     assert [finding.rule for finding in raw.sandbox.findings] == ["post-after-201"]
 
 
-async def test_findings_go_with_a_reset_and_stay_without_a_journal(raw: Raw) -> None:
+async def test_findings_are_reset_and_work_without_a_journal(raw: Raw) -> None:
     raw.sandbox.journal.on = False
     await raw("POST", f"/{CODE}", BODY)
     assert [finding.rule for finding in raw.sandbox.findings] == ["approve-before-create"]
@@ -184,6 +184,6 @@ async def test_creation_with_its_own_code_in_the_query_is_found(raw: Raw) -> Non
         "word=CharacterisationsOfPeople",
     ],
 )
-async def test_query_without_a_person_is_no_finding(raw: Raw, query: str) -> None:
+async def test_query_without_personal_data_is_not_a_finding(raw: Raw, query: str) -> None:
     await raw("POST", f"?{query}", {})
     assert raw.sandbox.findings == []

@@ -68,7 +68,7 @@ async def test_returned_field_with_the_name_of_a_message_is_masked(raw: Raw, sen
 @pytest.mark.parametrize(
     "name", ["Anna Prova", "Prova.pdf", CODE, CODE.lower(), "anna@example.com", "333000"]
 )
-async def test_member_that_is_named_like_a_person_is_masked(raw: Raw, name: str) -> None:
+async def test_member_named_like_a_person_is_masked(raw: Raw, name: str) -> None:
     """The name of a file or a fiscal code may be the name of a member."""
     body = {"fiscalCode": CODE, "documentFront2": "x", name: "x"}
     for path in ("", f"/{CODE}/documents"):

@@ -11,7 +11,7 @@ from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 from support.raw_shop import CODE, Raw
 
 
-async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
+async def test_assert_never_within_raises_if_calls_were_dropped(raw: Raw) -> None:
     await raw.create()
     journal = raw.sandbox.journal
     journal.on = False
@@ -38,22 +38,20 @@ async def test_what_cannot_be_known_is_not_asserted(raw: Raw) -> None:
         ({"body": "refused"}, "body must be Mapping"),
     ],
 )
-async def test_a_criterion_that_nothing_can_meet_is_an_error(
-    raw: Raw, criteria: dict[str, Any], told: str
-) -> None:
+async def test_criterion_that_no_call_can_match_raises(raw: Raw, criteria: dict[str, Any], told: str) -> None:
     for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
         with pytest.raises((TypeError, ValueError), match=told):
             ask(**criteria)
     assert (await raw.create())[0] == 201, "the shop feels nothing of it"
 
 
-async def test_findings_can_be_asked_for_as_a_list_or_by_name(raw: Raw) -> None:
+async def test_findings_criterion_takes_a_list_or_a_name(raw: Raw) -> None:
     await raw.approve()
     for wanted in (["approve-before-create"], "approve-before-create", ("approve-before-create",)):
         assert raw.sandbox.journal.assert_once(findings=wanted).number == 1
 
 
-async def test_a_start_that_fails_leaves_the_file_to_others(tmp_path: Path) -> None:
+async def test_failed_start_releases_the_state_file(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
     for _ in range(2):
         broken = Sandbox(port=70_000, state=file)
@@ -74,7 +72,7 @@ async def test_a_start_that_fails_leaves_the_file_to_others(tmp_path: Path) -> N
         pass
 
 
-async def test_a_start_goes_on_where_the_file_is_by_now(tmp_path: Path) -> None:
+async def test_start_loads_the_current_state_file(tmp_path: Path) -> None:
     first, second = (Sandbox(state=tmp_path / "shop.sqlite") for _ in range(2))
     async with aiohttp.ClientSession() as session:
         for sandbox, code in ((first, CODE), (second, "TSTXYZ00A00A000B")):
@@ -97,21 +95,19 @@ async def test_a_start_goes_on_where_the_file_is_by_now(tmp_path: Path) -> None:
         ([1], None, "must be a JSON object"),
     ],
 )
-def test_an_answer_that_cannot_be_sent_is_refused_where_it_is_written(
-    body: Any, headers: Any, told: str
-) -> None:
+def test_respond_rejects_a_response_that_cannot_be_sent(body: Any, headers: Any, told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         Sandbox().on().respond(503, body, headers=headers)
 
 
-async def test_what_a_rule_answers_is_what_it_was_when_it_was_written(raw: Raw) -> None:
+async def test_respond_copies_the_body(raw: Raw) -> None:
     body = {"a": 1}
     raw.sandbox.on().respond(503, body)
     body["a"] = 2
     assert await raw.create() == (503, {"a": 1})
 
 
-def test_a_process_is_asked_directly_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_ignores_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with Sandbox.subprocess() as process:
         assert process.calls() == []
@@ -133,12 +129,12 @@ def test_a_process_is_asked_directly_whatever_the_environment_says(monkeypatch: 
         ({"faults": "nonsense"}, "did you mean"),
     ],
 )
-def test_an_argument_that_cannot_work_is_named(options: dict[str, Any], told: str) -> None:
+def test_invalid_argument_is_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Sandbox(**options)
 
 
-def test_answer_with_a_body_that_http_drops_is_refused() -> None:
+def test_respond_rejects_a_body_for_204_and_304() -> None:
     for status in (204, 304):
         with pytest.raises(ValueError, match=f"status {status} has no body in HTTP"):
             Sandbox().on().respond(status, {"a": 1})

@@ -124,7 +124,7 @@ def fields(within: object) -> set[str]:
     return set(within.get("properties", {})).union(*map(fields, within.values()))
 
 
-def test_the_document_is_valid() -> None:
+def test_document_is_valid() -> None:
     SERVED.validate()  # against OpenAPI 3.1
     for each in document("http://127.0.0.1")["components"]["schemas"].values():
         jsonschema_rs.meta.validate(each)
@@ -134,12 +134,12 @@ def test_the_document_is_valid() -> None:
     ("name", "table"),
     [("Approval", APPROVAL), ("Approved", DECISION), ("Refused", DECISION), ("UserData", USER_DATA)],
 )
-def test_every_field_of_the_specification_is_there_and_no_other(name: str, table: set[str]) -> None:
+def test_document_has_the_fields_of_the_specification(name: str, table: set[str]) -> None:
     assert fields(schema(name)) == table
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_every_message_of_the_specification_is_there_and_not_assumed(name: str) -> None:
+def test_document_has_the_messages_of_the_specification(name: str) -> None:
     lists = schema(name)["properties"]["errors"]["properties"]
     for parameter, messages in MESSAGES[name].items():
         assert all({"const": message} in lists[parameter]["items"]["anyOf"] for message in messages)
@@ -160,7 +160,7 @@ def remember(sandbox: Sandbox, code: str) -> None:
     customer.created = customer.documents = True
 
 
-def test_what_is_served_is_in_the_document_and_nothing_else(running: Sandbox) -> None:
+def test_document_has_exactly_the_served_paths(running: Sandbox) -> None:
     assert running._runner is not None
     app = running._runner.app
     routes = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
@@ -178,7 +178,7 @@ def test_what_is_served_is_in_the_document_and_nothing_else(running: Sandbox) ->
 
 
 @pytest.mark.parametrize("path", [REQUESTS, DOCUMENTS])
-def test_what_the_specification_does_not_show_is_marked(path: str) -> None:
+def test_assumptions_are_marked(path: str) -> None:
     operation = document("http://127.0.0.1")["paths"][path]["post"]
     answers = [
         answer for status, answer in operation["responses"].items() if status != "403"
@@ -189,7 +189,7 @@ def test_what_the_specification_does_not_show_is_marked(path: str) -> None:
     assert operation["x-assumed"] is True
 
 
-def test_each_mark_comes_with_what_is_assumed() -> None:
+def test_marked_schemas_describe_the_assumption() -> None:
     def check(within: object) -> int:
         if isinstance(within, list):
             return sum(map(check, within))
@@ -202,7 +202,7 @@ def test_each_mark_comes_with_what_is_assumed() -> None:
     assert check(document("http://127.0.0.1")) > len(schema("Approval")["properties"])
 
 
-async def test_it_is_served_with_its_own_address(sandbox: Sandbox) -> None:
+async def test_served_document_has_the_url_of_the_server(sandbox: Sandbox) -> None:
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{sandbox.base_url}/_sandbox/openapi.json") as answer,
@@ -220,7 +220,7 @@ async def test_it_is_served_with_its_own_address(sandbox: Sandbox) -> None:
         *((tag, 400, "ApprovalRejected") for tag in ("nouser", "already", "noshop", "unheard")),
     ],
 )
-async def test_what_only_a_tag_asks_for_has_its_shape_too(
+async def test_responses_to_tags_match_the_document(
     sandbox: Sandbox, tag: str, status: int, name: str
 ) -> None:
     remember(sandbox, FISCAL_CODE)
@@ -235,7 +235,7 @@ async def test_what_only_a_tag_asks_for_has_its_shape_too(
 
 
 @SERVED.parametrize()
-def test_the_sandbox_does_what_the_document_says(case: Case, running: Sandbox) -> None:
+def test_schemathesis_finds_no_difference_from_the_document(case: Case, running: Sandbox) -> None:
     running.reset()  # what is decided already is rejected, however valid it is
     code = str(case.path_parameters.get("fiscalCode"))
     if re.fullmatch("[A-Z0-9]{16}", code):  # spec §4.1, §4.2: created, and with documents

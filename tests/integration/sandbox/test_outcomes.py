@@ -108,9 +108,7 @@ def check_what_arrived(kind: str, seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("kind", BEFORE)
-async def test_before_the_state_change_nothing_is_decided_and_the_next_call_is_answered(
-    raw: Raw, kind: str
-) -> None:
+async def test_fault_before_the_decision_decides_nothing(raw: Raw, kind: str) -> None:
     await raw.create()
     tag = SPELLED.get((kind, "before"), f"{kind}before")
     check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
@@ -123,7 +121,7 @@ async def test_before_the_state_change_nothing_is_decided_and_the_next_call_is_a
 
 
 @pytest.mark.parametrize("kind", list(FAULTS))
-async def test_after_the_state_change_the_decision_is_made_and_its_answer_lost(raw: Raw, kind: str) -> None:
+async def test_fault_after_the_decision_loses_the_response(raw: Raw, kind: str) -> None:
     await raw.create()
     tag = SPELLED.get((kind, "after"), f"{kind}after")
     check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
@@ -135,20 +133,20 @@ async def test_after_the_state_change_the_decision_is_made_and_its_answer_lost(r
 
 
 @pytest.mark.parametrize("times", [1, 2, 11])
-async def test_500_comes_as_often_as_the_tag_says(raw: Raw, times: int) -> None:
+async def test_500_is_sent_as_often_as_the_tag_says(raw: Raw, times: int) -> None:
     await raw.create()
     statuses = [(await approve(raw, f"500x{times}")).status for _ in range(times + 1)]
     assert statuses == [500] * times + [201]
 
 
-async def test_faults_come_in_the_order_of_the_tag(raw: Raw) -> None:
+async def test_faults_keep_the_order_of_the_tag(raw: Raw) -> None:
     await raw.create()
     seen = [await approve(raw, "html502.500x2.refused") for _ in range(4)]
     assert [each.status for each in seen] == [502, 500, 500, 422]
 
 
 @pytest.mark.parametrize("phase", ["", "after"])
-async def test_a_slow_answer_takes_at_least_its_time(raw: Raw, phase: str) -> None:
+async def test_slow_response_takes_at_least_its_delay(raw: Raw, phase: str) -> None:
     await raw.create()
     started = time.perf_counter()
     seen = await approve(raw, f"slow120{phase}")
@@ -157,7 +155,7 @@ async def test_a_slow_answer_takes_at_least_its_time(raw: Raw, phase: str) -> No
     assert raw.sandbox.journal[-1].elapsed >= 0.12
 
 
-async def test_a_slow_service_goes_on_when_the_shop_has_gone(raw: Raw) -> None:
+async def test_slow_call_is_processed_after_the_client_disconnects(raw: Raw) -> None:
     await raw.create()
     seen = await approve(raw, "slow60000", patience=0.2)
     assert seen.failed is TimeoutError
@@ -166,21 +164,21 @@ async def test_a_slow_service_goes_on_when_the_shop_has_gone(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
-async def test_when_the_answer_is_slow_after_the_work_the_work_is_done(raw: Raw, phase: str) -> None:
+async def test_slow_after_decides_before_the_delay(raw: Raw, phase: str) -> None:
     await raw.create()
     await approve(raw, f"slow60000{phase}", patience=0.2)
     await raw.sandbox.journal.wait_for(1, operation="approve", evaluated=True)
     assert (await approve(raw, "approved")).json == EVALUATED
 
 
-async def test_a_dripping_answer_comes_in_pieces_and_whole(raw: Raw) -> None:
+async def test_drip_sends_the_whole_response_in_pieces(raw: Raw) -> None:
     await raw.create()
     seen = await approve(raw, "drip")
     assert seen.pieces >= 5
     assert (seen.status, seen.json["approved"]) == (201, True)
 
 
-async def test_paces_and_faults_can_be_combined(raw: Raw) -> None:
+async def test_delays_and_faults_can_be_combined(raw: Raw) -> None:
     await raw.create()
     started = time.perf_counter()
     seen = await approve(raw, "slow100.drip.500after")
@@ -192,7 +190,7 @@ async def test_paces_and_faults_can_be_combined(raw: Raw) -> None:
     ("tag", "amount", "status"),
     [("approved", 45_000, 201), ("approved", 1_500_000, 201), ("refused", 45_000, 422)],
 )
-async def test_a_decision_can_be_chosen(raw: Raw, tag: str, amount: int, status: int) -> None:
+async def test_tag_chooses_the_decision(raw: Raw, tag: str, amount: int, status: int) -> None:
     await raw.create()
     seen = await approve(raw, tag, amount=amount)
     assert (seen.status, seen.json["approved"]) == (status, status == 201)
@@ -220,16 +218,14 @@ async def test_a_decision_can_be_chosen(raw: Raw, tag: str, amount: int, status:
         ),
     ],
 )
-async def test_an_error_can_be_chosen_and_decides_nothing(
-    raw: Raw, tag: str, status: int, body: object
-) -> None:
+async def test_tag_with_an_error_decides_nothing(raw: Raw, tag: str, status: int, body: object) -> None:
     await raw.create()
     seen = await approve(raw, tag)
     assert (seen.status, seen.json) == (status, body)
     assert remembered(raw).approved is None
 
 
-async def test_an_approval_without_redirect_has_none(raw: Raw) -> None:
+async def test_noredirect_omits_the_redirect_url(raw: Raw) -> None:
     await raw.create()
     seen = await approve(raw, "noredirect")
     assert seen.status == 201
@@ -238,9 +234,7 @@ async def test_an_approval_without_redirect_has_none(raw: Raw) -> None:
 
 @pytest.mark.parametrize(("tag", "name"), [("civic", "civicNumber"), ("street", "streetNumber")])
 @pytest.mark.parametrize("sent", ["civicNumber", "streetNumber"])
-async def test_the_answer_can_have_either_name_of_the_street_number(
-    raw: Raw, tag: str, name: str, sent: str
-) -> None:
+async def test_tag_chooses_the_name_of_the_street_number(raw: Raw, tag: str, name: str, sent: str) -> None:
     await raw.create()
     changes: dict[str, Any] = {"streetNumber": "absent", sent: "12"}
     seen = await approve(raw, tag, **changes)
@@ -257,7 +251,7 @@ async def ready_to_complete(raw: Raw, tag: str) -> None:
 
 @pytest.mark.parametrize("kind", ["500", "reset", "hang", "html502"])
 @pytest.mark.parametrize("phase", ["before", "after"])
-async def test_the_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: str, phase: str) -> None:
+async def test_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: str, phase: str) -> None:
     await ready_to_complete(raw, f"{kind}{phase}")
     patience = 0.3 if kind == "hang" else 10
     seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"}, patience)
@@ -268,7 +262,7 @@ async def test_the_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: st
 
 
 @pytest.mark.parametrize("kind", ["empty", "trunc", "garbage"])
-async def test_the_completion_is_saved_although_its_answer_is_spoilt(raw: Raw, kind: str) -> None:
+async def test_completion_is_saved_when_its_response_is_lost(raw: Raw, kind: str) -> None:
     await ready_to_complete(raw, f"{kind}after")
     seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
     assert seen.status == 200
@@ -289,7 +283,7 @@ async def test_the_completion_is_saved_although_its_answer_is_spoilt(raw: Raw, k
         ("refused", 200, {"profession": "baker"}),
     ],
 )
-async def test_the_completion_is_answered_by_the_stored_tag(
+async def test_completion_has_the_error_of_the_stored_tag(
     raw: Raw, tag: str, status: int, body: object
 ) -> None:
     await ready_to_complete(raw, tag)
@@ -297,7 +291,7 @@ async def test_the_completion_is_answered_by_the_stored_tag(
     assert (seen.status, seen.json) == (status, body)
 
 
-async def test_the_completion_drips_and_waits_as_the_stored_tag_says(raw: Raw) -> None:
+async def test_completion_has_the_delays_of_the_stored_tag(raw: Raw) -> None:
     await ready_to_complete(raw, "slow100.drip")
     started = time.perf_counter()
     seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker", "documentCity": "Roma" * 50})
@@ -333,7 +327,7 @@ async def test_the_completion_drips_and_waits_as_the_stored_tag_says(raw: Raw) -
         ("civic", Approved),
     ],
 )
-async def test_the_sdk_takes_each_tag_for_what_it_is(raw: Raw, tag: str, expected: type) -> None:
+async def test_sdk_reads_the_response_of_each_tag(raw: Raw, tag: str, expected: type) -> None:
     await raw.create()
     request = ApprovalRequest(
         amount=45_000,

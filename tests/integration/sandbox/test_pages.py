@@ -17,7 +17,7 @@ PERSONAL = (CODE, "anna@", "Anna", "Prova", "3330000000", "Via Prova", "00100", 
 EVERY_PAGE = ["/shop", INSPECTOR, "/_sandbox/calls/2", "{page}", "/_sandbox/calls/99", "/apply/unknown"]
 
 
-async def test_the_customer_sees_the_order_and_may_accept_cancel_or_go_back(raw: Raw) -> None:
+async def test_application_page_shows_the_order_and_the_choices(raw: Raw) -> None:
     status, page = await get(raw, await approved(raw, orderToken="order-7"))
     assert status == 200
     for shown in ("sandbox-shop", "450.00 euro", "<dd>12</dd>", "order-7", "The loan is approved."):
@@ -28,13 +28,13 @@ async def test_the_customer_sees_the_order_and_may_accept_cancel_or_go_back(raw:
     assert "stands in for the website of sandbox-shop" in (await get(raw, "/shop"))[1]
 
 
-async def test_the_way_back_leads_to_the_shop_that_was_named() -> None:
+async def test_application_page_links_to_the_shop_url() -> None:
     async with Sandbox(shop_url="http://shop.example/basket") as sandbox, aiohttp.ClientSession() as session:
         raw = Raw(sandbox, session)
         assert 'href="http://shop.example/basket"' in (await get(raw, await approved(raw)))[1]
 
 
-async def test_nothing_personal_shows_before_it_is_asked_for(raw: Raw) -> None:
+async def test_pages_are_masked_by_default(raw: Raw) -> None:
     page = await approved(raw)
     places = (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", "/_sandbox/journal.jsonl")
     for path in (*places, "/_sandbox/findings.json"):
@@ -49,7 +49,7 @@ async def test_nothing_personal_shows_before_it_is_asked_for(raw: Raw) -> None:
     assert "anna@example.com" in section(shown, "requests")
 
 
-async def test_an_unreadable_tag_is_masked_as_the_name_that_it_may_be(raw: Raw) -> None:
+async def test_unknown_tag_is_masked(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="anna+bianchi@example.com")
     for path in (INSPECTOR, "/_sandbox/calls/2", "/_sandbox/journal.jsonl"):
@@ -59,7 +59,7 @@ async def test_an_unreadable_tag_is_masked_as_the_name_that_it_may_be(raw: Raw) 
         assert "***+500after@***" in (await get(raw, path))[1]
 
 
-async def test_what_a_shop_sends_is_text_and_never_markup(raw: Raw) -> None:
+async def test_request_values_are_escaped(raw: Raw) -> None:
     page = await approved(raw, firstname=SCRIPT, orderToken=SCRIPT)
     for path in (page, "/_sandbox/calls/2"):
         text = (await get(raw, f"{path}?personal=shown"))[1]
@@ -67,7 +67,7 @@ async def test_what_a_shop_sends_is_text_and_never_markup(raw: Raw) -> None:
         assert SCRIPT not in text
 
 
-async def test_what_a_rule_says_is_text_and_never_markup(raw: Raw) -> None:
+async def test_rule_texts_are_escaped(raw: Raw) -> None:
     raw.sandbox.on(fiscal_code=SCRIPT).respond(500)
     shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
     assert "&lt;SCRIPT&gt;" in section(shown, "faults"), "a fiscal code is in capitals"
@@ -79,7 +79,7 @@ async def test_what_a_rule_says_is_text_and_never_markup(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a state file", "in memory"])
-async def test_halves_of_surrogate_pairs_break_no_page(tmp_path: Path, *, kept: bool) -> None:
+async def test_unpaired_surrogates_do_not_break_pages(tmp_path: Path, *, kept: bool) -> None:
     state = tmp_path / "state" if kept else None
     async with (
         Sandbox(state=state, faults=["approve=slow1:0.5"]) as sandbox,
@@ -99,7 +99,7 @@ async def test_halves_of_surrogate_pairs_break_no_page(tmp_path: Path, *, kept: 
     ("first", "then", "said"),
     [("accept", "cancel", "Application accepted."), ("cancel", "accept", "Application cancelled.")],
 )
-async def test_what_a_person_decided_is_final(raw: Raw, first: str, then: str, said: str) -> None:
+async def test_first_choice_of_the_customer_is_final(raw: Raw, first: str, then: str, said: str) -> None:
     page = await approved(raw)
     for action in (first, then):
         status, text = await post(raw, page, action=action)
@@ -110,14 +110,14 @@ async def test_what_a_person_decided_is_final(raw: Raw, first: str, then: str, s
     )
 
 
-async def test_a_person_can_do_nothing_else(raw: Raw) -> None:
+async def test_unknown_action_is_400(raw: Raw) -> None:
     page = await approved(raw)
     assert await post(raw, page, action="pay") == (400, "the field action must be accept or cancel")
     assert await post(raw, page) == (400, "the field action must be accept or cancel")
     assert "The loan is approved." in (await get(raw, page))[1]
 
 
-async def test_a_refused_customer_has_nothing_to_accept(raw: Raw) -> None:
+async def test_refused_customer_cannot_accept(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="anna+refused@example.com")
     page = re.findall(r'href="(/apply/[^"]+)"', (await get(raw, INSPECTOR))[1])[0]
@@ -127,21 +127,21 @@ async def test_a_refused_customer_has_nothing_to_accept(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("path", ["/apply/unknown", "/_sandbox/calls/7", "/_sandbox/calls/x"])
-async def test_an_address_of_nothing_is_404(raw: Raw, path: str) -> None:
+async def test_unknown_page_is_404(raw: Raw, path: str) -> None:
     status, text = await get(raw, path)
     assert (status, "Page not found" in text) == (404, True)
     if path.startswith("/apply"):
         assert (await post(raw, path, action="accept"))[0] == 404
 
 
-async def test_a_page_ends_with_its_customer(raw: Raw) -> None:
+async def test_page_of_a_removed_customer_is_404(raw: Raw) -> None:
     page = await approved(raw)
     raw.sandbox.reset(CODE)
     assert (await get(raw, page))[0] == 404
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
-async def test_another_sites_form_changes_nothing(raw: Raw, origin: str) -> None:
+async def test_form_of_another_site_is_403(raw: Raw, origin: str) -> None:
     page = await approved(raw)
     raw.sandbox.on(operation="complete").respond(500)
     before = await get(raw, INSPECTOR)
@@ -154,7 +154,7 @@ async def test_another_sites_form_changes_nothing(raw: Raw, origin: str) -> None
 
 
 @pytest.mark.parametrize("path", EVERY_PAGE)
-async def test_every_page_forbids_what_it_does_not_need(raw: Raw, path: str) -> None:
+async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
     page = await approved(raw)
     async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as answer:
         rules = [rule.split() for rule in answer.headers["Content-Security-Policy"].split(";")]
@@ -169,7 +169,7 @@ async def test_every_page_forbids_what_it_does_not_need(raw: Raw, path: str) -> 
 
 
 @pytest.mark.parametrize("name", ["icon.svg", "live.js", "style.css"])
-async def test_what_pages_load_is_here(raw: Raw, name: str) -> None:
+async def test_assets_are_served(raw: Raw, name: str) -> None:
     status, text = await get(raw, f"/_sandbox/{name}")
     assert status == 200
     assert "http:" not in text.replace("http://www.w3.org/2000/svg", "")
@@ -177,18 +177,18 @@ async def test_what_pages_load_is_here(raw: Raw, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/_sandbox", "/_sandbox/faults"])
-async def test_ways_to_the_inspector(raw: Raw, path: str) -> None:
+async def test_root_redirects_to_the_inspector(raw: Raw, path: str) -> None:
     assert "<h1>Sandbox of sandbox-shop</h1>" in (await get(raw, path))[1]
 
 
-async def test_an_empty_inspector_says_so(raw: Raw) -> None:
+async def test_empty_inspector_says_so(raw: Raw) -> None:
     text = (await get(raw, INSPECTOR))[1]
     assert "0 customers, 0 calls so far." in text
     for said in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):
         assert said in text
 
 
-async def test_the_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
+async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
     raw.sandbox.on(operation="complete").respond("slow1")
     await approved(raw)
     await raw.approve()
@@ -210,7 +210,7 @@ async def test_the_inspector_lists_requests_calls_faults_and_findings(raw: Raw) 
     assert '<td class="odd">slow1</td><td>complete</td>' in section(page, "faults")
 
 
-async def test_an_inspector_without_a_journal_says_that_it_is_off() -> None:
+async def test_inspector_reports_a_journal_switched_off() -> None:
     async with Sandbox(journal=0, customers=1) as sandbox, aiohttp.ClientSession() as session:
         raw = Raw(sandbox, session)
         await raw.create()
@@ -220,7 +220,7 @@ async def test_an_inspector_without_a_journal_says_that_it_is_off() -> None:
     assert "calls are counted but not kept" in text
 
 
-async def test_a_long_list_is_cut_and_says_so(raw: Raw) -> None:
+async def test_inspector_truncates_long_lists(raw: Raw) -> None:
     for _ in range(101):
         await raw("POST", "/x/y/z", {})
     journal = section((await get(raw, INSPECTOR))[1], "journal")
@@ -228,7 +228,7 @@ async def test_a_long_list_is_cut_and_says_so(raw: Raw) -> None:
     assert "The newest 100 of 101;" in journal
 
 
-async def test_a_call_shows_what_came_what_went_and_how_to_make_it_again(raw: Raw) -> None:
+async def test_call_page_shows_request_response_and_commands(raw: Raw) -> None:
     await raw.create()
     raw.sandbox.on(operation="approve", call=1).respond(500, phase="after")
     await raw.approve()
@@ -241,7 +241,7 @@ async def test_a_call_shows_what_came_what_went_and_how_to_make_it_again(raw: Ra
     assert TOKEN not in page.replace("X-Auth-Token", "")
 
 
-async def test_a_call_to_no_address_of_the_specification_is_not_offered_again(raw: Raw) -> None:
+async def test_call_page_of_an_unknown_path_has_no_commands(raw: Raw) -> None:
     await raw("POST", "/x/y/z", {})
     page = (await get(raw, "/_sandbox/calls/1"))[1]
     assert "This path is not part of the specification" in page
@@ -249,7 +249,7 @@ async def test_a_call_to_no_address_of_the_specification_is_not_offered_again(ra
     assert "The body was not a JSON object and was not kept." in page
 
 
-async def test_a_fiscal_code_that_is_none_stays_one_part_of_the_shown_path(raw: Raw) -> None:
+async def test_call_page_quotes_an_unusual_fiscal_code(raw: Raw) -> None:
     await raw("POST", "/a%2Fb%3F%20c", {})
     page = (await get(raw, "/_sandbox/calls/1?personal=shown"))[1]
     assert "requests/a%2Fb%3F%20c" in page

@@ -95,7 +95,7 @@ def body(misuse: str) -> str:
     return f"\n    s = loan_sandbox; {misuse}\n"
 
 
-def test_pytest_finds_the_plugin_by_itself() -> None:
+def test_pytest_loads_the_plugin() -> None:
     [plugin] = entry_points(group="pytest11", name="loanasync")
     assert plugin.value == "loanasync.pytest_plugin"
 
@@ -122,15 +122,15 @@ STRICT = ASYNC.replace(
 )
 
 
-def test_async_tests_run_in_strict_mode_and_leave_nothing_open(run: Run) -> None:
+def test_async_tests_in_strict_mode_leave_nothing_open(run: Run) -> None:
     run("pytestmark = [pytest.mark.asyncio]" + STRICT, "--asyncio-mode=strict").assert_outcomes(passed=4)
 
 
-def test_async_tests_run_in_auto_mode_and_leave_nothing_open(run: Run) -> None:
+def test_async_tests_in_auto_mode_leave_nothing_open(run: Run) -> None:
     run(STRICT, "--asyncio-mode=auto").assert_outcomes(passed=4)
 
 
-def test_async_tests_run_with_anyio_and_leave_nothing_open(run: Run) -> None:
+def test_async_tests_with_anyio_leave_nothing_open(run: Run) -> None:
     marks = "pytestmark = [pytest.mark.anyio]\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n"
     run(marks + ASYNC, "-p", "no:asyncio", apart=True).assert_outcomes(passed=4)
 
@@ -170,11 +170,11 @@ def test_takes_no_more_calls():
 """
 
 
-def test_tests_with_loops_of_their_own_need_no_plugin_and_leave_nothing_open(run: Run) -> None:
+def test_tests_with_own_event_loops_leave_nothing_open(run: Run) -> None:
     run(LOOPS, "-p", "no:asyncio", "-p", "no:anyio", apart=True).assert_outcomes(passed=7)
 
 
-def test_a_blocking_client_needs_no_loop(run: Run) -> None:
+def test_blocking_client_needs_no_event_loop(run: Run) -> None:
     run(
         """
 def test_blocking(loan_sandbox):
@@ -185,7 +185,7 @@ def test_blocking(loan_sandbox):
     ).assert_outcomes(passed=1)
 
 
-def test_misuse_of_the_protocol_fails_a_test_that_passed(run: Run) -> None:
+def test_protocol_misuse_fails_a_passing_test(run: Run) -> None:
     tests = [f"def test_{number}(loan_sandbox):{body(how)}" for number, how in enumerate(MISUSE.values())]
     result = run("\n".join(tests))
     result.assert_outcomes(passed=len(RULES), errors=len(RULES))
@@ -198,7 +198,7 @@ def test_misuse_of_the_protocol_fails_a_test_that_passed(run: Run) -> None:
     assert "pytest_plugin.py" not in told, "a finding is no error of the plugin: no traceback"
 
 
-def test_what_a_mark_allows_passes(run: Run) -> None:
+def test_misuse_allowed_by_a_mark_passes(run: Run) -> None:
     tests = [
         f"@pytest.mark.loan_sandbox(allow={[rule]})\ndef test_{number}(loan_sandbox):{body(how)}"
         for number, (rule, how) in enumerate(MISUSE.items())
@@ -214,7 +214,7 @@ def test_what_a_mark_allows_passes(run: Run) -> None:
     result.stdout.no_fnmatch_line("*call *: post-after-201: *")
 
 
-def test_what_marks_allow_adds_up_and_the_nearest_argument_counts(run: Run) -> None:
+def test_marks_add_up_allowed_rules_and_closest_argument_wins(run: Run) -> None:
     run(
         f"""
 pytestmark = [pytest.mark.loan_sandbox(allow=["post-after-201"], shop_id="of-the-module", auth_token="a")]
@@ -235,7 +235,7 @@ def test_module(loan_sandbox):
     ).assert_outcomes(passed=3)
 
 
-def test_the_arguments_of_a_mark_reach_the_sandbox(run: Run) -> None:
+def test_mark_arguments_configure_the_sandbox(run: Run) -> None:
     run(
         """
 @pytest.mark.loan_sandbox(faults=["approve=500x2"])
@@ -260,7 +260,7 @@ def test_seeds_draw_differently():
     assert DRAWN[0] != DRAWN[1]
 
 @pytest.mark.loan_sandbox(dialect="civic_number")
-def test_the_client_speaks_the_dialect_of_the_sandbox(loan_client, loan_sandbox):
+def test_client_uses_the_dialect_of_the_mark(loan_client, loan_sandbox):
     assert asyncio.run(buy(loan_client, order_token="token")).approved
     assert "civicNumber" in loan_sandbox.journal[-1].request
 
@@ -287,14 +287,14 @@ def test_and_the_other_one(loan_client, loan_sandbox):
         ("faults=['approve=50x1']", "*did you mean*500xN*"),
     ],
 )
-def test_a_mark_that_cannot_be_meant_says_what_could_be(run: Run, arguments: str, told: str) -> None:
+def test_invalid_mark_argument_names_valid_ones(run: Run, arguments: str, told: str) -> None:
     result = run(f"@pytest.mark.loan_sandbox({arguments})\ndef test_never(loan_sandbox): assert False\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*@pytest.mark.loan_sandbox: {told.replace('[', '[[]')}"])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_the_mark_is_told_of(run: Run) -> None:
+def test_mark_is_listed_by_pytest(run: Run) -> None:
     run("", "--markers").stdout.fnmatch_lines(["@pytest.mark.loan_sandbox(dialect=..., *"])
 
 
@@ -308,7 +308,7 @@ def test_failing(loan_sandbox):
 SECTION = "*- Calls to the loan sandbox -*"
 
 
-def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
+def test_failure_report_has_the_masked_calls_once(run: Run) -> None:
     result = run(FAILING)
     result.assert_outcomes(failed=1, errors=1)
     told = result.stdout.str()
@@ -323,13 +323,13 @@ def test_a_failure_shows_once_and_masked_what_the_sandbox_saw(run: Run) -> None:
     assert FISCAL_CODE not in told.partition("Calls to the loan sandbox")[2]
 
 
-def test_misuse_shows_what_the_sandbox_saw(run: Run) -> None:
+def test_misuse_report_has_the_calls(run: Run) -> None:
     result = run(FAILING.replace("assert False", "pass"))
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines([SECTION, "<JournalEntry #1 *", "<JournalEntry #2 *", "<JournalEntry #3 *"])
 
 
-def test_the_report_of_a_failure_has_the_last_calls_only(run: Run) -> None:
+def test_failure_report_has_the_last_calls_only(run: Run) -> None:
     result = run(
         "def test_many(loan_sandbox):\n    [create(loan_sandbox) for _ in range(30)]\n    assert False\n"
     )
@@ -337,7 +337,7 @@ def test_the_report_of_a_failure_has_the_last_calls_only(run: Run) -> None:
     result.stdout.no_fnmatch_line("<JournalEntry #10 *")
 
 
-def test_a_failure_without_calls_says_so(run: Run) -> None:
+def test_failure_report_without_calls_says_so(run: Run) -> None:
     result = run(
         "def test_none(loan_sandbox): assert False\n"
         "@pytest.mark.loan_sandbox(journal=0)\ndef test_off(loan_sandbox): assert False\n"
@@ -348,7 +348,7 @@ def test_a_failure_without_calls_says_so(run: Run) -> None:
     assert result.stdout.str().count("Calls to the loan sandbox") == 2
 
 
-def test_a_run_in_several_processes_is_the_same(run: Run) -> None:
+def test_plugin_works_with_xdist(run: Run) -> None:
     result = run(STRICT + FAILING, "-n", "2", "--asyncio-mode=auto", apart=True)
     result.stdout.fnmatch_lines(["*2 workers*", "*call 3: post-after-422: *", SECTION, "<JournalEntry #1 *"])
     result.assert_outcomes(passed=4, failed=1, errors=1)
@@ -357,17 +357,17 @@ def test_a_run_in_several_processes_is_the_same(run: Run) -> None:
 PAGE = ROOT / "docs" / "howto" / "pytest.md"
 
 
-def test_the_tests_that_the_page_shows_pass(run: Run) -> None:
+def test_examples_of_the_page_pass(run: Run) -> None:
     shown = fences(PAGE)
     run(shown, "--asyncio-mode=auto").assert_outcomes(passed=shown.count("def test_"))
 
 
-def test_the_page_tells_of_each_rule() -> None:
+def test_page_lists_all_rules() -> None:
     told = PAGE.read_text(encoding="utf-8")
     assert re.findall("^\\| `([a-z0-9]+(?:-[a-z0-9]+)+)` \\|", told, re.MULTILINE) == list(RULES)
 
 
-def test_a_rule_that_says_nothing_fails_its_test(run: Run) -> None:
+def test_rule_without_response_fails_the_test(run: Run) -> None:
     result = run("def test_rule(loan_sandbox): loan_sandbox.on('approve')\n")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(

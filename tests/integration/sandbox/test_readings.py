@@ -130,7 +130,7 @@ def test_validation_switch_sets_the_status_of_field_errors(status: Any) -> None:
     assert shop.approve("nouser")[0] == 400, "a domain error keeps its status"
 
 
-def test_validation_error_with_422_is_no_refusal_to_the_linter() -> None:
+def test_validation_error_with_422_is_not_a_refusal() -> None:
     shop = Shop(validation="422").created()
     assert shop.approve(amount=1)[0] == 422
     assert shop.approve()[0] == 201
@@ -144,7 +144,7 @@ def test_validation_error_with_422_is_no_refusal_to_the_linter() -> None:
         ("after", True, (400, {"domain": [ALREADY]})),
     ],
 )
-def test_conflict_switch_says_if_the_409_decides(when: Any, evaluated: Any, repeat: object) -> None:
+def test_conflict_switch_sets_if_the_409_decides(when: Any, evaluated: Any, repeat: object) -> None:
     shop = Shop(conflict=when).created()
     delivery = shop.processed("approve", {**BODY, "email": "anna+conflict.refused@example.com"})
     assert (delivery.response.status, delivery.response.evaluated) == (409, evaluated)
@@ -197,7 +197,7 @@ async def test_order_reading_keeps_the_page_of_each_order(tmp_path: Path) -> Non
         assert raw.sandbox._engine.customers._by_page == {}
 
 
-def test_order_reading_tells_an_order_from_one_that_came_while_it_waited() -> None:
+def test_order_reading_separates_concurrent_orders() -> None:
     shop = Shop(evaluates="order").created()
     calls = [Call("approve", CODE, {**BODY, "orderToken": token}) for token in ("one", "two")]
     for call in calls:
@@ -225,7 +225,7 @@ def test_state_without_orders_can_be_read_in_both_readings() -> None:
         {"one": 1},
     ],
 )
-def test_state_with_broken_orders_is_no_snapshot(orders: object) -> None:
+def test_snapshot_with_broken_orders_is_rejected(orders: object) -> None:
     with pytest.raises(ValueError, match="pass the value that snapshot"):
         Shop().engine.customers.restore({CODE: json.dumps({"created": True, "orders": orders})})
 
@@ -297,7 +297,7 @@ def test_dates_switch_changes_dates_of_a_completion(how: Any, end: str) -> None:
     ("how", "body"),
     [("complete", USER_DATA), ("partial", dict(list(USER_DATA.items())[:2])), ("empty", None)],
 )
-def test_completion_switch_changes_what_comes_back(how: Any, body: object) -> None:
+def test_completion_switch_changes_the_returned_fields(how: Any, body: object) -> None:
     shop = Shop(completion=how).created()
     assert shop.complete() == (200, body)
     assert shop.engine.customers.of(CODE).user_data == USER_DATA
@@ -339,7 +339,7 @@ async def test_prerequisite_switches_change_the_body_over_http(operation: str, s
 
 
 @pytest.mark.parametrize("fault", ["truncafter", "drip", "emptyafter"])
-async def test_empty_completion_can_be_spoilt_by_a_fault(fault: str) -> None:
+async def test_empty_completion_can_have_a_fault(fault: str) -> None:
     async with serving(readings=Readings(completion="empty"), faults=[f"complete={fault}"]) as raw:
         await raw.create()
         await raw("POST", f"/{CODE}/documents", {})
@@ -347,7 +347,7 @@ async def test_empty_completion_can_be_spoilt_by_a_fault(fault: str) -> None:
 
 
 @pytest.mark.parametrize("date", ["01/2030", "2030-01-31"])
-def test_creation_accepts_a_job_end_in_either_format(date: str) -> None:
+def test_creation_accepts_both_formats_of_a_job_end(date: str) -> None:
     assert Shop()("create_request", {"fiscalCode": CODE, "actualJobEndingDate": date})[0] == 201
 
 

@@ -23,7 +23,7 @@ from support.raw_shop import BODY, CODE
         (["refusal=201", "refusal=422"], "reading refusal is given twice: choose one value"),
     ],
 )
-def test_wrong_reading_on_the_command_line_is_named(texts: list[str], told: str) -> None:
+def test_invalid_reading_on_the_command_line_is_named(texts: list[str], told: str) -> None:
     options = [f"--reading={text}" for text in texts]
     done = CliRunner().invoke(app, ["sandbox", *options])
     assert done.exit_code == 2
@@ -36,7 +36,7 @@ def test_wrong_reading_on_the_command_line_is_named(texts: list[str], told: str)
 
 
 @pytest.mark.parametrize("package", ["loanasync.sandbox", "loanasync"])
-async def test_command_line_plays_the_readings(package: str) -> None:
+async def test_command_line_applies_the_readings(package: str) -> None:
     words = ["sandbox"] if package == "loanasync" else []
     command = [sys.executable, "-m", package, *words, "--reading=refusal=201", "--reading", "dates=time"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -48,7 +48,7 @@ async def test_command_line_plays_the_readings(package: str) -> None:
     await process.communicate()
 
 
-async def test_process_plays_the_readings() -> None:
+async def test_process_applies_the_readings() -> None:
     with Sandbox.subprocess(readings=Readings(refusal="201", dates="time")) as process:
         await check_refusal(process.base_url)
 

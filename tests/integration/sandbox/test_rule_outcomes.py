@@ -40,7 +40,7 @@ async def call(raw: Raw, operation: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("word", ERRORS)
-async def test_rule_answers_with_its_error_in_any_state(raw: Raw, operation: str, word: str) -> None:
+async def test_rule_error_applies_in_any_state(raw: Raw, operation: str, word: str) -> None:
     raw.sandbox.on(operation).respond(word)  # type: ignore[arg-type]  # one of them
     assert await call(raw, operation) == ERRORS[word]  # nothing was created
     raw.sandbox.off()
@@ -54,30 +54,30 @@ async def test_rule_answers_with_its_error_in_any_state(raw: Raw, operation: str
 
 @pytest.mark.parametrize(("status", "word"), [(403, "forbidden"), (409, "conflict")])
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_rule_answers_with_its_status(raw: Raw, operation: str, status: int, word: str) -> None:
+async def test_rule_responds_with_its_status(raw: Raw, operation: str, status: int, word: str) -> None:
     raw.sandbox.on(operation).respond(status)  # type: ignore[arg-type]
     assert await call(raw, operation) == ERRORS[word]
 
 
-async def test_rule_for_any_operation_answers_each(raw: Raw) -> None:
+async def test_rule_for_any_operation_applies_to_each(raw: Raw) -> None:
     raw.sandbox.on().respond("conflict")
     assert [(await call(raw, operation))[0] for operation in OPERATIONS] == [409] * 4
 
 
-async def test_rule_with_a_wrong_field_answers_in_any_state(raw: Raw) -> None:
+async def test_rule_with_an_invalid_field_applies_in_any_state(raw: Raw) -> None:
     raw.sandbox.on().respond("invalid.city.invalid.documentcity")
     assert list((await raw.approve())[1]["errors"]) == ["city"]
     assert list((await call(raw, "complete"))[1]["errors"]) == ["documentCity"]
     assert (await raw.create())[0] == 201
 
 
-async def test_error_of_a_tag_comes_after_the_checks(raw: Raw) -> None:
+async def test_tag_error_follows_the_checks(raw: Raw) -> None:
     assert (await raw.approve(email="a+conflict@example.com"))[1]["errors"]["domain"] == ["User not found"]
     raw.sandbox.on().respond("slow1")
     assert (await raw.approve(email="a+conflict@example.com"))[1]["errors"]["domain"] == ["User not found"]
 
 
-async def test_conflict_of_a_rule_after_the_decision_decides() -> None:
+async def test_rule_conflict_after_the_decision_decides() -> None:
     readings = Readings(conflict="after")
     async with Sandbox(readings=readings) as sandbox, aiohttp.ClientSession() as session:
         raw = Raw(sandbox, session)
@@ -88,7 +88,7 @@ async def test_conflict_of_a_rule_after_the_decision_decides() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_rule_that_would_be_ignored_is_refused(operation: str) -> None:
+def test_rule_without_effect_is_rejected(operation: str) -> None:
     for word in WORDS:
         rule = Sandbox().on(operation)  # type: ignore[arg-type]
         if operation in ONLY.get(word, OPERATIONS):
@@ -103,12 +103,12 @@ def test_rule_that_would_be_ignored_is_refused(operation: str) -> None:
 @pytest.mark.parametrize(
     ("operation", "status"), [("create_request", 422), ("upload_documents", 422), ("complete", 201)]
 )
-def test_rule_with_the_status_of_a_decision_is_refused(operation: str, status: int) -> None:
+def test_rule_with_a_decision_status_is_rejected_for_other_calls(operation: str, status: int) -> None:
     with pytest.raises(ValueError, match="which is a decision: only approve decides"):
         Sandbox().on(operation).respond(status)  # type: ignore[arg-type]
 
 
-async def test_rule_with_201_lets_a_creation_pass(raw: Raw) -> None:
+async def test_rule_with_201_does_not_change_a_creation(raw: Raw) -> None:
     raw.sandbox.on().respond(503)
     raw.sandbox.on("create_request").respond(201)
     raw.sandbox.on("upload_documents").respond(201)
@@ -125,19 +125,19 @@ async def test_rule_with_201_lets_a_creation_pass(raw: Raw) -> None:
         ("+", ValueError, "the rule has no response"),
     ],
 )
-def test_answer_of_another_type_is_refused(answer: Any, error: type[Exception], said: str) -> None:
+def test_response_of_another_type_is_rejected(answer: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error) as caught:
         Sandbox().on().respond(answer)
     assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize("words", ["refused", "conflict", "approved.500", "invalid.city", "drip", "garbage"])
-def test_phase_of_words_without_one_is_refused(words: str) -> None:
+def test_phase_of_words_without_a_phase_is_rejected(words: str) -> None:
     with pytest.raises(ValueError, match="only faults and delays have a phase"):
         Sandbox().on().respond(words, phase="before")
 
 
-def test_words_may_be_written_as_in_a_tag() -> None:
+def test_respond_accepts_words_with_plus_sign() -> None:
     rule = Sandbox().on("approve").respond(" +refused ")
     assert rule.outcome is not None
     assert (rule.outcome.decision, rule.outcome.name) == ("refused", "refused")

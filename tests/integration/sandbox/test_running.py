@@ -37,7 +37,7 @@ def send(base_url: str, method: str, path: str, body: object) -> tuple[int, str]
             return error.code, error.read().decode()
 
 
-def test_in_a_thread_it_serves_blocking_clients_and_loops_that_come_and_go() -> None:
+def test_in_thread_serves_blocking_clients_and_several_loops() -> None:
     before = threading.active_count()
     with Sandbox.in_thread(dialect="street_number") as sandbox:
         assert send(sandbox.base_url, "POST", "", {"fiscalCode": CODE})[0] == 201
@@ -56,7 +56,7 @@ def test_in_a_thread_it_serves_blocking_clients_and_loops_that_come_and_go() -> 
         _ = sandbox.base_url
 
 
-def test_a_thread_that_cannot_start_says_why_where_it_was_asked_for() -> None:
+def test_in_thread_start_failure_is_raised_in_the_caller() -> None:
     before = threading.active_count()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -67,7 +67,7 @@ def test_a_thread_that_cannot_start_says_why_where_it_was_asked_for() -> None:
     assert threading.active_count() == before
 
 
-def test_a_hanging_call_does_not_hold_the_thread_back() -> None:
+def test_hanging_call_does_not_delay_the_stop() -> None:
     with socket.socket() as hanging, Sandbox.in_thread(faults=["hang"]) as sandbox:
         hanging.connect(("127.0.0.1", int(sandbox.base_url.rpartition(":")[2])))
         sent = b'{"fiscalCode": "%s"}' % CODE.encode()
@@ -82,7 +82,7 @@ def test_a_hanging_call_does_not_hold_the_thread_back() -> None:
             hanging.recv(1)
 
 
-async def test_as_a_process_it_has_the_options_of_a_sandbox() -> None:
+async def test_subprocess_takes_the_options_of_a_sandbox() -> None:
     options = {"shop_id": "my-shop", "auth_token": "my-token", "faults": ["create_request=503"], "seed": 3}
     with Sandbox.subprocess(**options) as process:
         assert process.pid > 0
@@ -95,7 +95,7 @@ async def test_as_a_process_it_has_the_options_of_a_sandbox() -> None:
         _ = process.pid
 
 
-async def test_a_process_tells_what_came_masked() -> None:
+async def test_subprocess_calls_are_masked() -> None:
     with Sandbox.subprocess() as process:
         process.fault("approve=slow1.refused")
         async with process.client() as client:
@@ -121,12 +121,12 @@ async def test_a_process_tells_what_came_masked() -> None:
         ({"host": "0.0.0.0"}, "not a loopback address"),  # noqa: S104  (refused)
     ],
 )
-def test_a_process_that_cannot_start_says_why(options: dict[str, object], told: str) -> None:
+def test_subprocess_start_failure_gives_the_reason(options: dict[str, object], told: str) -> None:
     with pytest.raises(RuntimeError, match=told), Sandbox.subprocess(**options):
         pass
 
 
-def test_a_killed_process_is_gone() -> None:
+def test_subprocess_kill_ends_the_process() -> None:
     with Sandbox.subprocess() as process:
         base_url = process.base_url
         process.kill()
@@ -138,7 +138,7 @@ def test_a_killed_process_is_gone() -> None:
     "token",
     ["live_abc", "prod-abc", "my-production-token", "sk_LIVE_1", "3f8A2c9D0b7E6f1A4d5C8b2E9a0F7c6D"],
 )
-async def test_a_token_that_looks_real_is_refused_with_a_hint(raw: Raw, token: str) -> None:
+async def test_production_like_token_is_rejected_with_a_hint(raw: Raw, token: str) -> None:
     with pytest.raises(ValueError, match="looks like a production token"):
         Sandbox(auth_token=token)
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests"
@@ -150,12 +150,12 @@ async def test_a_token_that_looks_real_is_refused_with_a_hint(raw: Raw, token: s
 
 
 @pytest.mark.parametrize("token", ["alive", "my-token", "productive", "delivery", "a" * 64])
-async def test_a_made_up_token_is_left_alone(token: str) -> None:
+async def test_made_up_token_is_accepted(token: str) -> None:
     async with Sandbox(auth_token=token) as sandbox:
         assert sandbox.auth_token == token
 
 
-async def test_it_serves_the_network_only_when_that_is_said() -> None:
+async def test_remote_host_needs_allow_remote() -> None:
     with pytest.raises(ValueError, match=r"pass allow_remote=True \(--allow-remote\)"):
         Sandbox(host="0.0.0.0")  # noqa: S104  (refused)
     async with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:  # noqa: S104  (allowed here, and closed at once)
@@ -165,7 +165,7 @@ async def test_it_serves_the_network_only_when_that_is_said() -> None:
             Sandbox(**wrong)
 
 
-async def test_a_body_that_is_too_long_is_refused(raw: Raw) -> None:
+async def test_too_long_body_is_413(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw.approve(city="x" * (1 << 20))
     assert (status, answer) == (413, {"errors": {"body": ["This value is too long."]}})
@@ -175,7 +175,7 @@ async def test_a_body_that_is_too_long_is_refused(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("command", [("loanasync.sandbox",), ("loanasync", "sandbox")], ids=" ".join)
-def test_a_command_that_cannot_start_is_one_clear_line(command: tuple[str, ...]) -> None:
+def test_command_that_cannot_start_prints_one_line(command: tuple[str, ...]) -> None:
     for option, told in (("--fault=nonsense", "did you mean"), ("--host=0.0.0.0", "--allow-remote")):
         done = subprocess.run(
             [sys.executable, "-m", *command, option], capture_output=True, text=True, check=False
@@ -185,7 +185,7 @@ def test_a_command_that_cannot_start_is_one_clear_line(command: tuple[str, ...])
         assert done.stderr.count("\n") == 1
 
 
-async def test_the_inspector_is_opened_when_that_is_asked_for(
+async def test_open_option_opens_the_inspector(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = asyncio.Event()
@@ -205,7 +205,7 @@ async def test_the_inspector_is_opened_when_that_is_asked_for(
     assert f"inspector    {shown[0]}" in capsys.readouterr().out
 
 
-def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subprocess_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync.sandbox.process._TIMEOUT", 0.05)
     with Sandbox.subprocess() as process:
         pid = process.pid
@@ -214,7 +214,7 @@ def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch: pytest.Mo
         os.kill(pid, 0)
 
 
-def test_connections_that_come_while_it_stops_are_not_left_open() -> None:
+def test_connections_during_a_stop_are_closed() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         for _ in range(30):

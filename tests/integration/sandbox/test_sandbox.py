@@ -16,7 +16,7 @@ def dialect(name: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "sandbox-tokens"])
-async def test_a_missing_or_wrong_token_is_403_with_error_singular(raw: Raw, token: str | None) -> None:
+async def test_missing_or_wrong_token_is_403(raw: Raw, token: str | None) -> None:
     calls = {"": "POST", f"/{CODE}": "POST", f"/{CODE}/documents": "POST"}
     for path, method in (*calls.items(), (f"/{CODE}", "PATCH")):
         assert await raw(method, path, {}, token) == (403, {"error": "Access denied"})
@@ -27,12 +27,12 @@ async def test_a_missing_or_wrong_token_is_403_with_error_singular(raw: Raw, tok
     [b"", b"{", b"[]", b"5", b"\xff", b"[" * 10_000, b'{"a": 1e999}', b'{"a": NaN}'],
     ids=lambda body: body[:3],
 )
-async def test_a_body_that_is_no_object_is_400(raw: Raw, body: bytes) -> None:
+async def test_body_that_is_not_an_object_is_400(raw: Raw, body: bytes) -> None:
     status, answer = await raw("POST", "", body)
     assert (status, list(answer["errors"])) == (400, ["body"])
 
 
-async def test_every_wrong_field_is_told_at_once(raw: Raw) -> None:
+async def test_all_invalid_fields_are_reported_together(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw("POST", f"/{CODE}", {})
     assert status == 400
@@ -59,7 +59,7 @@ async def test_every_wrong_field_is_told_at_once(raw: Raw) -> None:
         ("children", 2),
     ],
 )
-async def test_a_wrong_type_or_format_is_no_approval(raw: Raw, field: str, value: object) -> None:
+async def test_wrong_type_or_format_is_rejected(raw: Raw, field: str, value: object) -> None:
     await raw.create()
     changes: dict[str, Any] = {field: value}
     status, answer = await raw.approve(**changes)
@@ -70,19 +70,19 @@ async def test_a_wrong_type_or_format_is_no_approval(raw: Raw, field: str, value
 @pytest.mark.parametrize(
     ("field", "value"), [("privacy", 1), ("additionalDataNeeded", "true"), ("additionalDataNeeded", None)]
 )
-async def test_a_wrong_type_is_no_creation(raw: Raw, field: str, value: object) -> None:
+async def test_creation_with_wrong_type_is_rejected(raw: Raw, field: str, value: object) -> None:
     status, answer = await raw.create(**{field: value})
     assert (status, list(answer["errors"])) == (400, [field])
 
 
-async def test_additional_data_is_asked_for_when_the_creation_said_so(raw: Raw) -> None:
+async def test_additional_data_is_required_if_the_creation_needs_it(raw: Raw) -> None:
     assert (await raw.create(additionalDataNeeded=True))[1]["additionalDataNeeded"] is True
     status, answer = await raw.approve()
     assert (status, len(answer["errors"])) == (400, 6)
 
 
 @dialect("civic_number")
-async def test_one_description_needs_its_own_spelling_and_an_order_token(raw: Raw) -> None:
+async def test_civic_number_dialect_needs_its_spelling_and_an_order_token(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw.approve()
     assert (status, set(answer["errors"])) == (400, {"streetNumber", "orderToken"})
@@ -93,13 +93,13 @@ async def test_one_description_needs_its_own_spelling_and_an_order_token(raw: Ra
 
 
 @dialect("street_number")
-async def test_the_other_description_does_not_know_installments(raw: Raw) -> None:
+async def test_street_number_dialect_rejects_installments(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw.approve(instalments="absent", installments=9)
     assert (status, list(answer["errors"])) == (400, ["instalments"])
 
 
-async def test_both_spellings_are_understood_when_no_description_is_fixed(raw: Raw) -> None:
+async def test_both_spellings_are_accepted_without_a_dialect(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw.approve(streetNumber="absent", civicNumber="7")
     assert (status, answer["civicNumber"]) == (201, "7")
@@ -115,7 +115,7 @@ async def test_amounts_above_ten_thousand_euro_are_refused(raw: Raw, amount: int
     assert (await raw.approve(amount=amount))[0] == status
 
 
-async def test_a_decision_is_final_and_a_new_creation_does_not_change_it(raw: Raw) -> None:
+async def test_decision_is_final_after_a_new_creation(raw: Raw) -> None:
     await raw.create()
     await raw.create()
     assert (await raw.approve(email="a+refused@example.com"))[0] == 422
@@ -132,20 +132,20 @@ async def test_tags_can_be_combined(raw: Raw) -> None:
     assert answers[0][1] == {"errors": {"system": ["System error"]}}
 
 
-async def test_an_evaluation_may_be_hidden_behind_a_500(raw: Raw) -> None:
+async def test_500_after_the_decision_hides_the_evaluation(raw: Raw) -> None:
     await raw.create()
     assert (await raw.approve(email="a+500after@example.com"))[0] == 500
     assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
 
 
-async def test_an_unknown_tag_is_never_a_silent_approval(raw: Raw) -> None:
+async def test_unknown_tag_is_400(raw: Raw) -> None:
     await raw.create()
     status, answer = await raw.approve(email="a+refuse@example.com")
     assert status == 400
     assert "did you mean +refused?" in answer["errors"]["email"][0]
 
 
-def test_tags_are_read_from_the_local_part_only() -> None:
+def test_tag_is_read_from_the_local_part_only() -> None:
     assert parse_email("a@b+refused.example").decision is None
     assert parse_email(5).name == ""
     assert parse_email("a+Refused.500x12@b").before == ("500",) * 12
@@ -160,7 +160,7 @@ async def test_documents_and_completion_need_a_request(raw: Raw) -> None:
     assert await raw.approve() == missing
 
 
-async def test_completion_comes_after_documents_and_is_checked_in_italian(raw: Raw) -> None:
+async def test_completion_needs_documents_and_has_italian_messages(raw: Raw) -> None:
     await raw.create()
     assert (await raw("PATCH", f"/{CODE}", {"iban": "x"}))[1] == {
         "errors": {"documents": ["Questo valore non dovrebbe essere vuoto."]}
@@ -180,7 +180,7 @@ async def test_completion_comes_after_documents_and_is_checked_in_italian(raw: R
     assert await raw("PATCH", f"/{CODE}", {"usPerson": True}) == (200, {"usPerson": True})
 
 
-async def test_the_journal_holds_nothing_personal_and_no_more_than_a_thousand_calls(raw: Raw) -> None:
+async def test_journal_is_masked_and_keeps_a_thousand_calls(raw: Raw) -> None:
     await raw.create()
     await raw.approve()
     assert CODE not in str(list(raw.sandbox.journal))
@@ -193,7 +193,7 @@ async def test_the_journal_holds_nothing_personal_and_no_more_than_a_thousand_ca
     assert len(raw.sandbox.journal) == 1000
 
 
-async def test_it_serves_this_machine_only() -> None:
+async def test_host_must_be_loopback() -> None:
     for host in ("0.0.0.0", "192.168.0.1", "::", "example.com"):  # noqa: S104  (refused, that is)
         with pytest.raises(ValueError, match="is not a loopback address"):
             Sandbox(host=host)
@@ -213,20 +213,20 @@ def ipv6_is_there() -> bool:
 
 
 @pytest.mark.skipif(not ipv6_is_there(), reason="this machine has no IPv6 loopback")
-async def test_it_serves_ipv6() -> None:
+async def test_sandbox_serves_ipv6() -> None:
     async with Sandbox(host="::1") as sandbox, aiohttp.ClientSession() as session:
         async with session.get(f"{sandbox.base_url}/apply/x") as page:
             assert page.status == 404
         assert sandbox.base_url.startswith("http://[::1]:")
 
 
-async def test_it_listens_once() -> None:
+async def test_second_start_raises() -> None:
     async with Sandbox() as sandbox:
         with pytest.raises(RuntimeError, match="already running at http"):
             await sandbox.start()
 
 
-async def test_it_has_an_address_only_while_it_runs() -> None:
+async def test_base_url_needs_a_running_sandbox() -> None:
     sandbox = Sandbox()
     with pytest.raises(RuntimeError, match="async with Sandbox"):
         _ = sandbox.base_url
@@ -238,7 +238,7 @@ async def test_it_has_an_address_only_while_it_runs() -> None:
         _ = sandbox.base_url
 
 
-async def test_a_taken_port_leaves_nothing_open() -> None:
+async def test_port_in_use_leaves_nothing_open() -> None:
     async with Sandbox() as first:
         second = Sandbox(port=int(first.base_url.rpartition(":")[2]))
         with pytest.raises(OSError, match="address already in use"):

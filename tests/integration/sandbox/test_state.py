@@ -23,7 +23,7 @@ async def shop_at(sandbox: Any) -> Any:
         yield Raw(sandbox, session)
 
 
-async def test_state_in_a_file_outlives_the_sandbox(tmp_path: Path) -> None:
+async def test_state_file_is_loaded_by_the_next_sandbox(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
     async with Sandbox(state=file) as sandbox, shop_at(sandbox) as raw:
         await raw.create(additionalDataNeeded=False)
@@ -41,7 +41,7 @@ async def test_state_in_a_file_outlives_the_sandbox(tmp_path: Path) -> None:
             assert shown.status == 200
 
 
-async def test_a_sandbox_that_is_started_again_goes_on(tmp_path: Path) -> None:
+async def test_restarted_sandbox_keeps_its_customers(tmp_path: Path) -> None:
     sandbox = Sandbox(state=tmp_path / "shop.sqlite")
     async with sandbox, shop_at(sandbox) as raw:
         await raw.create()
@@ -52,7 +52,7 @@ async def test_a_sandbox_that_is_started_again_goes_on(tmp_path: Path) -> None:
         assert other.snapshot() == {}, "what the file knew was brought to where the object was"
 
 
-async def test_one_file_is_one_sandbox_s(tmp_path: Path) -> None:
+async def test_state_file_in_use_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
     async with Sandbox(state=file):
         with pytest.raises(StateFileError, match="another sandbox uses it"):
@@ -61,7 +61,7 @@ async def test_one_file_is_one_sandbox_s(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+async def test_other_file_is_rejected_and_unchanged(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("a letter to a friend, long enough to be no header of a database" * 20)
     foreign = tmp_path / "foreign.sqlite"
@@ -76,7 +76,7 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
     assert foreign.read_bytes() == kept
 
 
-async def test_a_snapshot_takes_everything_back(raw: Raw) -> None:
+async def test_restore_undoes_decisions(raw: Raw) -> None:
     await raw.create()
     created = raw.sandbox.snapshot()
     assert (await raw.approve())[0] == 201
@@ -93,7 +93,7 @@ async def test_a_snapshot_takes_everything_back(raw: Raw) -> None:
     assert await raw.approve() == (400, ALREADY), "nothing is lost"
 
 
-async def test_a_snapshot_can_be_put_into_a_file_and_into_another_sandbox(raw: Raw, tmp_path: Path) -> None:
+async def test_snapshot_can_be_restored_in_another_sandbox(raw: Raw, tmp_path: Path) -> None:
     await raw.create()
     await raw.approve()
     text = json.dumps(raw.sandbox.snapshot())
@@ -121,7 +121,7 @@ async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:
         assert (await raw("POST", f"/{other}", BODY))[1]["errors"]["domain"] == ["User not found"]
 
 
-async def test_beyond_its_number_of_customers_the_oldest_are_forgotten(tmp_path: Path) -> None:
+async def test_oldest_customers_are_forgotten_beyond_the_limit(tmp_path: Path) -> None:
     codes = [f"TSTXYZ00A00A00{number}A" for number in range(4)]
     async with Sandbox(customers=3, state=tmp_path / "shop.sqlite") as sandbox, shop_at(sandbox) as raw:
         for code in codes:
@@ -152,7 +152,7 @@ async def approve_until_it_ends(raw: Raw, worker: int, told: dict[str, int], eno
         number += 1
 
 
-async def test_a_decision_that_was_told_is_remembered_after_a_kill(tmp_path: Path) -> None:
+async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
     told: dict[str, int] = {}
     enough = asyncio.Event()

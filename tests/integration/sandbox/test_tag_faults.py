@@ -31,7 +31,7 @@ async def prepare(raw: Raw, tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", AFTER)
-async def test_completion_fault_after_the_work_happens_once(raw: Raw, tag: str) -> None:
+async def test_completion_fault_after_processing_happens_once(raw: Raw, tag: str) -> None:
     await prepare(raw, tag)
     await complete(raw)
     await complete(raw)
@@ -63,7 +63,7 @@ async def test_rule_of_a_new_sandbox_counts_from_the_start(tmp_path: Path) -> No
             assert (await Raw(sandbox, session).create())[0] == 201
 
 
-async def test_completion_fault_of_a_rule_spoils_each_call(raw: Raw) -> None:
+async def test_completion_fault_of_a_rule_applies_to_each_call(raw: Raw) -> None:
     await prepare(raw, "approved")
     raw.sandbox.on("complete").respond(500, phase="after")
     assert [await complete(raw) for _ in range(3)] == [500, 500, 500]
@@ -83,6 +83,6 @@ async def test_tag_counts_its_own_faults(raw: Raw) -> None:
     assert (await raw.approve(email="a+html502@example.com"))[0] == 201
 
 
-async def test_completions_at_once_meet_one_fault(raw: Raw) -> None:
+async def test_concurrent_completions_get_one_fault(raw: Raw) -> None:
     await prepare(raw, "500after")
     assert sorted(await asyncio.gather(*(complete(raw) for _ in range(4))), key=str) == [200, 200, 200, 500]

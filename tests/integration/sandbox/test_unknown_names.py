@@ -46,7 +46,7 @@ async def test_reset_of_an_unknown_code_is_an_error(
     assert list(raw.sandbox.snapshot()) == [CODE]
 
 
-async def test_reset_finds_a_code_however_it_is_written(raw: Raw) -> None:
+async def test_reset_ignores_case_and_spaces_of_the_code(raw: Raw) -> None:
     await raw.create()
     raw.sandbox.reset(f" {CODE.lower()} ")
     assert raw.sandbox.snapshot() == {}
@@ -65,7 +65,7 @@ async def test_reset_finds_a_code_however_it_is_written(raw: Raw) -> None:
         ({"rate": "0.1"}, TypeError, "rate '0.1' must be a number between 0 and 1"),
     ],
 )
-def test_rule_that_no_call_can_meet_is_refused(
+def test_rule_that_no_call_can_match_is_rejected(
     which: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     sandbox = Sandbox()
@@ -74,7 +74,7 @@ def test_rule_that_no_call_can_meet_is_refused(
     assert sandbox.rules == []
 
 
-async def test_rule_meets_a_code_in_small_letters(raw: Raw) -> None:
+async def test_rule_matches_a_code_in_lower_case(raw: Raw) -> None:
     raw.sandbox.on("approve", fiscal_code=CODE).respond(503)
     assert (await raw("POST", f"/{CODE.lower()}", {}))[0] == 503
 
@@ -95,7 +95,7 @@ async def test_criterion_with_an_unknown_name_is_an_error(
             getattr(raw.sandbox.journal, ask)(**criteria)
 
 
-async def test_criteria_find_calls_however_they_are_written(raw: Raw) -> None:
+async def test_criteria_ignore_case_of_code_and_method(raw: Raw) -> None:
     raw.sandbox.on("create_request", call=2).respond(503, phase="after")
     await raw.create()
     await raw.create()
@@ -115,7 +115,7 @@ async def test_wait_with_a_wrong_count_is_an_error(raw: Raw, count: Any) -> None
 
 
 @pytest.mark.parametrize("headers", [[("Retry-After", "7")], "Retry-After", {7: "a"}])
-def test_headers_of_another_type_are_refused(headers: Any) -> None:
+def test_headers_of_another_type_are_rejected(headers: Any) -> None:
     with pytest.raises(TypeError, match="headers must map names to strings"):
         Sandbox().on().respond(503, headers=headers)
 
@@ -132,14 +132,12 @@ def test_headers_of_another_type_are_refused(headers: Any) -> None:
         ({"shop_id": "demo", "auth_token": "demo"}, ValueError, "shop_id and auth_token are equal"),
     ],
 )
-def test_option_that_would_mislead_is_refused(
-    options: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_misleading_option_is_rejected(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Sandbox(**options)
 
 
-def test_process_takes_one_fault_as_a_text(tmp_path: Path) -> None:
+def test_process_takes_one_fault_as_a_string(tmp_path: Path) -> None:
     with Sandbox.subprocess(faults="create_request=503", state=tmp_path / "state.sqlite") as process:
         assert process.calls() == []
     with pytest.raises(TypeError, match="faults must be strings"):

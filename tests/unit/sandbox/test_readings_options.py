@@ -7,7 +7,7 @@ import pytest
 from loanasync.sandbox import Readings, Sandbox
 
 
-def test_readings_must_be_readings() -> None:
+def test_sandbox_with_other_type_of_readings_raises() -> None:
     wrong: Any = {"refusal": "201"}
     for made in (Sandbox, Sandbox.subprocess):
         with pytest.raises(TypeError, match=r"must be a loanasync\.sandbox\.Readings"):
@@ -21,7 +21,7 @@ def test_readings_name_the_valid_values_of_a_switch(name: str) -> None:
         Readings(**{name: "other"})  # type: ignore[arg-type]  # a wrong value is the point
 
 
-def test_readings_survive_the_way_through_texts() -> None:
+def test_readings_parse_reverses_texts() -> None:
     last = Readings(**{name: values[-1] for name, values in Readings.choices().items()})  # type: ignore[arg-type]  # as above
     assert len(last.texts()) == len(Readings.choices()) == 12
     assert Readings.parse(last.texts()) == last
