@@ -9,7 +9,7 @@ from checkout_api import make_app
 from fastapi import FastAPI
 from fastapi.exceptions import FastAPIError
 
-from loanasync import ApprovalRequest
+from loanasync import ApprovalRequest, Approved
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
@@ -105,10 +105,22 @@ async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandb
     assert len(sandbox.journal) == 0
 
 
-def test_fastapi_rejects_sdk_models_as_bodies() -> None:
-    """FastAPI builds body schemas with pydantic, which does not support attrs classes."""
-    app = FastAPI()
-    with pytest.raises(FastAPIError):
+async def test_required_additional_data_is_reported(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
+    sandbox.on("create_request").respond(201, {"additionalDataNeeded": True}, phase="after")
+    response = await api.post(ROUTE, json=BODY)
+    assert response.status_code == 422
+    assert ["body", "salary"] in [each["loc"] for each in response.json()["detail"]]
+    sandbox.journal.assert_never(operation="approve")
 
-        @app.post("/")
-        async def route(request: ApprovalRequest) -> None: ...
+
+def test_fastapi_rejects_sdk_models_as_body_and_response() -> None:
+    """FastAPI builds its schemas with pydantic, which does not support attrs classes."""
+    app = FastAPI()
+
+    async def with_body(request: ApprovalRequest) -> None: ...
+
+    async def with_response() -> Approved: ...  # type: ignore[empty-body]
+
+    for route in (with_body, with_response):
+        with pytest.raises(FastAPIError):
+            app.post("/")(route)
