@@ -1,11 +1,13 @@
 """The FastAPI route of docs/howto/fastapi.md, in process, against a sandbox."""
 
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from checkout_api import make_app
+from checkout_api import app, make_app
 from fastapi import FastAPI
 from fastapi.exceptions import FastAPIError
 
@@ -13,15 +15,19 @@ from loanasync import ApprovalRequest, Approved
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
 BODY = {**FORM, "instalments": 12}
 ROUTE = "/orders/1001/loan"
 
 
 @pytest.fixture
 async def api(sandbox: Sandbox) -> AsyncIterator[httpx.AsyncClient]:
-    app = make_app(sandbox.client())
-    transport = httpx.ASGITransport(app)
-    async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as api:
+    application = make_app(sandbox.client())
+    transport = httpx.ASGITransport(application)
+    async with (
+        lifespan(application),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as api,
+    ):
         yield api
 
 
@@ -113,9 +119,26 @@ async def test_required_additional_data_is_reported(api: httpx.AsyncClient, sand
     sandbox.journal.assert_never(operation="approve")
 
 
+async def test_app_of_the_page_is_configured_by_environment(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert command == f"{app.__module__}:{app.__name__}"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
+    application = app()
+    transport = httpx.ASGITransport(application)
+    async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
+        assert (await api.post(ROUTE, json=BODY)).json()["status"] == "approved"
+        assert "LoanForm" in (await api.get("/openapi.json")).text
+    assert (tmp_path / "decisions.db").exists()
+
+
 def test_fastapi_rejects_sdk_models_as_body_and_response() -> None:
     """FastAPI builds its schemas with pydantic, which does not support attrs classes."""
-    app = FastAPI()
+    application = FastAPI()
 
     async def with_body(request: ApprovalRequest) -> None: ...
 
@@ -123,4 +146,4 @@ def test_fastapi_rejects_sdk_models_as_body_and_response() -> None:
 
     for route in (with_body, with_response):
         with pytest.raises(FastAPIError):
-            app.post("/")(route)
+            application.post("/")(route)
