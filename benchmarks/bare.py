@@ -1,4 +1,4 @@
-"""The least that aiohttp can do: a handler that reads the body and answers so many constant bytes."""
+"""A minimal aiohttp server: it reads the body and responds with a constant number of bytes."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Our telemetry as a careful user writes it by hand, which ours is held against, and an SDK that records."""
+"""Hand-written telemetry with the same spans and metrics as the package, and an SDK that records."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,31 +15,31 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 __all__ = ["ByHand", "Providers", "recording"]
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Providers = tuple[TracerProvider, metrics.MeterProvider]
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 URL = "https://loans.example.com/api/shops/REDACTED/requests/REDACTED"
 
 
-class Dropped(SpanExporter):
-    """Where the batches of spans go."""
+class DiscardingExporter(SpanExporter):
+    """Discard batches of spans."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Drop them."""
+        """Report success."""
         del spans
         return SpanExportResult.SUCCESS
 
 
 def recording() -> Providers:
-    """An SDK as a shop has it: everything sampled, a batch processor, metrics read now and then."""
+    """Return an SDK as in production: everything sampled, with a batch processor and metrics."""
     tracing = TracerProvider()
-    tracing.add_span_processor(BatchSpanProcessor(Dropped(), max_queue_size=1 << 16))
+    tracing.add_span_processor(BatchSpanProcessor(DiscardingExporter(), max_queue_size=1 << 16))
     return tracing, MeterProvider([InMemoryMetricReader()])
 
 
 class ByHand:
-    """The same two spans, duration and propagation as ours."""
+    """The same two spans, duration metric and propagation as the package."""
 
     def __init__(self, providers: Providers) -> None:
         tracing, metering = providers
@@ -48,24 +48,24 @@ class ByHand:
         self._inject = TraceContextTextMapPropagator().inject
 
     async def call(
-        self, approve: Callable[[], Awaitable[Answer]], approved: Callable[[Answer], bool]
-    ) -> Answer:
-        """One call within its span."""
+        self, approve: Callable[[], Awaitable[Result]], approved: Callable[[Result], bool]
+    ) -> Result:
+        """Run one call within its span."""
         span = self._tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
         token = otel_context.attach(trace.set_span_in_context(span))
         try:
-            answer = await approve()
-            is_approved = approved(answer)
+            result = await approve()
+            is_approved = approved(result)
             span.set_attribute("loanasync.attempts", 1)
             span.set_attribute("loanasync.outcome", "approved" if is_approved else "refused")
             span.set_attribute("loanasync.approved", is_approved)
-            return answer
+            return result
         finally:
             otel_context.detach(token)
             span.end()
 
-    async def attempt(self, send: Callable[[dict[str, str]], Awaitable[Answer]]) -> Answer:
-        """One request within its span; it gets the headers to send along."""
+    async def attempt(self, send: Callable[[dict[str, str]], Awaitable[Result]]) -> Result:
+        """Send one request within its span, with the headers of the trace."""
         attributes: dict[str, str | int] = {
             "http.request.method": "POST",
             "server.address": "loans.example.com",
@@ -81,10 +81,10 @@ class ByHand:
         token = otel_context.attach(context)
         started = time.perf_counter()
         try:
-            answer = await send(headers)
+            result = await send(headers)
             attributes["http.response.status_code"] = 201
             span.set_attribute("http.response.status_code", 201)
-            return answer
+            return result
         finally:
             self._duration.record(time.perf_counter() - started, attributes)
             otel_context.detach(token)

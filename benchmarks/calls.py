@@ -1,7 +1,7 @@
-"""What a call costs its process with our client, with aiohttp by hand, and with other SDKs, in one run.
+"""Measure the CPU time per call of loanasync, plain aiohttp, assembled stacks and other SDKs.
 
-A minimal service answers from a core of its own; all clients share another core and take turns in short
-rounds. A figure is processor time, user and system, of the whole client process for each call; a ratio is to
+A minimal service runs on one core; all clients share another core and take turns in short rounds. A
+figure is the CPU time, user and system, of the client process for each call. A ratio compares it with
 plain aiohttp in the same round.
 """
 
@@ -22,16 +22,16 @@ from clients_ours import ours, recorded, sampled_out, through_session, through_u
 from clients_plain import by_hand, plain
 from clients_sdks import with_anthropic, with_azure, with_mollie, with_openai, with_stripe
 from clients_stacks import assembled, with_httpx, with_orjson
-from rounds import Opened, Variant, interleaved, opened, spent, spread
+from rounds import Opened, Variant, cost_and_load, interleaved, opened, spread
 from service import Service, serving
 
 BASELINE = "plain aiohttp"
-OURS = "ours"
-OURS_RECORDING = "ours, recording"
-# What is promised with 32 in flight, or as many as come next: a variant, to which other, at most or at least.
-GOALS = (
+OURS = "loanasync"
+OURS_RECORDING = "loanasync, recording"
+# Targets for 32 calls in flight: a variant, the variant to compare it with, and the bound of the ratio.
+TARGETS = (
     (OURS, BASELINE, "at most", 0.80),
-    (OURS_RECORDING, "plain + telemetry by hand", "at most", 0.85),
+    (OURS_RECORDING, "plain aiohttp + telemetry", "at most", 0.85),
     ("assembled stack", OURS, "at least", 2.5),
     ("assembled stack, recording", OURS_RECORDING, "at least", 1.5),
     ("stripe", OURS, "at least", 4.0),
@@ -43,21 +43,27 @@ PACKAGES = (
 
 
 def variants() -> list[Variant]:
-    """All that take part."""
-    hands, stocks, own = recording(), recording(), recording()
+    """Return all clients of the comparison."""
+    by_hand_sdk, stack_sdk, our_sdk = recording(), recording(), recording()
     return [
         Variant(BASELINE, plain),
-        Variant("plain + orjson", with_orjson),
-        Variant("plain + telemetry by hand", partial(by_hand, providers=hands), settle=hands[0].force_flush),
+        Variant("plain aiohttp + orjson", with_orjson),
+        Variant(
+            "plain aiohttp + telemetry",
+            partial(by_hand, providers=by_hand_sdk),
+            settle=by_hand_sdk[0].force_flush,
+        ),
         Variant(OURS, ours),
-        Variant("ours, through own session", through_session),
-        Variant("ours, through user's session", through_users_session),
-        Variant("ours, sampled out", sampled_out),
-        Variant(OURS_RECORDING, partial(recorded, providers=own), settle=own[0].force_flush),
-        Variant("ours on uvloop", ours, loop="uvloop"),
+        Variant("loanasync, direct_connections=False", through_session),
+        Variant("loanasync, session of the user", through_users_session),
+        Variant("loanasync, sampled out", sampled_out),
+        Variant(OURS_RECORDING, partial(recorded, providers=our_sdk), settle=our_sdk[0].force_flush),
+        Variant("loanasync on uvloop", ours, loop="uvloop"),
         Variant("assembled stack", assembled),
         Variant(
-            "assembled stack, recording", partial(assembled, providers=stocks), settle=stocks[0].force_flush
+            "assembled stack, recording",
+            partial(assembled, providers=stack_sdk),
+            settle=stack_sdk[0].force_flush,
         ),
         Variant("httpx", with_httpx),
         Variant("stripe", with_stripe),
@@ -73,8 +79,10 @@ def variants() -> list[Variant]:
 def measured(
     clients: dict[str, Opened], service: Service, rounds: int, calls: int, in_flight: int
 ) -> dict[str, Any]:
-    """One level of the table: what each variant spends on a call, its ratio, and how busy the service was."""
-    measures = {name: partial(spent, client, service, calls, in_flight) for name, client in clients.items()}
+    """Return the cost of a call, its ratio and the load of the service, for each variant."""
+    measures = {
+        name: partial(cost_and_load, client, service, calls, in_flight) for name, client in clients.items()
+    }
     figures = interleaved(measures, rounds)
     costs = {name: [cost for cost, _ in each] for name, each in figures.items()}
     return {
@@ -92,36 +100,36 @@ def measured(
             {
                 "name": name,
                 "per": per,
-                "promise": f"{word} {bound:.2f}",
+                "target": f"{word} {bound:.2f}",
                 **asdict(spread(costs[name], costs[per])),
             }
-            for name, per, word, bound in GOALS
+            for name, per, word, bound in TARGETS
             if name in costs and per in costs
         ],
     }
 
 
 def table(level: dict[str, Any]) -> str:
-    """A level for people."""
+    """Format the results for one number of calls in flight."""
     head = f"{level['in_flight']} in flight"
-    lines = [f"\n{head:28}{'µs of CPU':>10}{'ratio':>8}   {'(middle half)':18}{'service busy':>13}"]
+    lines = [f"\n{head:36}{'µs of CPU':>10}{'ratio':>8}   {'(middle half)':18}{'service busy':>13}"]
     for row in level["rows"]:
         ratio = row["ratio"]
         half = f"({ratio['low']:.2f} to {ratio['high']:.2f})"
         lines.append(
-            f"{row['name']:28}{row['cost']['median']:10.1f}{ratio['median']:8.2f}   {half:18}"
+            f"{row['name']:36}{row['cost']['median']:10.1f}{ratio['median']:8.2f}   {half:18}"
             f"{row['service_busy']:13.0%}"
         )
     lines += [
-        f"{goal['name']} to {goal['per']}: {goal['median']:.2f} ({goal['low']:.2f} to {goal['high']:.2f}),"
-        f" promised {goal['promise']}"
+        f"{goal['name']} / {goal['per']}: {goal['median']:.2f} ({goal['low']:.2f} to {goal['high']:.2f}),"
+        f" target: {goal['target']}"
         for goal in level["goals"]
     ]
     return "\n".join(lines)
 
 
 def versions() -> dict[str, str]:
-    """Of all that is compared."""
+    """Return the versions of Python and of the compared libraries."""
     found = {"Python": platform.python_version()}
     for package in PACKAGES.split():
         try:
@@ -132,14 +140,14 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    """Read the options, measure, print, and write."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant")
     parser.add_argument("--calls", type=int, default=200, help="calls in a round")
-    parser.add_argument("--in-flight", default="1,32,100", help="so many calls at a time, comma-separated")
-    parser.add_argument("--variants", help="only those whose names have one of these, comma-separated")
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
-    parser.add_argument("--plot", type=Path, help="an SVG file to draw the ratios in")
+    parser.add_argument("--in-flight", default="1,32,100", help="calls in flight, comma-separated")
+    parser.add_argument("--variants", help="only clients whose names contain one of these, comma-separated")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--plot", type=Path, help="draw the ratios in this SVG file")
     options = parser.parse_args()
     wanted = [
         each
@@ -149,11 +157,11 @@ def main() -> None:
         or any(part in each.name for part in options.variants.split(","))
     ]
     levels = []
-    with serving() as service, opened(wanted, service.base_url) as (clients, left_out):
-        for name, reason in left_out.items():
-            print(f"left out: {name}: {reason}")
-        if BASELINE in left_out:
-            sys.exit("without the baseline there is nothing to compare with")
+    with serving() as service, opened(wanted, service.base_url) as (clients, skipped):
+        for name, reason in skipped.items():
+            print(f"skipped: {name}: {reason}")
+        if BASELINE in skipped:
+            sys.exit("plain aiohttp failed, so there is no baseline")
         for in_flight in map(int, options.in_flight.split(",")):
             levels.append(measured(clients, service, options.rounds, options.calls, in_flight))
             print(table(levels[-1]), flush=True)
@@ -161,7 +169,7 @@ def main() -> None:
         "versions": versions(),
         "rounds": options.rounds,
         "calls": options.calls,
-        "left_out": left_out,
+        "skipped": skipped,
         "levels": levels,
     }
     print(
@@ -171,7 +179,7 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if options.plot:
-        from plot import draw  # noqa: PLC0415  (needs matplotlib, which only a plot is worth)
+        from plot import draw  # noqa: PLC0415  (matplotlib is optional)
 
         draw(figures, options.plot)
 

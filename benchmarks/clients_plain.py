@@ -1,20 +1,20 @@
-"""aiohttp as a user writes it: the baseline, and with our telemetry by hand."""
+"""Plain aiohttp as users write it: the baseline, also with hand-written telemetry."""
 
 from functools import partial
 
 import aiohttp
 from byhand import ByHand, Providers
-from order import CODE, ORDER, SHOP, TOKEN, Answer, AsyncIterator, Call, address, asynccontextmanager
+from order import CODE, ORDER, SHOP, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
 
 __all__ = ["by_hand", "plain"]
 
 
 @asynccontextmanager
-async def plain(base_url: str, places: int = 100) -> AsyncIterator[Call]:
-    """The baseline: JSON in, JSON out; so many connections at most, aiohttp's own default."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=places)) as session:
+async def plain(base_url: str, limit: int = 100) -> AsyncIterator[Call]:
+    """The baseline: send JSON, read JSON; `limit` has the default of aiohttp."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session:
 
-        async def call() -> Answer:
+        async def call() -> Result:
             async with session.post(
                 f"{base_url}/api/shops/{SHOP}/requests/{CODE}",
                 json={**ORDER},
@@ -28,11 +28,11 @@ async def plain(base_url: str, places: int = 100) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def by_hand(base_url: str, providers: Providers) -> AsyncIterator[Call]:
-    """The baseline with the two spans, the duration and the propagation of ours."""
+    """The baseline with the two spans, the duration metric and the propagation of loanasync."""
     telemetry = ByHand(providers)
     async with aiohttp.ClientSession() as session:
 
-        async def send(headers: dict[str, str]) -> Answer:
+        async def send(headers: dict[str, str]) -> Result:
             headers["X-Auth-Token"] = TOKEN
             async with session.post(address(base_url), json={**ORDER}, headers=headers) as response:
                 decision = await response.json()
@@ -40,7 +40,7 @@ async def by_hand(base_url: str, providers: Providers) -> AsyncIterator[Call]:
 
         attempt = partial(telemetry.attempt, send)
 
-        async def call() -> Answer:
-            return await telemetry.call(attempt, lambda answer: answer[1] is True)
+        async def call() -> Result:
+            return await telemetry.call(attempt, lambda result: result[1] is True)
 
         yield call

@@ -1,14 +1,14 @@
-"""SDKs of others as their users call them, pointed at our service; each is imported where it is used.
+"""Other SDKs, as their users call them, against the service of the benchmark.
 
-Where an SDK can send any body to any path, it sends our order and reads our decision into a model of its own
-kind. Where it cannot, it makes the call that its users make most. An SDK that shows no status raises an
-error for any but a good one.
+An SDK that can send any body to any path sends the order and reads the decision into one of its models.
+Others make their most common call. SDKs that do not expose the status raise an error unless it is a
+success. Each SDK is imported where it is used.
 """
 
 from typing import Any
 
 import aiohttp
-from order import ORDER, TOKEN, Answer, AsyncIterator, Call, address, asynccontextmanager
+from order import ORDER, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
 
 __all__ = ["with_anthropic", "with_azure", "with_mollie", "with_openai", "with_stripe"]
 
@@ -17,7 +17,7 @@ CREATED = 201
 
 @asynccontextmanager
 async def with_azure(base_url: str) -> AsyncIterator[Call]:
-    """azure-core's pipeline on aiohttp, with the policies that its generated clients have."""
+    """The pipeline of azure-core on aiohttp, with the policies of its generated clients."""
     from azure.core import AsyncPipelineClient
     from azure.core.pipeline import policies
     from azure.core.pipeline.transport import AioHttpTransport
@@ -38,7 +38,7 @@ async def with_azure(base_url: str) -> AsyncIterator[Call]:
     ]
     async with AsyncPipelineClient(base_url, policies=steps, transport=AioHttpTransport()) as client:
 
-        async def call() -> Answer:
+        async def call() -> Result:
             response = await client.send_request(HttpRequest("POST", address(base_url), json={**ORDER}))
             response.raise_for_status()
             return response.status_code, response.json()["approved"]
@@ -48,14 +48,14 @@ async def with_azure(base_url: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def with_stripe(base_url: str) -> AsyncIterator[Call]:
-    """Stripe on its aiohttp client: a payment intent made of our order, in its form encoding."""
+    """Stripe on its aiohttp client: a payment intent with the data of the order, form-encoded."""
     import stripe
 
     async with aiohttp.ClientSession() as session:
         http = stripe.AIOHTTPClient(session=session)
         client = stripe.StripeClient("sk_test_made_up", http_client=http, base_addresses={"api": base_url})
 
-        async def call() -> Answer:
+        async def call() -> Result:
             intent: Any = await client.v1.payment_intents.create_async({**ORDER, "currency": "eur"})
             return intent.last_response.code, intent["approved"]
 
@@ -64,7 +64,7 @@ async def with_stripe(base_url: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def with_openai(base_url: str) -> AsyncIterator[Call]:
-    """Openai on its aiohttp client; `post` is its documented way to paths that it does not know."""
+    """OpenAI on its aiohttp client; `post` is its documented method for other paths."""
     import openai
 
     class Decision(openai.BaseModel):
@@ -73,7 +73,7 @@ async def with_openai(base_url: str) -> AsyncIterator[Call]:
     http = openai.DefaultAioHttpClient()
     async with openai.AsyncOpenAI(api_key="made-up", base_url=base_url, http_client=http) as client:
 
-        async def call() -> Answer:
+        async def call() -> Result:
             decision = await client.post(
                 address(""), body={**ORDER}, cast_to=Decision, options={"headers": {"X-Auth-Token": TOKEN}}
             )
@@ -84,7 +84,7 @@ async def with_openai(base_url: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
-    """Anthropic on its aiohttp client, as openai."""
+    """Anthropic on its aiohttp client, in the same way as OpenAI."""
     import anthropic
 
     class Decision(anthropic.BaseModel):
@@ -93,7 +93,7 @@ async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
     http = anthropic.DefaultAioHttpClient()
     async with anthropic.AsyncAnthropic(api_key="made-up", base_url=base_url, http_client=http) as client:
 
-        async def call() -> Answer:
+        async def call() -> Result:
             decision = await client.post(
                 address(""), body={**ORDER}, cast_to=Decision, options={"headers": {"X-Auth-Token": TOKEN}}
             )
@@ -104,7 +104,7 @@ async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def with_mollie(base_url: str) -> AsyncIterator[Call]:
-    """mollie-api-py, whose async calls go over httpx: a payment, answered in mollie's shape."""
+    """mollie-api-py, which uses httpx for async calls: a payment, with a response in its own format."""
     import mollie
 
     async with mollie.ClientSDK(
@@ -116,7 +116,7 @@ async def with_mollie(base_url: str) -> AsyncIterator[Call]:
             "redirect_url": "https://shop.example.com/orders/1",
         }
 
-        async def call() -> Answer:
+        async def call() -> Result:
             payment = await client.payments.create_async(payment_request={**order})
             return CREATED, payment.status == "authorized"
 

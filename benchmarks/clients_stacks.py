@@ -1,24 +1,24 @@
-"""What a careful user assembles from good libraries; each is imported where it is used."""
+"""Stacks that users assemble from libraries; each library is imported where it is used."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import aiohttp
 from byhand import Providers
-from order import FIELDS, ORDER, TOKEN, Answer, AsyncIterator, Call, address, asynccontextmanager
+from order import FIELDS, ORDER, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
 
 __all__ = ["assembled", "models", "with_httpx", "with_orjson"]
 
 
 @asynccontextmanager
 async def with_orjson(base_url: str) -> AsyncIterator[Call]:
-    """The baseline with orjson for both ways."""
+    """The baseline with orjson for request and response."""
     import orjson
 
     async with aiohttp.ClientSession() as session:
         headers = {"X-Auth-Token": TOKEN, "Content-Type": "application/json"}
 
-        async def call() -> Answer:
+        async def call() -> Result:
             body = orjson.dumps({**ORDER})
             async with session.post(address(base_url), data=body, headers=headers) as response:
                 decision = orjson.loads(await response.read())
@@ -29,12 +29,12 @@ async def with_orjson(base_url: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def with_httpx(base_url: str) -> AsyncIterator[Call]:
-    """The other client that users know, JSON in and out."""
+    """httpx: send JSON, read JSON."""
     import httpx
 
     async with httpx.AsyncClient() as client:
 
-        async def call() -> Answer:
+        async def call() -> Result:
             response = await client.post(address(base_url), json={**ORDER}, headers={"X-Auth-Token": TOKEN})
             return response.status_code, response.json()["approved"]
 
@@ -42,7 +42,7 @@ async def with_httpx(base_url: str) -> AsyncIterator[Call]:
 
 
 def models() -> tuple[Callable[..., Any], Any]:
-    """The order and the decision as models of pydantic's, with the rules that its fields can say."""
+    """Return pydantic models of the order and the decision, with the rules that fields can express."""
     from pydantic import BaseModel, ConfigDict, Field, StringConstraints
     from pydantic.alias_generators import to_camel
 
@@ -81,13 +81,13 @@ def models() -> tuple[Callable[..., Any], Any]:
     return Order, Decision
 
 
-class Fault(Exception):  # noqa: N818  (it never leaves the client)
-    """A 500."""
+class Fault(Exception):  # noqa: N818  (internal)
+    """Status 500."""
 
 
 @asynccontextmanager
 async def assembled(base_url: str, providers: Providers | None = None) -> AsyncIterator[Call]:
-    """aiohttp, pydantic's models both ways, tenacity around it, and the stock instrumentation."""
+    """Use aiohttp with pydantic models, tenacity and the standard instrumentation."""
     from opentelemetry.instrumentation.aiohttp_client import create_trace_config
     from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -108,9 +108,9 @@ async def assembled(base_url: str, providers: Providers | None = None) -> AsyncI
                     raise Fault
                 return response.status, decision.model_validate_json(await response.read())
 
-        async def call() -> Answer:
+        async def call() -> Result:
             body = order(**FIELDS).model_dump_json(by_alias=True, exclude_none=True)
-            status, answer = await send(body)
-            return status, answer.approved
+            status, read = await send(body)
+            return status, read.approved
 
         yield call

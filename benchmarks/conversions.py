@@ -1,7 +1,7 @@
-"""What the models cost: an order built, checked and written, a decision read; ours, pydantic's and msgspec's.
+"""Measure models: build, check and write an order, and read a decision, beside pydantic and msgspec.
 
-All take turns in one process, and then the steps of ours one by one. Ours checks every rule of the
-specification and reads either spelling; the others check what their fields can say.
+All take turns in one process, also the single steps of loanasync. loanasync checks every rule of the
+specification and reads both spellings; the others check the rules that their fields can express.
 """
 
 import argparse
@@ -31,12 +31,12 @@ Steps = dict[str, Callable[[], object]]
 
 
 def ours() -> Steps:
-    """Both ways as the client goes them, and their steps."""
+    """Return both conversions as the client runs them, and their steps."""
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
-    options = client._options  # noqa: SLF001  (what it hands to the functions that are measured)
+    options = client._options  # noqa: SLF001  (arguments of the measured functions)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
     writer = codec._writer(dialect)  # noqa: SLF001  (one of the steps)
-    reply = Response(status=201, headers={}, body=BODY)
+    response = Response(status=201, headers={}, body=BODY)
 
     def written() -> Call:
         call = APPROVE.prepare(options, CODE, ApprovalRequest(**FIELDS))
@@ -46,12 +46,12 @@ def ours() -> Steps:
     call, request = written(), ApprovalRequest(**FIELDS)
     assert json.loads(call.body) == ORDER
     wire, members = writer.unstructure(request), decode(BODY)
-    decision = call.read(reply, meta)
+    decision = call.read(response, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
     return {
-        f"{WRITE}, ours": written,
-        f"{READ}, ours": lambda: call.read(reply, meta),
+        f"{WRITE}, loanasync": written,
+        f"{READ}, loanasync": lambda: call.read(response, meta),
         "build": lambda: ApprovalRequest(**FIELDS),
         "check": lambda: tuple(
             rules.check_approval(request, additional_data_needed=False, dialect=dialect, limits=limits)
@@ -64,7 +64,7 @@ def ours() -> Steps:
 
 
 def pydantic() -> Steps:
-    """The models of the assembled stack."""
+    """Return the conversions of pydantic."""
     order, decision = models()
 
     def written() -> bytes:
@@ -80,7 +80,7 @@ def pydantic() -> Steps:
 
 
 def msgspec() -> Steps:
-    """The same rules as structs of msgspec's."""
+    """Return the conversions of msgspec, with the same rules."""
     import msgspec as library
 
     meta = library.Meta
@@ -117,7 +117,7 @@ def msgspec() -> Steps:
     encode, decode = library.json.Encoder().encode, library.json.Decoder(Decision).decode
 
     def written() -> object:
-        return encode(library.convert(ORDER, Order))  # a struct itself checks nothing
+        return encode(library.convert(ORDER, Order))  # only `convert` checks the rules
 
     assert json.loads(encode(library.convert(ORDER, Order))) == ORDER
     assert decode(BODY).redirect_url == DECISION["redirectUrl"]
@@ -125,7 +125,7 @@ def msgspec() -> Steps:
 
 
 def measured(step: Callable[[], object], times: int) -> float:
-    """Microseconds of processor time for each of so many times."""
+    """Return the mean CPU time of a step, in microseconds."""
     started = time.process_time()
     for _ in range(times):
         step()
@@ -133,13 +133,13 @@ def measured(step: Callable[[], object], times: int) -> float:
 
 
 def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A line for each way and step, and why some are left out."""
-    steps, left_out = ours(), {}
+    """Return a line for each conversion and step, and the skipped libraries with the reason."""
+    steps, skipped = ours(), {}
     for library in (pydantic, msgspec):
         try:
             steps |= library()
         except ImportError as error:
-            left_out[library.__name__] = str(error)
+            skipped[library.__name__] = str(error)
     figures = interleaved(
         {name: lambda step=step: measured(step, times) for name, step in steps.items()},  # type: ignore[misc]
         rounds,
@@ -147,7 +147,7 @@ def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     lines = []
     for name in sorted(steps, key=lambda name: (not name.startswith(WRITE), not name.startswith(READ))):
         way, of_a_way, _ = name.partition(", ")
-        per = figures[f"{way}, ours"] if of_a_way else None
+        per = figures[f"{way}, loanasync"] if of_a_way else None
         lines.append(
             {
                 "name": name,
@@ -155,30 +155,30 @@ def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
                 "ratio": asdict(spread(figures[name], per)) if per else None,
             }
         )
-    return lines, left_out
+    return lines, skipped
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """The lines for people."""
-    shown = [f"{'µs of CPU':30}{'median':>8}   {'(middle half)':18}{'ours = 1':>9}"]
+    """Format the results."""
+    shown = [f"{'µs of CPU':30}{'median':>8}   {'(middle half)':18}{'loanasync = 1':>14}"]
     for line in lines:
         cost = line["cost"]
         half = f"({cost['low']:.2f} to {cost['high']:.2f})"
-        ratio = "" if line["ratio"] is None else f"{line['ratio']['median']:9.2f}"
+        ratio = "" if line["ratio"] is None else f"{line['ratio']['median']:14.2f}"
         shown.append(f"{line['name']:30}{cost['median']:8.2f}   {half:18}{ratio}")
     return "\n".join(shown)
 
 
 def main() -> None:
-    """Read the options, measure, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each step")
-    parser.add_argument("--times", type=int, default=2000, help="times in a round")
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument("--times", type=int, default=2000, help="repetitions in a round")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
-    lines, left_out = run(options.rounds, options.times)
-    for name, reason in left_out.items():
-        print(f"left out: {name}: {reason}")
+    lines, skipped = run(options.rounds, options.times)
+    for name, reason in skipped.items():
+        print(f"skipped: {name}: {reason}")
     print(table(lines))
     if options.json:
         options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")

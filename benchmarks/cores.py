@@ -1,4 +1,4 @@
-"""Which processor core a process works on, so that what is measured and what it talks to never share one."""
+"""Pinning of processes to CPU cores, so that a client and its server do not share one."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
 def pin(pid: int, core: int) -> None:
-    """Keep a process on one core, where the system lets us, and there are two."""
+    """Pin a process to one core, if the system supports it and has at least two."""
     if sys.platform == "linux" and len(CORES) > 1:
         os.sched_setaffinity(pid, {CORES[core]})

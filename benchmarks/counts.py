@@ -1,6 +1,6 @@
-"""What a call takes that no clock tells: function calls of Python's, objects that its collector follows.
+"""Count the Python function calls of an approval, and its objects that the garbage collector tracks.
 
-Both are exact: two runs tell the same. An ordinary test holds them to bounds, `tests/stress/test_cost.py`.
+Both are exact and equal in every run. `tests/stress/test_cost.py` checks their upper bounds.
 """
 
 import argparse
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from clients_ours import ours
 from clients_plain import plain
-from inmemory import Memory, client_over
-from order import APPROVED, CODE, FIELDS, Answer, Call
+from inmemory import InMemoryService, client_with
+from order import APPROVED, CODE, FIELDS, Call, Result
 from service import Service, serving
 
 from loanasync import ApprovalRequest
 
-WARM_UP = 20  # calls, after which every cache is filled
+WARM_UP = 20  # calls that fill all caches
 CALLS = 200
-ROUNDS = 3  # the least of so many: a timer that happened to wait belongs to no call
+ROUNDS = 3  # the lowest is used: an unrelated timer may be pending in others
 IN_FLIGHT = 100
 
 
 async def function_calls(call: Call) -> float:
-    """How many functions of Python's run in one call, coroutines that go on counted again."""
+    """Return the number of Python functions that one call runs; each resumed coroutine counts again."""
     for _ in range(WARM_UP):
         assert await call() == APPROVED
     gc.collect()
-    # Of most calls: now and then an old timer runs beside one.
+    # The mode, since an unrelated timer sometimes runs during a call.
     return statistics.mode([await _counted(call) for _ in range(CALLS)])
 
 
@@ -52,7 +52,7 @@ async def _counted(call: Call) -> int:
 
 
 async def in_flight(call: Call, service: Service, number: int, measure: Callable[[], float]) -> float:
-    """How much something that can be measured grows with each of so many calls that wait for their answer."""
+    """Return the growth of a measure per call, while `number` calls wait for their responses."""
     gc.collect()
     before = measure()
     service.hold()
@@ -60,34 +60,34 @@ async def in_flight(call: Call, service: Service, number: int, measure: Callable
     while service.held() < number:
         await asyncio.sleep(0.01)
         for task in tasks:
-            assert not task.done() or task.result() == APPROVED  # raises what ended a call too early
+            assert not task.done() or task.result() == APPROVED  # raises the error of a call that failed
     gc.collect()
     after = measure()
-    service.answer()
+    service.release()
     assert await asyncio.gather(*tasks) == [APPROVED] * number
     return (after - before) / number
 
 
 async def objects(call: Call, service: Service) -> float:
-    """How many objects the collector of cycles follows for each call that waits on a kept connection."""
+    """Return the objects that the garbage collector tracks per waiting call, on kept connections."""
     figures = [
         await in_flight(call, service, IN_FLIGHT, lambda: len(gc.get_objects())) for _ in range(ROUNDS + 1)
     ]
-    return min(figures[1:])  # the first opens the connections
+    return min(figures[1:])  # the first round opens connections
 
 
 async def run() -> dict[str, float]:
-    """All figures."""
-    scripted = client_over(Memory())
+    """Return all counts."""
+    scripted = client_with(InMemoryService())
     orders = count()
 
-    async def approve() -> Answer:
+    async def approve() -> Result:
         decision = await scripted.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
         return decision.meta.status, decision.approved
 
     figures = {"function calls, script": await function_calls(approve)}
     with serving() as service:
-        service.answer_late()
+        service.respond_late()
         async with ours(service.base_url) as our_call, plain(service.base_url) as plain_call:
             for name, call in (("", our_call), (" of plain aiohttp", plain_call)):
                 figures[f"function calls{name}, socket"] = await function_calls(call)
@@ -96,9 +96,9 @@ async def run() -> dict[str, float]:
 
 
 def main() -> None:
-    """Count, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     figures = asyncio.run(run())
     for name, figure in figures.items():

@@ -1,7 +1,7 @@
-"""How a client grows: with calls in flight, with calls made, in bulk; ours beside plain aiohttp, in turns.
+"""Measure how cost and memory grow with calls in flight, calls made and bulk items, beside plain aiohttp.
 
-The service is that of `calls.py`, on a core of its own. Latencies are by the clock, and good on a quiet
-machine only; all else is processor time and memory.
+The service is that of `calls.py`, on another core. Latencies are wall-clock time and need an idle
+machine; everything else is CPU time and memory.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
-from clients_ours import ours
+from clients_ours import ours as loanasync
 from clients_plain import plain
 from rounds import interleaved, spread
-from service import Service, more_files, serving
+from service import Service, raise_file_limit, serving
 from strain import Client, bytes_each, cost, latencies, longest_steps
 from volume import (
     Bulk,
@@ -26,11 +26,11 @@ from volume import (
     memory_in_bulk,
     orchestration,
     stretches,
-    task_each,
+    task_per_item,
 )
 
-CLIENTS: dict[str, Client] = {"ours": ours, "plain": plain}
-BULK: dict[Client, Bulk] = {ours: approve_many, plain: task_each}
+CLIENTS: dict[str, Client] = {"loanasync": loanasync, "plain": plain}
+BULK: dict[Client, Bulk] = {loanasync: approve_many, plain: task_per_item}
 LATENCY_IN_FLIGHT = 100
 Row = dict[str, Any]
 Figures = dict[str, list[float]]
@@ -38,7 +38,7 @@ Figures = dict[str, list[float]]
 
 @frozen
 class Sizes:
-    """How long to measure."""
+    """Sizes of the measurements."""
 
     in_flight: tuple[int, ...]
     calls: int
@@ -47,96 +47,98 @@ class Sizes:
 
     @property
     def most(self) -> int:
-        """Calls in flight."""
+        """The highest number of calls in flight."""
         return max(self.in_flight)
 
 
 def row(name: str, figures: Figures) -> Row:
-    """A line of the table: both figures, and the ratio round by round."""
+    """Return a line of the table: both figures, and their ratio per round."""
     both = {each: spread(figures[each]).median for each in CLIENTS}
-    ratio = asdict(spread(figures["ours"], figures["plain"])) if min(figures["plain"]) > 0 else None
+    ratio = asdict(spread(figures["loanasync"], figures["plain"])) if min(figures["plain"]) > 0 else None
     return {"name": name, **both, "ratio": ratio}
 
 
 def rows(names: Sequence[str], figures: dict[str, list[tuple[float, float]]]) -> Iterator[Row]:
-    """Lines of figures that come in pairs."""
+    """Yield a line for each of two figures that are measured together."""
     for place, name in enumerate(names):
         yield row(name, {each: [pair[place] for pair in pairs] for each, pairs in figures.items()})
 
 
 def turns(measure: Callable[[Client], Coroutine[Any, Any, Any]], rounds: int) -> dict[str, list[Any]]:
-    """Rounds of both clients, each in a loop of its own."""
+    """Run rounds of both clients, each in its own event loop."""
     ways = {name: partial(_run, measure, client) for name, client in CLIENTS.items()}
-    return interleaved(ways, rounds, warm_up=0)  # each measure warms up by itself
+    return interleaved(ways, rounds, warm_up=0)  # each measurement has its own warm-up
 
 
-def _run(measure: Callable[[Client], Coroutine[Any, Any, Any]], client: Client) -> Any:  # noqa: ANN401  (what it says)
+def _run(measure: Callable[[Client], Coroutine[Any, Any, Any]], client: Client) -> Any:  # noqa: ANN401  (the result of the measurement)
     return asyncio.run(measure(client))
 
 
 def costs(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Cost of a call by the number of those in flight."""
+    """Measure CPU per call by calls in flight."""
     for number in sizes.in_flight:
         measure = partial(cost, service=service, calls=max(sizes.calls // 10, number), number=number)
-        yield row(f"µs of CPU a call, {number:,} in flight", turns(measure, sizes.rounds))
+        yield row(f"CPU per call, {number:,} in flight (µs)", turns(measure, sizes.rounds))
 
 
 def stretched(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Cost of a call, and memory, by the number of those made."""
+    """Measure CPU per call and memory growth over many calls."""
     figures = asyncio.run(stretches(CLIENTS, service, sizes.calls))
     for name, place in (("first", 0), ("last", -1)):
         part = {each: [pairs[place][0]] for each, pairs in figures.items()}
-        yield row(f"µs of CPU a call, {name} tenth of {sizes.calls:,}", part)
+        yield row(f"CPU per call, {name} tenth of {sizes.calls:,} (µs)", part)
     grown = {each: [sum(grown for _, grown in pairs)] for each, pairs in figures.items()}
-    yield row(f"MB grown in {sizes.calls:,} calls", grown)
+    yield row(f"memory growth in {sizes.calls:,} calls (MB)", grown)
 
 
 def memory(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Bytes of a call in flight."""
+    """Measure memory per call in flight."""
     number = min(sizes.most, 1000)
     yield from rows(
-        (f"bytes a call of {number:,} and its connection", f"bytes a call of {number:,} in flight"),
+        (
+            f"memory per call and connection, {number:,} in flight (bytes)",
+            f"memory per call, {number:,} in flight (bytes)",
+        ),
         turns(lambda client: bytes_each(client, service, number), 1),
     )
 
 
 def latency(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Time from call to answer."""
+    """Measure the time from call to response."""
     number = min(sizes.most, LATENCY_IN_FLIGHT)
     calls = max(sizes.calls // 10, number)
     yield from rows(
-        (f"ms to an answer, {number} in flight, median", f"ms to an answer, {number} in flight, p99"),
+        (f"latency, {number} in flight, median (ms)", f"latency, {number} in flight, p99 (ms)"),
         turns(lambda client: latencies(client, service, calls, number), sizes.rounds),
     )
 
 
 def steps(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """How long the loop stands still."""
+    """Measure how long one step blocks the event loop."""
     yield from rows(
         (
-            f"ms in the loop's longest step, {sizes.most:,} in flight",
-            "ms in the longest step, without collections",
+            f"longest step of the event loop, {sizes.most:,} in flight (ms)",
+            "longest step without garbage collection (ms)",
         ),
         turns(lambda client: longest_steps(client, service, sizes.most), 1),
     )
 
 
 def bulk(service: Service, sizes: Sizes) -> Iterator[Row]:
-    """Many items: ours by approve_many, plain aiohttp by a task each behind a semaphore."""
+    """Measure bulk: `approve_many`, and plain aiohttp with a task per item and a semaphore."""
     costs = turns(lambda client: in_bulk(client, BULK[client], service, sizes.items), sizes.rounds)
-    yield row(f"µs of CPU an item of {sizes.items:,}", costs)
+    yield row(f"CPU per item of {sizes.items:,} (µs)", costs)
     most = turns(lambda client: memory_in_bulk(client, BULK[client], service, sizes.items), 1)
-    yield row(f"kB of memory at most, {sizes.items:,} items", most)
+    yield row(f"peak memory, {sizes.items:,} items (kB)", most)
     alone = turns(lambda client: orchestration(BULK[client], sizes.items), sizes.rounds)
-    yield row("µs of CPU an item that is not sent", alone)
+    yield row("CPU per item without a request (µs)", alone)
 
 
 def imports(_: Service, sizes: Sizes) -> Iterator[Row]:
-    """What is paid before the first call."""
-    modules = {"ours": partial(import_time, "loanasync"), "plain": partial(import_time, "aiohttp")}
-    yield row(
-        "ms of CPU to import", interleaved(modules, 5 * sizes.rounds)
-    )  # short, and never twice the same
+    """Measure the time to import."""
+    modules = {"loanasync": partial(import_time, "loanasync"), "plain": partial(import_time, "aiohttp")}
+    # Imports are short and vary, so more rounds are run.
+    yield row("CPU to import (ms)", interleaved(modules, 5 * sizes.rounds))
 
 
 PARTS = {
@@ -150,36 +152,36 @@ PARTS = {
 }
 
 
-def shown(line: Row) -> str:
-    """A line for people."""
+def formatted(line: Row) -> str:
+    """Format a line of the results."""
     ratio = line["ratio"]
     compared = f"{ratio['median']:8.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
-    return f"{line['name']:48}{line['ours']:10,.1f}{line['plain']:10,.1f}{compared}"
+    return f"{line['name']:60}{line['loanasync']:10,.1f}{line['plain']:10,.1f}{compared}"
 
 
 def main() -> None:
-    """Read the options, measure, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--in-flight", default="1,10,100,1000,10000", help="so many calls at a time")
-    parser.add_argument("--calls", type=int, default=20_000, help="calls made, up to a million or more")
-    parser.add_argument("--items", type=int, default=10_000, help="items in bulk, up to 100000 or more")
+    parser.add_argument("--in-flight", default="1,10,100,1000,10000", help="calls in flight")
+    parser.add_argument("--calls", type=int, default=20_000, help="calls to make")
+    parser.add_argument("--items", type=int, default=10_000, help="items in bulk")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each client")
-    parser.add_argument("--parts", default=",".join(PARTS), help="only these, comma-separated")
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument("--parts", default=",".join(PARTS), help="measurements to run, comma-separated")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
-    files = more_files()
+    files = raise_file_limit()
     wanted = tuple(map(int, options.in_flight.split(",")))
     possible = tuple(number for number in wanted if number < files - 100)
     for number in set(wanted) - set(possible):
-        print(f"left out: {number:,} in flight: this system opens {files:,} files at most")
+        print(f"skipped: {number:,} in flight: this system allows {files:,} open files")
     sizes = Sizes(possible, options.calls, options.items, options.rounds)
     lines = []
-    print(f"{'':48}{'ours':>10}{'plain':>10}{'ratio':>8} (middle half)")
+    print(f"{'':60}{'loanasync':>10}{'plain':>10}{'ratio':>8} (middle half)")
     with serving() as service:
         for part in options.parts.split(","):
             for line in PARTS[part](service, sizes):
                 lines.append(line)
-                print(shown(line), flush=True)
+                print(formatted(line), flush=True)
     if options.json:
         options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
 

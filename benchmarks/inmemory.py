@@ -1,34 +1,34 @@
-"""A service in memory, and clients that ask it, where nothing but the client is measured."""
+"""A transport that approves every request in memory, so that only the client is measured."""
 
 from loanasync import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 
-__all__ = ["Memory", "client_over"]
+__all__ = ["InMemoryService", "client_with"]
 
 BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,"netAmount":44000}'
 
 
-class Memory:
-    """A service in memory: every request is approved at once."""
+class InMemoryService:
+    """A transport that approves every request at once."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
-        """Answer."""
+        """Return an approval."""
         del request, connect, within
         return Response(status=201, headers={}, body=BODY)
 
     def check(self) -> None:
-        """Let any call begin."""
+        """Accept every call."""
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
-def client_over(sender: Memory, *, remember: bool = True) -> LoanClient:
-    """A client whose pipeline asks the sender."""
+def client_with(transport: InMemoryService, *, remember: bool = True) -> LoanClient:
+    """Return a client that uses this transport."""
     return LoanClient(
         "https://loans.example.com",
         shop_id="shop",
         auth_token="secret",  # noqa: S106  (made up)
         remember=remember,
-        transport=lambda: sender,
+        transport=lambda: transport,
     )

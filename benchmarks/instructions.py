@@ -1,7 +1,7 @@
-"""The machine's instructions for a call, counted by valgrind: ours, and plain aiohttp's beside it.
+"""Count the CPU instructions of a call with valgrind, for loanasync and plain aiohttp.
 
-A client's process is run twice under valgrind, and the second time makes more calls; what it takes more of
-instructions, it takes for these. The service runs outside of valgrind.
+The process of a client runs twice under valgrind, with more calls the second time. The difference is
+divided by the additional calls. The service runs outside of valgrind.
 """
 
 import argparse
@@ -19,37 +19,37 @@ from clients_plain import plain
 from rounds import calling
 from service import Service, serving
 
-CLIENTS = {"ours": ours, "plain aiohttp": plain}
-FEW = 20  # calls, which fill the caches
+CLIENTS = {"loanasync": ours, "plain aiohttp": plain}
+FEW = 20  # calls that fill the caches
 VALGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 
 
 async def call(name: str, base_url: str, calls: int) -> None:
-    """Make so many calls, one after another; what a client's process does."""
+    """Make calls, one after another, in the process of a client."""
     async with CLIENTS[name](base_url) as client:
         await calling(client, calls, 1)
 
 
 def counted(name: str, service: Service, calls: int) -> int:
-    """All instructions of a process that makes so many calls."""
+    """Return the instructions of a process that makes this number of calls."""
     command = [*VALGRIND, sys.executable, __file__, "--client", name, service.base_url, str(calls)]
     done = subprocess.run(
         command,
         check=False,
         capture_output=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # so that each run goes the same way
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # for equal runs
     )
     found = re.search(r"Collected *: *([0-9]+)", done.stderr)
     if done.returncode or not found:
-        sys.exit(f"valgrind counted nothing:\n{done.stderr}")
+        sys.exit(f"valgrind failed:\n{done.stderr}")
     return int(found[1])
 
 
 def run(calls: int) -> dict[str, float]:
-    """Instructions for a call, by client."""
+    """Return the instructions per call of each client."""
     with serving() as service:
-        service.answer_late()
+        service.respond_late()
         return {
             name: (counted(name, service, FEW + calls) - counted(name, service, FEW)) / calls
             for name in CLIENTS
@@ -57,10 +57,10 @@ def run(calls: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Count, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=200, help="calls that are counted")
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument("--calls", type=int, default=200, help="calls to count")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
@@ -71,7 +71,7 @@ def main() -> None:
         sys.exit("valgrind is not installed: on Debian, `apt-get install valgrind`")
     figures = run(options.calls)
     for name, figure in figures.items():
-        print(f"{name:20}{figure:14,.0f} instructions a call{figure / figures['plain aiohttp']:8.2f}")
+        print(f"{name:20}{figure:14,.0f} instructions per call{figure / figures['plain aiohttp']:8.2f}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

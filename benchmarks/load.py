@@ -1,4 +1,4 @@
-"""A shop in a hurry: requests made beforehand, sent on kept connections as fast as one core can."""
+"""A load generator: prepared requests, sent over kept connections as fast as one core can."""
 
 import asyncio
 import itertools
@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import cast
 from urllib.parse import urlsplit
 
-__all__ = ["LOST", "Line", "Shop", "Speaker", "connect", "connected", "fiscal_codes"]
+__all__ = ["LOST", "Connection", "Connections", "Shop", "connect", "connected", "fiscal_codes"]
 
-LOST = 0  # instead of a status, when the connection ended before the answer did
+LOST = 0  # counted instead of a status if the connection ended before the response
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
@@ -37,16 +37,16 @@ _APPROVAL = {
 
 
 def fiscal_codes() -> Iterator[str]:
-    """Made-up codes without end, each of them once."""
+    """Yield made-up fiscal codes, without repetition."""
     for letters in itertools.product(string.ascii_uppercase, repeat=3):
         yield from (f"TST{''.join(letters)}00A00{number:04}A" for number in range(10_000))
 
 
 class Shop:
-    """What a shop sends, as bytes.
+    """Requests of a shop, as bytes.
 
     Args:
-        base_url: The service's.
+        base_url: URL of the service.
         shop_id: The shop's name.
         auth_token: The shop's token.
     """
@@ -56,11 +56,11 @@ class Shop:
         self._headers = f"Host: {urlsplit(base_url).netloc}\r\nX-Auth-Token: {auth_token}\r\n"
 
     def creation(self, code: str) -> bytes:
-        """Spec §4.3."""
+        """Return the request that creates an application (spec §4.3)."""
         return self._post("", {"fiscalCode": code, "privacy": True})
 
     def approval(self, code: str, tag: str = "") -> bytes:
-        """Spec §4.1; a tag asks the sandbox for a fault."""
+        """Return the approval request (spec §4.1); a tag selects a fault of the sandbox."""
         return self._post(f"/{code}", {**_APPROVAL, "email": f"anna{tag}@example.com"})
 
     def _post(self, path: str, fields: dict[str, object]) -> bytes:
@@ -69,110 +69,110 @@ class Shop:
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-class Line(asyncio.Protocol):
-    """One kept connection, with one request on its way at a time."""
+class Connection(asyncio.Protocol):
+    """A kept connection with at most one request in flight."""
 
     def __init__(self) -> None:
         self._received = b""
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._response: asyncio.Future[tuple[int, bytes]] | None = None
         self._transport: asyncio.Transport | None = None
 
-    def ask(self, request: bytes) -> "asyncio.Future[tuple[int, bytes]]":
-        """Send one; the status and body of its answer."""
-        self._answer = asyncio.get_running_loop().create_future()
+    def send(self, request: bytes) -> "asyncio.Future[tuple[int, bytes]]":
+        """Send a request, and return a future for status and body of the response."""
+        self._response = asyncio.get_running_loop().create_future()
         if self._transport is None:
-            self._answer.set_exception(ConnectionError())
+            self._response.set_exception(ConnectionError())
         else:
             self._transport.write(request)
-        return self._answer
+        return self._response
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of a family of their own
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own classes
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer until it is whole."""
+        """Collect data until the response is complete."""
         self._received += data
         head, whole, body = self._received.partition(_END_OF_HEAD)
         length = _LENGTH.search(head)
-        if whole and length and len(body) >= int(length[1]) and self._answer is not None:
+        if whole and length and len(body) >= int(length[1]) and self._response is not None:
             self._received = b""
-            self._answer.set_result((int(head[9:12]), body))
+            self._response.set_result((int(head[9:12]), body))
 
     def connection_lost(self, _: Exception | None) -> None:
-        """End, also the wait for an answer."""
+        """Fail the response that is waited for."""
         self._transport = None
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError())
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionError())
 
 
-async def connect(base_url: str) -> Line:
-    """A new connection."""
+async def connect(base_url: str) -> Connection:
+    """Open a connection."""
     address = urlsplit(base_url)
-    _, line = await asyncio.get_running_loop().create_connection(
-        Line, address.hostname or "", address.port or 80
+    _, connection = await asyncio.get_running_loop().create_connection(
+        Connection, address.hostname or "", address.port or 80
     )
-    return line
+    return connection
 
 
-class Speaker:
-    """Some connections that share the work; made by `connected`.
+class Connections:
+    """Connections that share a list of requests; opened by `connected`.
 
     Args:
-        base_url: Where the service is.
-        count: How many connections.
+        base_url: URL of the service.
+        count: Number of connections.
     """
 
     def __init__(self, base_url: str, count: int) -> None:
         self._base_url = base_url
-        self._lines = [Line() for _ in range(count)]
+        self._connections = [Connection() for _ in range(count)]
 
     async def send(self, requests: Iterable[bytes]) -> Counter[int]:
-        """Send them all, and count the statuses of their answers; `LOST` for those without."""
+        """Send all requests, and count the statuses; `LOST` is counted where no response arrives."""
         statuses: Counter[int] = Counter()
         waiting = iter(requests)
-        places = range(len(self._lines))
+        places = range(len(self._connections))
         await asyncio.gather(*(self._work(place, waiting, statuses) for place in places))
         return statuses
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send one, and return the status and body of its answer."""
-        return await self._lines[0].ask(request)
+    async def send_one(self, request: bytes) -> tuple[int, bytes]:
+        """Send one request, and return status and body of the response."""
+        return await self._connections[0].send(request)
 
     async def _work(self, place: int, waiting: Iterator[bytes], statuses: Counter[int]) -> None:
         for request in waiting:
             try:
-                status, _ = await self._lines[place].ask(request)
+                status, _ = await self._connections[place].send(request)
             except ConnectionError:
                 status = LOST
                 await self._connect(place)
             statuses[status] += 1
 
     async def _connect(self, place: int) -> None:
-        self._lines[place] = await connect(self._base_url)
+        self._connections[place] = await connect(self._base_url)
 
     async def open(self) -> None:
-        """Connect."""
-        for place in range(len(self._lines)):
+        """Open all connections."""
+        for place in range(len(self._connections)):
             await self._connect(place)
 
     def close(self) -> None:
-        """Let go of all connections."""
-        for line in self._lines:
-            line.close()
+        """Close all connections."""
+        for connection in self._connections:
+            connection.close()
 
 
 @asynccontextmanager
-async def connected(base_url: str, count: int) -> AsyncIterator[Speaker]:
-    """Connections for the time of a block."""
-    speaker = Speaker(base_url, count)
-    await speaker.open()
+async def connected(base_url: str, count: int) -> AsyncIterator[Connections]:
+    """Open connections, and close them at the end of the block."""
+    connections = Connections(base_url, count)
+    await connections.open()
     try:
-        yield speaker
+        yield connections
     finally:
-        speaker.close()
+        connections.close()

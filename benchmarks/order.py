@@ -1,4 +1,4 @@
-"""The order that every client of the comparison asks about, and what it must be told."""
+"""The order that all compared clients send, and the expected result."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,24 +11,26 @@ __all__ = [
     "ORDER",
     "SHOP",
     "TOKEN",
-    "Answer",
     "AsyncIterator",
     "Call",
     "Opener",
+    "Result",
     "address",
     "asynccontextmanager",
 ]
 
-Answer = tuple[int, object]  # the status, and what the body says of approval
-Call = Callable[[], Coroutine[Any, Any, Answer]]
-Opener = Callable[[str], AbstractAsyncContextManager[Call]]  # from the service's address to a client's call
+Result = tuple[int, object]  # status, and the member `approved` of the body
+Call = Callable[[], Coroutine[Any, Any, Result]]
+Opener = Callable[
+    [str], AbstractAsyncContextManager[Call]
+]  # takes the URL of the service, and yields the call of a client
 
-APPROVED: Answer = (201, True)
+APPROVED: Result = (201, True)
 SHOP = "shop"
 TOKEN = "secret"  # noqa: S105  (made up)
 CODE = "TSTXYZ00A00A000A"
 
-# As it goes over the wire (spec §2.1), and under our models' names.
+# With the names of the JSON members (spec §2.1), and with the names of the models' fields.
 ORDER: dict[str, Any] = {
     "amount": 45_000,
     "instalments": 12,
@@ -46,7 +48,7 @@ ORDER: dict[str, Any] = {
     "zeroInterestRate": False,
     "orderToken": "order-2025-0000001",
 }
-_OURS = {
+_FIELD_NAMES = {
     "loanFinality": "loan_finality",
     "lastname": "last_name",
     "firstname": "first_name",
@@ -56,9 +58,9 @@ _OURS = {
     "zeroInterestRate": "zero_interest_rate",
     "orderToken": "order_token",
 }
-FIELDS: dict[str, Any] = {_OURS.get(name, name): value for name, value in ORDER.items()}
+FIELDS: dict[str, Any] = {_FIELD_NAMES.get(name, name): value for name, value in ORDER.items()}
 
 
 def address(base_url: str) -> str:
-    """Where the approval is asked for (spec §4.1)."""
+    """Return the URL of the approval (spec §4.1)."""
     return f"{base_url}/api/shops/{SHOP}/requests/{CODE}"

@@ -1,9 +1,7 @@
-"""The tables of docs/explanation/performance.md, from the figures that the other scripts wrote with --json.
-
-`python benchmarks/page.py` puts them into the page.
-"""
+"""Write the tables of docs/explanation/performance.md from the results in docs/figures."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,58 +16,61 @@ BEGIN, END = "<!-- {} begins -->\n", "<!-- {} ends -->"
 PYTHONS = ("3.11", "3.13")
 
 
-def figures(name: str, python: str) -> Any:  # noqa: ANN401  (what the script wrote)
-    """What a script found with that Python."""
+def figures(name: str, python: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return the results of a script with a version of Python."""
     return json.loads((FIGURES / f"{name}-{python}.json").read_text(encoding="utf-8"))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; the first column is words, the others are figures."""
+    """Return a table in Markdown; all columns except the first one are figures."""
     ruler = ["---", *["--:"] * (len(head) - 1)]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ruler, *rows))
 
 
 def spread(figure: dict[str, float], digits: int = 2) -> str:
-    """The median, and where the middle half of the rounds lies."""
+    """Format the median and the quartiles of the rounds."""
     return f"{figure['median']:.{digits}f} ({figure['low']:.{digits}f} to {figure['high']:.{digits}f})"
 
 
 def calls() -> str:
-    """Each client's cost as a ratio to plain aiohttp's, by Python and calls in flight."""
+    """Return the CPU per call of each client as a ratio to plain aiohttp."""
     levels = {
         (each, level["in_flight"]): level for each in PYTHONS for level in figures("calls", each)["levels"]
     }
     rows: dict[str, dict[tuple[str, int], str]] = {}
-    for place, level in levels.items():
+    medians: dict[str, float] = {}
+    for column, level in levels.items():
         for row in level["rows"]:
-            rows.setdefault(row["name"], {})[place] = spread(row["ratio"])
-    ordered = sorted(rows, key=lambda name: rows[name].get(("3.11", 32), ""))
+            rows.setdefault(row["name"], {})[column] = spread(row["ratio"])
+            if column == ("3.11", 32):
+                medians[row["name"]] = row["ratio"]["median"]
+    ordered = sorted(rows, key=lambda name: medians.get(name, math.inf))
     head = ["client", *(f"{python}, {number} in flight" for python, number in levels)]
-    return table(head, ([name, *(rows[name].get(place, "") for place in levels)] for name in ordered))
+    return table(head, ([name, *(rows[name].get(column, "") for column in levels)] for name in ordered))
 
 
-def goals() -> str:
-    """What was promised, and what came of it with 32 in flight."""
+def targets() -> str:
+    """Return the targets, and the results with 32 calls in flight."""
     found = [
         (python, goal)
         for python in PYTHONS
         for level in figures("calls", python)["levels"]
-        if level["in_flight"] == 32  # noqa: PLR2004  (as it was promised)
+        if level["in_flight"] == 32  # noqa: PLR2004  (the targets are for 32)
         for goal in level["goals"]
     ]
     rows = [
-        [f"{goal['name']} to {goal['per']}", python, goal["promise"], spread(goal)] for python, goal in found
+        [f"{goal['name']} / {goal['per']}", python, goal["target"], spread(goal)] for python, goal in found
     ]
-    return table(["ratio", "Python", "promised", "found"], rows)
+    return table(["ratio of CPU per call", "Python", "target", "measured"], rows)
 
 
 def paths() -> str:
-    """The two paths of our client beside plain aiohttp, for each Python whose figures there are."""
+    """Return the cost of direct connections and of sessions, for each Python that was measured."""
     names = {
-        "plain aiohttp": "plain aiohttp, by hand",
-        "ours": "ours, direct connections",
-        "ours, through own session": "ours, through its own session (`direct_connections=False`)",
-        "ours, through user's session": "ours, through a session of the user's",
+        "plain aiohttp": "plain aiohttp",
+        "loanasync": "loanasync, direct connections",
+        "loanasync, direct_connections=False": "loanasync, `direct_connections=False`",
+        "loanasync, session of the user": "loanasync, `session=` of the user",
     }
     levels = {
         f"{python}, {level['in_flight']} in flight": {row["name"]: row["ratio"] for row in level["rows"]}
@@ -82,7 +83,7 @@ def paths() -> str:
 
 
 def conversions() -> str:
-    """An order written and a decision read, and each of our steps."""
+    """Return the cost of conversions, and of the single steps of loanasync."""
     rows = [
         [
             line["name"],
@@ -91,51 +92,62 @@ def conversions() -> str:
         ]
         for line in figures("conversions", "3.11")
     ]
-    return table(["µs of CPU", "median (middle half)", "ours = 1"], rows)
+    return table(["CPU (µs)", "median (middle half)", "loanasync = 1"], rows)
 
 
 def telemetry() -> str:
-    """What telemetry adds to a call."""
+    """Return the CPU time that telemetry adds to a call."""
     found = [{line["name"]: line for line in figures("telemetry", python)} for python in PYTHONS]
-    heads = [f"{python}, {what}" for python in PYTHONS for what in ("median (middle half)", "by hand = 1")]
+    heads = [
+        f"{python}, {what}" for python in PYTHONS for what in ("median (middle half)", "hand-written = 1")
+    ]
     rows = []
     for name in found[0]:
         cells = [
-            (f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})", f"{line['by hand']:.2f}")
+            (f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})", f"{line['ratio']:.2f}")
             for line in (lines[name] for lines in found)
         ]
         rows.append([name, *chain.from_iterable(cells)])
-    return table(["µs of CPU added to a call", *heads], rows)
+    return table(["CPU added to a call (µs)", *heads], rows)
 
 
 def growth() -> str:
-    """Cost, memory and latency as calls become many."""
+    """Return cost, memory and latency by number of calls."""
     rows = [
         [
             line["name"],
-            f"{line['ours']:,.1f}",
+            f"{line['loanasync']:,.1f}",
             f"{line['plain']:,.1f}",
             "" if line["ratio"] is None else spread(line["ratio"]),
         ]
         for line in figures("growth", "3.11")
     ]
-    return table(["", "ours", "plain aiohttp", "ratio (middle half)"], rows)
+    return table(["", "loanasync", "plain aiohttp", "ratio (middle half)"], rows)
 
 
 def counts() -> str:
-    """What no clock tells."""
+    """Return function calls, objects and instructions per call."""
     found = {
         python: figures("counts", python)
         | {f"instructions, {name}": count for name, count in figures("instructions", python).items()}
         for python in PYTHONS
     }
-    rows = [[name, *(f"{found[python][name]:,.0f}" for python in PYTHONS)] for name in found["3.11"]]
+    names = {
+        "function calls, script": "Python function calls, scripted transport",
+        "function calls, socket": "Python function calls, socket",
+        "objects in flight": "objects tracked by the garbage collector, per call in flight",
+        "function calls of plain aiohttp, socket": "Python function calls of plain aiohttp, socket",
+        "objects in flight of plain aiohttp": "objects of plain aiohttp, per call in flight",
+        "instructions, loanasync": "CPU instructions",
+        "instructions, plain aiohttp": "CPU instructions of plain aiohttp",
+    }
+    rows = [[names[name], *(f"{found[python][name]:,.0f}" for python in PYTHONS)] for name in found["3.11"]]
     return table(["", *PYTHONS], rows)
 
 
 TABLES = {
     "calls": calls,
-    "goals": goals,
+    "targets": targets,
     "paths": paths,
     "conversions": conversions,
     "telemetry": telemetry,
@@ -145,16 +157,16 @@ TABLES = {
 
 
 def with_tables(page: str) -> str:
-    """The page, with the tables that the figures make."""
-    for name, made in TABLES.items():
+    """Return the page with current tables."""
+    for name, make in TABLES.items():
         before, begin, rest = page.partition(BEGIN.format(name))
         _, end, after = rest.partition(END.format(name))
-        page = f"{before}{begin}{made()}{end}{after}"
+        page = f"{before}{begin}{make()}{end}{after}"
     return page
 
 
 def main() -> None:
-    """Write them."""
+    """Write the tables into the page."""
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Variants of one thing that take turns, so that a machine's noise meets them alike, and their statistics."""
+"""Rounds in which variants take turns, so that noise of the machine affects all alike, and statistics."""
 
 import asyncio
 import gc
@@ -14,14 +14,14 @@ from attrs import field, frozen
 from order import APPROVED, Call, Opener
 from service import Service
 
-__all__ = ["Opened", "Spread", "Variant", "calling", "interleaved", "opened", "spent", "spread"]
+__all__ = ["Opened", "Spread", "Variant", "calling", "cost_and_load", "interleaved", "opened", "spread"]
 
 Figure = TypeVar("Figure")
 
 
 @frozen
 class Variant:
-    """A client of the comparison, by the name in its table; `settle` ends what it left for later."""
+    """A client of the comparison, and its name in tables; `settle` finishes deferred work."""
 
     name: str
     open: Opener
@@ -31,7 +31,7 @@ class Variant:
 
 @frozen
 class Opened:
-    """A variant whose client is open, and the loop in which it is."""
+    """A variant with an open client, and its event loop."""
 
     variant: Variant
     call: Call
@@ -41,16 +41,16 @@ class Opened:
 def _new_loop(kind: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if kind == "asyncio":
         return None
-    import uvloop  # noqa: PLC0415  (Windows has none)
+    import uvloop  # noqa: PLC0415  (not available on Windows)
 
     return uvloop.new_event_loop
 
 
 @contextmanager
 def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[str, Opened], dict[str, str]]]:
-    """Those variants whose first call is answered well, by name, and why the others are left out."""
+    """Open all variants; yield those whose first call succeeds, and the skipped ones with the reason."""
     good: dict[str, Opened] = {}
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     closing = []
     runners: dict[str, asyncio.Runner] = {}
     try:
@@ -59,16 +59,16 @@ def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[st
             try:
                 runner = runners.get(variant.loop) or asyncio.Runner(loop_factory=_new_loop(variant.loop))
                 runners[variant.loop] = runner
-                call = runner.run(_tried(stack, variant, base_url))
-            except Exception as error:  # noqa: BLE001  (whatever a peer raises, it is told)
-                left_out[variant.name] = f"{type(error).__name__}: {str(error)[:100]}"
+                call = runner.run(_checked_call(stack, variant, base_url))
+            except Exception as error:  # noqa: BLE001  (other libraries raise anything; it is reported)
+                skipped[variant.name] = f"{type(error).__name__}: {str(error)[:100]}"
             else:
                 good[variant.name] = Opened(variant, call, runner)
             closing.append((runner, stack))
-        # What all those libraries keep for good is no part of anybody's collections.
+        # Exclude the permanent objects of all libraries from garbage collections.
         gc.collect()
         gc.freeze()
-        yield good, left_out
+        yield good, skipped
     finally:
         gc.unfreeze()
         for runner, stack in closing:
@@ -77,35 +77,37 @@ def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[st
             runner.close()
 
 
-async def _tried(stack: AsyncExitStack, variant: Variant, base_url: str) -> Call:
+async def _checked_call(stack: AsyncExitStack, variant: Variant, base_url: str) -> Call:
     call = await stack.enter_async_context(variant.open(base_url))
-    answer = await call()
-    if answer != APPROVED:
-        raise ValueError(f"not the answer that was given: {answer}")
+    result = await call()
+    if result != APPROVED:
+        raise ValueError(f"unexpected result: {result}")
     return call
 
 
 async def calling(call: Call, calls: int, in_flight: int) -> None:
-    """So many calls, so many at a time; every answer must be right."""
+    """Make calls with a concurrency limit, and exit if one is not approved."""
     left = iter(range(calls))
 
     async def work() -> None:
         for _ in left:
             if await call() != APPROVED:
-                sys.exit("not all were approved, so nothing was measured")
+                sys.exit("a request was not approved; the measurement is invalid")
 
     await asyncio.gather(*(work() for _ in range(in_flight)))
 
 
-def spent(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
-    """Microseconds of processor time that this process spends on a call, and how busy the service is."""
-    client.runner.run(calling(client.call, in_flight, in_flight))  # opens what has been closed meanwhile
+def cost_and_load(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
+    """Return the CPU time of this process per call, in microseconds, and the load of the service."""
+    client.runner.run(
+        calling(client.call, in_flight, in_flight)
+    )  # opens connections that were closed meanwhile
     client.variant.settle()
     gc.collect()
-    return client.runner.run(_spent(client, service, calls, in_flight))
+    return client.runner.run(_cost_and_load(client, service, calls, in_flight))
 
 
-async def _spent(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
+async def _cost_and_load(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
     service.busy()
     started = time.process_time()  # user and system, all threads
     await calling(client.call, calls, in_flight)
@@ -117,7 +119,7 @@ async def _spent(client: Opened, service: Service, calls: int, in_flight: int) -
 def interleaved(
     measures: Mapping[str, Callable[[], Figure]], rounds: int, *, warm_up: int = 1
 ) -> dict[str, list[Figure]]:
-    """The figures of each round, in which all take turns, each time in another order."""
+    """Return the figures of each round; all variants take turns, in a new order in each round."""
     figures: dict[str, list[Figure]] = {name: [] for name in measures}
     order = random.Random(1)  # noqa: S311  (the same order in each run)
     for number in range(-warm_up, rounds):
@@ -130,7 +132,7 @@ def interleaved(
 
 @frozen
 class Spread:
-    """What rounds came to: the middle, and where their middle half lies."""
+    """Median and quartiles of the rounds."""
 
     median: float
     low: float
@@ -141,7 +143,7 @@ class Spread:
 
 
 def spread(figures: Sequence[float], per: Sequence[float] | None = None) -> Spread:
-    """The spread of figures, or of their ratios to others of the same rounds."""
+    """Return the spread of figures, or of their ratios to other figures of the same rounds."""
     if per is not None:
         figures = [one / other for one, other in zip(figures, per, strict=True)]
     if len(figures) == 1:

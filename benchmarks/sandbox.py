@@ -1,7 +1,7 @@
-"""How fast the sandbox approves, beside a bare handler of aiohttp's that answers as many bytes.
+"""Measure approvals per second of the sandbox, beside a minimal aiohttp handler.
 
-Both serve from the same core, in turns, and the load comes from another core; a machine's noise then meets
-both alike. The processor time of the server's own process is the figure that noise moves least.
+Both run on the same core, in turns, and the load comes from another core, so that noise of the machine
+affects both alike. CPU time of the server process is the figure that noise affects least.
 """
 
 import argparse
@@ -24,18 +24,18 @@ import aiohttp
 import psutil
 from attrs import frozen
 from cores import CORES, pin
-from load import Shop, Speaker, connected, fiscal_codes
+from load import Connections, Shop, connected, fiscal_codes
 
 from loanasync.sandbox import Sandbox
 
 CONNECTIONS = 16
 CREATED = 201
-BUSY = 0.9  # the share of the time from which on a server counts as the bottleneck
+BUSY = 0.9  # share of the time; above it, the server was the bottleneck
 
 
 @frozen
 class Round:
-    """What one server did with one round of approvals."""
+    """One round of approvals on one server."""
 
     approvals: int
     seconds: float
@@ -43,23 +43,23 @@ class Round:
 
     @property
     def rate(self) -> float:
-        """Approvals a second."""
+        """Approvals per second."""
         return self.approvals / self.seconds
 
     @property
     def cost(self) -> float:
-        """Microseconds of the server's processor time for each."""
+        """CPU time of the server per approval, in microseconds."""
         return self.processor / self.approvals * 1e6
 
     @property
     def busy(self) -> float:
-        """The share of the time in which the server worked; near 1, it was the bottleneck."""
+        """Share of the time in which the server used its core; near 1, it was the bottleneck."""
         return self.processor / self.seconds
 
 
 @contextmanager
 def bare(size: int) -> Iterator[tuple[str, int]]:
-    """Address and process of a bare handler that answers so many bytes."""
+    """Start a minimal handler with responses of `size` bytes; yield its URL and process id."""
     command = [sys.executable, str(Path(__file__).with_name("bare.py")), str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -69,29 +69,29 @@ def bare(size: int) -> Iterator[tuple[str, int]]:
             process.terminate()
 
 
-async def measured(speaker: Speaker, pid: int, requests: Sequence[bytes]) -> Round:
-    """One round; every single answer must be an approval."""
+async def measured(connections: Connections, pid: int, requests: Sequence[bytes]) -> Round:
+    """Run one round, and exit if a response is not an approval."""
     process = psutil.Process(pid)
     gc.collect()
     before, started = process.cpu_times(), time.perf_counter()
-    statuses = await speaker.send(requests)
+    statuses = await connections.send(requests)
     seconds, after = time.perf_counter() - started, process.cpu_times()
     if statuses != {CREATED: len(requests)}:
-        sys.exit(f"not all were approved, so nothing was measured: {dict(statuses)}")
+        sys.exit(f"not all requests were approved; the measurement is invalid: {dict(statuses)}")
     return Round(len(requests), seconds, after.user + after.system - before.user - before.system)
 
 
 async def run(rounds: int, approvals: int) -> tuple[list[Round], list[Round], int]:
-    """Rounds of the bare handler, those of the sandbox beside them, and the size of both answers."""
+    """Return the rounds of the minimal handler and of the sandbox, and the size of the responses."""
     codes = fiscal_codes()
     bares, sandboxes = [], []
     with Sandbox.subprocess() as sandbox:
         shop = Shop(sandbox.base_url, sandbox.shop_id, sandbox.auth_token)
         async with connected(sandbox.base_url, CONNECTIONS) as to_sandbox:
             first = next(codes)
-            await to_sandbox.ask(shop.creation(first))
-            _, answer = await to_sandbox.ask(shop.approval(first))
-            with bare(len(answer)) as (base_url, pid):
+            await to_sandbox.send_one(shop.creation(first))
+            _, response = await to_sandbox.send_one(shop.approval(first))
+            with bare(len(response)) as (base_url, pid):
                 for each in (sandbox.pid, pid):
                     pin(each, 0)
                 async with connected(base_url, CONNECTIONS) as to_bare:
@@ -103,16 +103,16 @@ async def run(rounds: int, approvals: int) -> tuple[list[Round], list[Round], in
                             await measured(to_bare, pid, requests),
                             await measured(to_sandbox, sandbox.pid, requests),
                         )
-                        if number:  # the first round warms up
+                        if number:  # the first round is a warm-up
                             bares.append(pair[0])
                             sandboxes.append(pair[1])
-    return bares, sandboxes, len(answer)
+    return bares, sandboxes, len(response)
 
 
 def compared(
     name: str, figure: Callable[[Round], float], bares: list[Round], sandboxes: list[Round], *, less: bool
 ) -> dict[str, Any]:
-    """One line of the table: both medians, and the ratio of each pair of rounds; 1 is as good as bare."""
+    """Return a line of the table: both medians, and the ratio of pairs of rounds; 1 means equal cost."""
     pairs = [(figure(a), figure(b)) for a, b in zip(bares, sandboxes, strict=True)]
     ratios = [a / b if less else b / a for a, b in pairs]
     return {
@@ -126,7 +126,7 @@ def compared(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The lines for people."""
+    """Format the results."""
     lines = [f"{'':24}{'bare':>9}{'sandbox':>9}{'ratio':>8}   (range)"]
     for row in rows:
         shown = f"{row['name']:24}{row['bare']:9,.0f}{row['sandbox']:9,.0f}{row['ratio']:8.2f}"
@@ -135,28 +135,28 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Read the options, measure, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="rounds of each server")
     parser.add_argument("--approvals", type=int, default=4000, help="approvals in a round")
-    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     pin(os.getpid(), 1)
     bares, sandboxes, size = asyncio.run(run(options.rounds, options.approvals))
     rows = [
-        compared("approvals a second", lambda each: each.rate, bares, sandboxes, less=False),
-        compared("µs of CPU an approval", lambda each: each.cost, bares, sandboxes, less=True),
+        compared("approvals per second", lambda each: each.rate, bares, sandboxes, less=False),
+        compared("CPU per approval (µs)", lambda each: each.cost, bares, sandboxes, less=True),
     ]
     busy = [statistics.median(each.busy for each in rounds) for rounds in (bares, sandboxes)]
     print(table(rows))
     print(
         f"{options.rounds} rounds of {options.approvals} approvals each, in turns, {CONNECTIONS} connections,"
-        f" answers of {size} bytes, {'each side on a core of its own' if len(CORES) > 1 else 'not pinned'};"
+        f" responses of {size} bytes, {'pinned' if len(CORES) > 1 else 'not pinned'};"
         f" the servers were busy {busy[0]:.0%} and {busy[1]:.0%} of the time;"
         f" Python {platform.python_version()}, aiohttp {aiohttp.__version__}"
     )
     if min(busy) < BUSY:
-        print("The servers had to wait, for the load or for other programs: trust the second row only.")
+        print("The servers were not busy all the time: use the second row only.")
     if options.json:
         figures: dict[str, Any] = {
             "rows": rows,

@@ -1,7 +1,7 @@
-"""A service that knows one answer, in a process and on a core of its own: only its clients are measured.
+"""A service with one constant response, in its own process and on its own core.
 
-Run as a script it serves; whoever measures starts it with `serving` and talks to it in lines over pipes.
-It can hold its answers back, so that many calls are in flight at once for as long as one likes.
+Benchmarks start it with `serving`, and send it commands over a pipe. It can hold its responses back, so
+that many calls are in flight at the same time. Run as a script, it serves.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import cast
 
 from cores import pin
 
-__all__ = ["DECISION", "Service", "more_files", "serving"]
+__all__ = ["DECISION", "Service", "raise_file_limit", "serving"]
 
 # A decision as the service writes it, about a thousand bytes; the customer is made up.
 DECISION: dict[str, object] = {
@@ -45,7 +45,7 @@ DECISION: dict[str, object] = {
     "approvalMessageApiBody": "Prosegui per completare i tuoi dati e firmare il contratto.",
 }
 
-# A payment in the shape of mollie's, whose client reads no other.
+# A payment in the format of Mollie, whose client accepts no other response.
 _PAYMENT: dict[str, object] = {
     "resource": "payment",
     "id": "tr_5B8cwPMGnU6qLbRvo7qEZo",
@@ -69,7 +69,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
 
-def _answer(content: dict[str, object], kind: str) -> bytes:
+def _response(content: dict[str, object], kind: str) -> bytes:
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     head = (
         "HTTP/1.1 201 Created",
@@ -83,39 +83,39 @@ def _answer(content: dict[str, object], kind: str) -> bytes:
 
 
 class Service:
-    """The service as those see it who measure its clients."""
+    """A handle on the running service, for benchmarks."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
         self.base_url = self._line()
-        self._busy, self._since = float(self._ask("busy")), time.perf_counter()
+        self._busy, self._since = float(self._command("busy")), time.perf_counter()
 
     def hold(self) -> None:
-        """Answer nobody until `answer`."""
-        self._ask("hold")
+        """Hold all responses until `release`."""
+        self._command("hold")
 
     def held(self) -> int:
-        """How many requests wait for their answer."""
-        return int(self._ask("held"))
+        """Return the number of requests that wait for a response."""
+        return int(self._command("held"))
 
-    def answer(self) -> None:
-        """Answer all that wait, and from now on at once."""
-        self._ask("answer")
+    def release(self) -> None:
+        """Send the responses that were held, and respond at once from now on."""
+        self._command("release")
 
-    def answer_late(self) -> None:
-        """Answer after a millisecond, when the client has long come to rest: each call goes the same way."""
-        self._ask("late")
+    def respond_late(self) -> None:
+        """Respond after a millisecond, so that the client is idle and all calls take the same path."""
+        self._command("late")
 
     def busy(self) -> float:
-        """The share of the time since it was last asked in which it worked; near 1, others wait for it."""
-        busy, now = float(self._ask("busy")), time.perf_counter()
+        """Return the share of CPU time since the last call; near 1, clients wait for the service."""
+        busy, now = float(self._command("busy")), time.perf_counter()
         share = (busy - self._busy) / (now - self._since)
         self._busy, self._since = busy, now
         return share
 
-    def _ask(self, what: str) -> str:
+    def _command(self, command: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write(what + "\n")
+        self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         return self._line()
 
@@ -126,7 +126,7 @@ class Service:
 
 @contextmanager
 def serving() -> Iterator[Service]:
-    """A service on the second core, for the time of a block that works on the first."""
+    """Run the service on the last core and this process on the first, until the end of the block."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, str(Path(__file__))], stdin=pipe, stdout=pipe, text=True
@@ -139,9 +139,9 @@ def serving() -> Iterator[Service]:
             process.terminate()
 
 
-def more_files() -> int:
-    """Let this process open as many files as the system allows, and tell how many these are."""
-    import resource  # noqa: PLC0415  (Windows has none)
+def raise_file_limit() -> int:
+    """Raise the limit of open files as far as the system allows, and return it."""
+    import resource  # noqa: PLC0415  (not available on Windows)
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -149,11 +149,11 @@ def more_files() -> int:
 
 
 class _State:
-    """What all connections share."""
+    """State shared by all connections."""
 
     def __init__(self) -> None:
-        self.decision = _answer(DECISION, "application/json")
-        self.payment = _answer(_PAYMENT, "application/hal+json")
+        self.decision = _response(DECISION, "application/json")
+        self.payment = _response(_PAYMENT, "application/hal+json")
         self.holds = False
         self.late = False
         self.held: list[asyncio.Transport] = []
@@ -167,15 +167,15 @@ class _State:
         return count
 
 
-class _Talk(asyncio.Protocol):
-    """One connection: whatever is asked there, it is approved."""
+class _ServerConnection(asyncio.Protocol):
+    """A connection on which every request is approved."""
 
     def __init__(self, state: _State) -> None:
         self._state = state
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of a family of their own
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own classes
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -186,26 +186,26 @@ class _Talk(asyncio.Protocol):
                 return
             is_payment = self._received.startswith(b"POST /v2/payments")
             self._received = self._received[whole:]
-            answer = self._state.payment if is_payment else self._state.decision
+            response = self._state.payment if is_payment else self._state.decision
             if self._state.holds:
                 self._state.held.append(self._transport)
             elif self._state.late:
-                asyncio.get_running_loop().call_later(0.001, self._transport.write, answer)
+                asyncio.get_running_loop().call_later(0.001, self._transport.write, response)
             else:
-                self._transport.write(answer)
+                self._transport.write(response)
 
 
 class _Commands(asyncio.Protocol):
-    """Lines from those who measure; each is answered with a line."""
+    """Commands of benchmarks, one per line; each gets a line as result."""
 
     def __init__(self, state: _State) -> None:
         self._state = state
 
     def data_received(self, data: bytes) -> None:
         for command in data.decode().split():
-            print(self._done(command), flush=True)
+            print(self._run(command), flush=True)
 
-    def _done(self, command: str) -> object:
+    def _run(self, command: str) -> object:
         match command:
             case "hold":
                 self._state.holds = True
@@ -215,17 +215,17 @@ class _Commands(asyncio.Protocol):
                 return "yes"
             case "held":
                 return len(self._state.held)
-            case "answer":
+            case "release":
                 return self._state.release()
             case _:
                 return time.process_time()
 
 
 async def _serve() -> None:
-    more_files()
+    raise_file_limit()
     loop, state = asyncio.get_running_loop(), _State()
     await loop.connect_read_pipe(lambda: _Commands(state), sys.stdin)
-    server = await loop.create_server(lambda: _Talk(state), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(lambda: _ServerConnection(state), "127.0.0.1", 0, backlog=4096)
     host, port = server.sockets[0].getsockname()
     print(f"http://{host}:{port}", flush=True)
     await server.serve_forever()
@@ -234,7 +234,7 @@ async def _serve() -> None:
 if __name__ == "__main__":
     try:
         import uvloop
-    except ImportError:  # Windows has none
+    except ImportError:  # not available on Windows
         asyncio.run(_serve())
     else:
         uvloop.run(_serve())

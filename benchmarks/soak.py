@@ -1,8 +1,9 @@
-"""Whether the sandbox's memory stays flat: customers without end, some of them with faults.
+"""Check that the memory of the sandbox stays flat under many customers, some of them with faults.
 
-Each customer is created and asked for; whoever meets a 500 is asked for again, as the specification wants.
-The sandbox remembers so many customers and calls and no more: until these are full (20,000 requests with its
-own limits) its memory grows, and then must not. Exits with 1 when it grows in the second half.
+An application is created and an approval requested for each customer; after a 500 it is requested again,
+as the specification says. The sandbox stores a limited number of customers and calls. Its memory grows
+until these limits (20,000 requests) and must not grow afterwards. Exits with 1 if it grows in the second
+half.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from load import LOST, Shop, connected, fiscal_codes
 from loanasync.sandbox import Sandbox
 
 CONNECTIONS = 16
-TAGGED = 10  # one customer of so many has a tag
-# Each fault with the status that its approval is answered with.
+TAGGED = 10  # one customer in ten has a tag
+# Tags, and the status of the response to the approval.
 TAGS = {
     "+refused": 422,
     "+500": 500,
@@ -36,12 +37,12 @@ TAGS = {
     "+slow5": 201,
     "+nosuchtag": 400,
 }
-MARKS = (10, 50, 100)  # percent of the way, where the memory is told
+MARKS = (10, 50, 100)  # percent of the run, at which memory is printed
 MEGABYTE = 1e6
 
 
 def batch(shop: Shop, codes: Iterator[str], people: int) -> tuple[list[list[bytes]], Counter[int]]:
-    """Requests of some customers, one list after the other, and the statuses that they must have."""
+    """Return lists of requests, to be sent one list after another, and the expected statuses."""
     tags = itertools.cycle(TAGS)
     tagged = [
         (code, "" if number % TAGGED else next(tags))
@@ -58,45 +59,47 @@ def batch(shop: Shop, codes: Iterator[str], people: int) -> tuple[list[list[byte
 
 
 async def run(requests: int, minutes: float, people: int) -> tuple[int, float, dict[int, float]]:
-    """Requests sent, seconds that they took, and the megabytes at each mark."""
+    """Return the number of requests, the seconds, and the megabytes at each mark."""
     codes = fiscal_codes()
-    sent, seconds, way = 0, 0.0, 0.0
+    sent, seconds, progress = 0, 0.0, 0.0
     memory: dict[int, float] = {}
     with Sandbox.subprocess() as sandbox:
         shop = Shop(sandbox.base_url, sandbox.shop_id, sandbox.auth_token)
         process = psutil.Process(sandbox.pid)
         started = time.perf_counter()
-        async with connected(sandbox.base_url, CONNECTIONS) as speaker:
-            while way < 1:
+        async with connected(sandbox.base_url, CONNECTIONS) as connections:
+            while progress < 1:
                 parts, expected = batch(shop, codes, people)
-                statuses: Counter[int] = sum([await speaker.send(part) for part in parts], Counter())
+                statuses: Counter[int] = sum([await connections.send(part) for part in parts], Counter())
                 if statuses != expected:
-                    sys.exit(f"answered {dict(statuses)}, expected {dict(expected)}")
+                    sys.exit(f"statuses {dict(statuses)}, expected {dict(expected)}")
                 sent += statuses.total()
                 seconds = time.perf_counter() - started
-                way = sent / requests if requests else seconds / 60 / minutes
+                progress = sent / requests if requests else seconds / 60 / minutes
                 for mark in MARKS:
-                    if way >= mark / 100 and mark not in memory:
+                    if progress >= mark / 100 and mark not in memory:
                         memory[mark] = process.memory_info().rss / MEGABYTE
                         print(f"{mark:3} %  {sent:11,} requests  {memory[mark]:8.1f} MB", flush=True)
     return sent, seconds, memory
 
 
 def main() -> None:
-    """Read the options, soak, and judge."""
+    """Run the soak test."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long")
-    parser.add_argument("--requests", type=int, default=0, help="how many, instead of how long")
-    parser.add_argument("--people", type=int, default=1000, help="customers that are on their way together")
-    parser.add_argument("--tolerance", type=float, default=5.0, help="percent that the second half may grow")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration")
+    parser.add_argument("--requests", type=int, default=0, help="number of requests, instead of a duration")
+    parser.add_argument("--people", type=int, default=1000, help="customers in one batch")
+    parser.add_argument(
+        "--tolerance", type=float, default=5.0, help="percent by which memory may grow in the second half"
+    )
     options = parser.parse_args()
     sent, seconds, memory = asyncio.run(run(options.requests, options.minutes, options.people))
     early, half, end = (memory[mark] for mark in MARKS)
     growth = (end / half - 1) * 100
-    print(f"rate   {sent / seconds:,.0f} requests a second, for {seconds:,.0f} seconds")
+    print(f"rate   {sent / seconds:,.0f} requests per second for {seconds:,.0f} seconds")
     print(f"growth {(end / early - 1) * 100:.1f} % since the first tenth, {growth:.1f} % in the second half")
     if growth > options.tolerance:
-        sys.exit(f"the second half grew by more than {options.tolerance} %")
+        sys.exit(f"memory grew by more than {options.tolerance} % in the second half")
 
 
 if __name__ == "__main__":

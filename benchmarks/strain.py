@@ -1,4 +1,4 @@
-"""What many calls at once do to a client: cost, memory and latency, and how long the loop stands still."""
+"""Measurements with many calls in flight: CPU, memory, latency, and the longest step of the event loop."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from unittest import mock
 
 from counts import in_flight
-from order import APPROVED, Answer, Call
+from order import APPROVED, Call, Result
 from rounds import calling
 from service import Service
 
@@ -19,14 +19,14 @@ __all__ = ["Client", "bytes_each", "cost", "latencies", "longest_steps"]
 
 
 class Client(Protocol):
-    """A client that takes so many calls at once."""
+    """A client with a concurrency limit."""
 
-    def __call__(self, base_url: str, places: int) -> AbstractAsyncContextManager[Call]:
-        """Open it."""
+    def __call__(self, base_url: str, limit: int) -> AbstractAsyncContextManager[Call]:
+        """Open the client."""
 
 
 async def cost(client: Client, service: Service, calls: int, number: int) -> float:
-    """Microseconds of processor time for a call, with so many in flight on connections that are open."""
+    """Return CPU time per call in microseconds, with `number` in flight on open connections."""
     async with client(service.base_url, number) as call:
         await calling(call, number, number)
         gc.collect()
@@ -36,7 +36,7 @@ async def cost(client: Client, service: Service, calls: int, number: int) -> flo
 
 
 async def bytes_each(client: Client, service: Service, number: int) -> tuple[float, float]:
-    """Memory that Python gave to a call in flight: with its connection, and where that was there before."""
+    """Return memory per call in flight in bytes: with a new connection, and on an open one."""
     async with client(service.base_url, number) as call:
         await call()
         tracemalloc.start()
@@ -52,15 +52,15 @@ def _traced() -> float:
 
 
 async def latencies(client: Client, service: Service, calls: int, number: int) -> tuple[float, float]:
-    """Milliseconds from a call to its answer with so many in flight: the median, and the 99th percentile."""
+    """Return milliseconds from call to response: the median and the 99th percentile."""
     taken: list[float] = []
     async with client(service.base_url, number) as call:
 
-        async def timed() -> Answer:
+        async def timed() -> Result:
             started = time.perf_counter()
-            answer = await call()
+            result = await call()
             taken.append((time.perf_counter() - started) * 1e3)
-            return answer
+            return result
 
         await calling(call, number, number)
         gc.collect()
@@ -69,14 +69,14 @@ async def latencies(client: Client, service: Service, calls: int, number: int) -
 
 
 class _Steps:
-    """Times every step of the loop by the processor time of its thread, and the collector's share of it."""
+    """Measures the thread's CPU time of each step of the loop, and the share of garbage collections."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         self.longest_without_collector = 0.0
         self._collected = 0.0
         self._collecting = 0.0
-        self._patch = mock.patch.object(asyncio.Handle, "_run", self._timed(asyncio.Handle._run))  # noqa: SLF001  (the one place that all steps pass)
+        self._patch = mock.patch.object(asyncio.Handle, "_run", self._timed(asyncio.Handle._run))  # noqa: SLF001  (all steps call it)
 
     def __enter__(self) -> Self:
         self._patch.start()
@@ -91,11 +91,11 @@ class _Steps:
         def timed(handle: asyncio.Handle) -> None:
             started, collected = time.thread_time(), self._collected
             run(handle)
-            if self._collector not in gc.callbacks:  # the step that ended it did other things after
+            if self._collector not in gc.callbacks:  # the last step did other work afterwards
                 return
-            spent = time.thread_time() - started
-            self.longest = max(self.longest, spent * 1e3)
-            without = spent - (self._collected - collected)
+            cost_and_load = time.thread_time() - started
+            self.longest = max(self.longest, cost_and_load * 1e3)
+            without = cost_and_load - (self._collected - collected)
             self.longest_without_collector = max(self.longest_without_collector, without * 1e3)
 
         return timed
@@ -112,9 +112,9 @@ async def _twice(call: Call) -> None:
 
 
 async def longest_steps(client: Client, service: Service, number: int) -> tuple[float, float]:
-    """Milliseconds for which one step of the loop kept it from all others: at most, and without collections.
+    """Return the duration of the longest step in milliseconds, with and without garbage collections.
 
-    So many calls are in flight, then all are answered at once, and as many follow them.
+    `number` calls are in flight, all get their responses at once, and as many calls follow.
     """
     async with client(service.base_url, number) as call:
         await in_flight(call, service, number, lambda: 0)  # opens the connections
@@ -124,9 +124,9 @@ async def longest_steps(client: Client, service: Service, number: int) -> tuple[
             async with asyncio.TaskGroup() as group:
                 for place in range(number):
                     group.create_task(_twice(call))
-                    if place % 10 == 0:  # our own steps are to be short ones
+                    if place % 10 == 0:  # keep the steps of this function short
                         await asyncio.sleep(0)
                 while await asyncio.to_thread(service.held) < number:
                     pass
-                await asyncio.to_thread(service.answer)
+                await asyncio.to_thread(service.release)
     return steps.longest, steps.longest_without_collector

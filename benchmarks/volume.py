@@ -1,4 +1,4 @@
-"""What many calls after each other come to: cost and memory as they go on, in bulk, and before the first."""
+"""Measurements of many calls: cost and memory over time, bulk calls, and imports."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from itertools import repeat
 
 import psutil
-from order import APPROVED, CODE, FIELDS, Answer, Call
+from order import APPROVED, CODE, FIELDS, Call, Result
 from rounds import calling
 from service import Service
 from strain import Client
@@ -20,70 +20,70 @@ from loanasync import ApprovalRequest, Approved, Decision, Meta
 from loanasync.bulk import Approvals, Row
 
 __all__ = [
-    "WINDOW",
+    "CONCURRENCY",
     "Bulk",
     "approve_many",
     "import_time",
     "in_bulk",
     "orchestration",
     "stretches",
-    "task_each",
+    "task_per_item",
 ]
 
-WINDOW = 64  # at once
+CONCURRENCY = 64  # calls in flight
 STRETCHES = 10
 DECISION = Approved(amount=45_000, net_amount=43_650, meta=Meta(status=201, attempts=1, elapsed=0.1))
 Bulk = Callable[[Call, int], Awaitable[None]]
 
 
 def resident() -> float:
-    """Memory of this process, MB."""
+    """Return the memory of this process in MB."""
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
 async def stretches(
     clients: dict[str, Client], service: Service, calls: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """For each tenth of so many calls: microseconds of processor time a call, and MB by which memory grew."""
+    """Return CPU time per call in microseconds and memory growth in MB, for each tenth of the calls."""
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
-    each = max(calls // STRETCHES, WINDOW)
+    each = max(calls // STRETCHES, CONCURRENCY)
     async with AsyncExitStack() as stack:
         opened = {
-            name: await stack.enter_async_context(client(service.base_url, WINDOW))
+            name: await stack.enter_async_context(client(service.base_url, CONCURRENCY))
             for name, client in clients.items()
         }
         for number in range(STRETCHES + 1):
             for name, call in opened.items():
-                await calling(call, WINDOW, WINDOW)
+                await calling(call, CONCURRENCY, CONCURRENCY)
                 gc.collect()
                 before, started = resident(), time.process_time()
-                await calling(call, each, WINDOW)
+                await calling(call, each, CONCURRENCY)
                 cost = (time.process_time() - started) / each * 1e6
                 gc.collect()
-                if number:  # the first warms up
+                if number:  # the first is a warm-up
                     figures[name].append((cost, resident() - before))
     return figures
 
 
 async def approve_many(call: Call, items: int) -> None:
-    """Ours: a few tasks that share one row of items, a result for each, a reader; flat memory."""
+    """Use the worker pool of `approve_many`."""
 
     async def approve(*_: object, **__: object) -> Decision:
         assert await call() == APPROVED
         return DECISION
 
     row = Row(CODE, ApprovalRequest(**FIELDS))
-    async with Approvals(approve, repeat(row, items), concurrency=WINDOW) as results:
+    async with Approvals(approve, repeat(row, items), concurrency=CONCURRENCY) as results:
         async for result in results:
             assert result.is_decided
 
 
-async def task_each(call: Call, items: int) -> None:
-    """A task for each item, and a semaphore in front of the call: what comes to mind first."""
-    places = asyncio.Semaphore(WINDOW)
+async def task_per_item(call: Call, items: int) -> None:
+    """Use a task for each item and a semaphore."""
+    slots = asyncio.Semaphore(CONCURRENCY)
 
     async def one() -> None:
-        async with places:
+        async with slots:
             assert await call() == APPROVED
 
     async with asyncio.TaskGroup() as group:
@@ -92,9 +92,9 @@ async def task_each(call: Call, items: int) -> None:
 
 
 async def in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> float:
-    """Microseconds of processor time for an item of so many."""
-    async with client(service.base_url, WINDOW) as call:
-        await calling(call, WINDOW, WINDOW)
+    """Return CPU time per item, in microseconds."""
+    async with client(service.base_url, CONCURRENCY) as call:
+        await calling(call, CONCURRENCY, CONCURRENCY)
         gc.collect()
         started = time.process_time()
         await bulk(call, items)
@@ -102,9 +102,9 @@ async def in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> f
 
 
 async def memory_in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> float:
-    """Kilobytes that Python gave out at most for so many items."""
-    async with client(service.base_url, WINDOW) as call:
-        await calling(call, WINDOW, WINDOW)
+    """Return the peak memory in kilobytes."""
+    async with client(service.base_url, CONCURRENCY) as call:
+        await calling(call, CONCURRENCY, CONCURRENCY)
         gc.collect()
         tracemalloc.start()
         try:
@@ -115,9 +115,9 @@ async def memory_in_bulk(client: Client, bulk: Bulk, service: Service, items: in
 
 
 async def orchestration(bulk: Bulk, items: int) -> float:
-    """Microseconds of processor time for an item whose call takes none."""
+    """Return CPU time per item without a request, in microseconds."""
 
-    async def nothing() -> Answer:
+    async def nothing() -> Result:
         return APPROVED
 
     gc.collect()
@@ -127,10 +127,10 @@ async def orchestration(bulk: Bulk, items: int) -> float:
 
 
 def import_time(module: str) -> float:
-    """Milliseconds of processor time until a fresh Python has a module."""
+    """Return the CPU time in milliseconds to import a module in a new process."""
     code = (
         f"import time; started = time.process_time(); import {module}; print(time.process_time() - started)"
     )
-    # Without -P it would be the sources where one stands, perhaps never compiled, and not what is installed.
+    # -P: import the installed package, not the sources in the current folder.
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout) * 1e3
