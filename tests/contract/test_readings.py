@@ -10,7 +10,7 @@ from support.readings.planted import PLANTED, Planted
 from support.readings.runner import run
 from support.readings.services import exhaustive, pairwise
 
-# readings.md: each row but R8, R9, R10 and R13 has a switch or a state
+# The readings of support.readings; R8, R9, R10 and R13 have neither a switch nor a state.
 ROWS = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R11", "R12", "R14"}
 
 

@@ -31,7 +31,7 @@ BODIES: list[object] = [FIELDS, *DOMAIN, ALREADY, APPROVED, REFUSED, *OTHERS]
 
 
 def expected_state(status: int, body: object) -> State:
-    """Return the state of an approval by readings.md, R1 to R4, after the first attempt."""
+    """Return the state of an approval by R1 to R4 of support.readings, after the first attempt."""
     if status in (201, 422):
         decided = {
             (201, True): State.APPROVED,

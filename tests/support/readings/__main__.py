@@ -1,6 +1,6 @@
-"""Run all flows against all services and print the three numbers: `nox -s readings`.
+"""Runs all flows against all services and prints three counts: `nox -s readings`.
 
-`python -m support.readings` exits with status 1 if a number is not zero.
+`python -m support.readings` exits with status 1 if a count is not zero.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def parts(services: list[Readings]) -> Iterator[list[Readings]]:
 
 
 def main() -> int:
-    """Run, print, and return the exit status."""
+    """Run all services, print the result, and return the exit status."""
     started = time.monotonic()
     services = [*exhaustive(), *pairwise()]
     whole = Report()
@@ -44,12 +44,12 @@ def main() -> int:
         pool.join()
     spent = os.times()  # of the pool's processes, too: a busy machine takes longer
     text = "\n".join(lines(whole, time.monotonic() - started, spent.children_user + spent.children_system))
-    print(text)  # noqa: T201  (what a script is for)
+    print(text)  # noqa: T201  (the output of the script)
     return int(any(whole.numbers.figures))
 
 
 def lines(report: Report, seconds: float, spent: float) -> Iterator[str]:
-    """Describe a run: its size, the three numbers, and each kind of violation with an example."""
+    """Yield the lines of the output: size of the run, three counts, and kinds of violations with an example."""
     numbers = report.numbers
     yield f"{report.services:,} services, {len(FLOWS)} flows with and without a ledger"
     yield f"{report.flows:,} runs, {report.requests:,} requests"
@@ -59,10 +59,10 @@ def lines(report: Report, seconds: float, spent: float) -> Iterator[str]:
     yield f"wrong final states: {len(numbers.wrong)}"
     kinds: dict[tuple[str, str], list[str]] = {}
     for each in (*numbers.evaluations, *numbers.lost, *numbers.wrong):
-        flow, readings, what = each.split(" | ")
-        kinds.setdefault((flow, what), []).append(readings)
-    for (flow, what), found in sorted(kinds.items(), key=lambda each: -len(each[1]))[:SHOWN]:
-        yield f"{len(found)} times: {flow}: {what}; for example in the reading {found[0]}"
+        flow, readings, violation = each.split(" | ")
+        kinds.setdefault((flow, violation), []).append(readings)
+    for (flow, violation), found in sorted(kinds.items(), key=lambda each: -len(each[1]))[:SHOWN]:
+        yield f"{len(found)} times: {flow}: {violation}; for example in the reading {found[0]}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The flows: each is one customer's way through a service, with faults."""
+"""Flows: sequences of calls for one customer, with faults."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ async def plain(shop: Shop, *, tag: str = "", faults: Faults = ()) -> None:
 async def field_error(shop: Shop, *, faults: Faults = ()) -> None:
     """A wrong field; the shop corrects it."""
     if faults == ("empty",) and shop.readings.validation == "422":
-        return  # an empty 422 is read as a refusal: readings.md R2
+        return  # an empty 422 is read as a refusal (R2)
     shop.prepare()
     shop.faults(*faults)
     await shop.approve("invalid.city")
@@ -160,7 +160,7 @@ async def restart(shop: Shop, *, tag: str = "", faults: Faults = ()) -> None:
 
 
 async def decided_elsewhere(shop: Shop, *, tag: str = "", faults: Faults = ()) -> None:
-    """The request was approved or refused past this shop."""
+    """Another system of the shop requested the decision."""
     shop.prepare()
     shop.decide_elsewhere(tag)
     shop.faults(*faults)
@@ -178,28 +178,28 @@ async def repeated_on_purpose(shop: Shop, *, faults: Faults) -> None:
 
 
 async def broken_ledger(
-    shop: Shop, *, move: str = "settle", tag: str = "", is_cancelled: bool = False
+    shop: Shop, *, operation: str = "settle", tag: str = "", is_cancelled: bool = False
 ) -> None:
-    """The ledger breaks at a move, and is repaired."""
+    """The ledger fails at an operation, and is repaired."""
     shop.prepare()
     gate = shop.hold_response()
     call = shop.approving(tag)
-    if move == "settle":
+    if operation == "settle":
         await gate.arrived.wait()
-    shop.break_ledger(move)
+    shop.break_ledger(operation)
     gate.go.set()
     await (cancelled(call) if is_cancelled else call)
     await shop.settle_down()
     await shop.approve(tag)
-    if move == "claim":
+    if operation == "claim":
         shop.break_ledger()
         await shop.approve(tag)
 
 
-async def cancelled_at_the_ledger(shop: Shop, *, move: str) -> None:
+async def cancelled_at_the_ledger(shop: Shop, *, operation: str) -> None:
     """The shopper leaves while the ledger writes."""
     shop.prepare()
-    gate = shop.hold_ledger(move)
+    gate = shop.hold_ledger(operation)
     call = shop.approving()
     await gate.arrived.wait()
     await cancelled(call)
@@ -233,7 +233,7 @@ async def probe(shop: Shop, *, faults: Faults, tag: str = "") -> None:
 
 
 async def probe_beside_a_late_decision(shop: Shop, *, tag: str = "", is_first: bool = False) -> None:
-    """The probe of an approval meets the decision of its first request, which comes late."""
+    """The decision of the first request arrives during a probe."""
     shop.prepare()
     late = shop.hold_response()
     first = shop.approving(tag)
@@ -291,7 +291,7 @@ SPOILED = ("cut", "cut early", "empty", "garbage")
 LOST = ("reset before", "reset after", "silence before", "silence after", "no connection")
 TAGS = {"approval": "", "refusal": "refused"}
 
-# What a ledger or its policy changes: without a ledger they are other flows again.
+# Flows that need a ledger.
 NEEDS_LEDGER = ("probe", "broken ledger", "cancelled while")
 
 FLOWS: dict[str, Flow] = {
@@ -361,9 +361,9 @@ FLOWS: dict[str, Flow] = {
     "broken ledger": broken_ledger,
     "broken ledger, refused": partial(broken_ledger, tag="refused"),
     "broken ledger, cancelled": partial(broken_ledger, is_cancelled=True),
-    "broken ledger, claim": partial(broken_ledger, move="claim"),
-    "cancelled while claiming": partial(cancelled_at_the_ledger, move="claim"),
-    "cancelled while settling": partial(cancelled_at_the_ledger, move="settle"),
+    "broken ledger, claim": partial(broken_ledger, operation="claim"),
+    "cancelled while claiming": partial(cancelled_at_the_ledger, operation="claim"),
+    "cancelled while settling": partial(cancelled_at_the_ledger, operation="settle"),
     "two processes": two_processes,
     "two processes, refused": partial(two_processes, tag="refused"),
     "probe, reset before": partial(probe, faults=("reset before",)),

@@ -21,7 +21,7 @@ _RELEASABLE = ("User not found", "This sales point cannot apply for a loan")
 
 @define
 class Numbers:
-    """Descriptions of what is wrong, by number."""
+    """Descriptions of violations, by count."""
 
     evaluations: list[str] = field(factory=list)
     lost: list[str] = field(factory=list)
@@ -41,7 +41,7 @@ class Numbers:
 
 
 async def count(shop: Shop) -> Numbers:
-    """Count what is wrong after a flow."""
+    """Count the violations after a flow."""
     entries = await shop.entries()
     return Numbers(list(_evaluations(shop)), list(_lost(shop, entries)), list(_wrong(shop, entries)))
 
@@ -139,14 +139,14 @@ def _wrong_other(shop: Shop, log: Log, outcome: str) -> Iterator[str]:
 
 
 def _is_success(log: Log) -> bool:
-    """Return whether the last response says that the service did it, with any JSON value or none."""
+    """Return True if the last response is a success, with any JSON value or an empty body."""
     last = log.exchanges[-1] if log.exchanges else Exchange()
     is_whole = isinstance(last.reply, Response) and last.reply.fault is None and last.fault != "garbage"
     return is_whole and isinstance(last.reply, Response) and last.reply.status < 300
 
 
 def _expected(log: Log) -> str | None:
-    """Return the outcome that readings.md gives a call's last response; None if it gives none."""
+    """Return the outcome of a call's last response by R1 to R4, or None if they do not define it."""
     last = log.exchanges[-1]
     reply = last.reply
     if reply is None:
@@ -160,7 +160,7 @@ def _expected(log: Log) -> str | None:
     elif reply.status < 300:
         return "done" if log.operation == "complete" or _is_success(log) else None
     elif "domain" in last.members.get("errors", ()):
-        return None  # in another wording or language, too: these calls evaluate nobody
+        return None  # in any wording or language: these calls evaluate no customer
     return "not_evaluated" if is_first and _is_released(last, reply) else "unknown"
 
 

@@ -1,4 +1,4 @@
-"""Faults to plant into the SDK: each breaks one row of readings.md, and a number must notice."""
+"""Faults to plant into the SDK: each breaks one reading, and a count must change."""
 
 from collections.abc import Callable
 from itertools import count as numbers
@@ -35,7 +35,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @frozen
 class Planted:
-    """One fault: its row of readings.md, its name, and how to plant it."""
+    """One fault: its reading (R1 to R14), its name, and the function that plants it."""
 
     row: str
     name: str
@@ -56,7 +56,7 @@ def planted(row: str, name: str) -> Callable[[Plant], Plant]:
 def change(
     patch: pytest.MonkeyPatch, endpoint: Any, status: int, changed: Callable[[Reader], Reader]
 ) -> None:
-    """Put another reader of a status in place of an endpoint's own."""
+    """Replace the reader of a status of an endpoint."""
     patch.setitem(endpoint.statuses, status, changed(endpoint.statuses[status]))
 
 
@@ -89,7 +89,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     change(patch, APPROVE, 201, changed)
 
 
-@planted("R1", "what arrived of a 201 is not read")
+@planted("R1", "the received part of a 201 is not read")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(endpoints, "decode_part", lambda *_: [])
 

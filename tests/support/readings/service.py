@@ -36,7 +36,7 @@ CANCELLED = object()
 
 
 class Clock:
-    """A clock that only moves when the SDK waits."""
+    """A clock that only advances when the SDK waits."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -59,7 +59,7 @@ class Clock:
 
 
 class Gate:
-    """A point where a request waits until the flow lets it go on."""
+    """A point where a request waits until the flow releases it."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
@@ -72,7 +72,7 @@ class Gate:
 
 @define(eq=False)
 class Exchange:
-    """One request that left the SDK, and what came back."""
+    """One request of the SDK, and its response."""
 
     is_sent: bool = False  # it reached the service
     is_done: bool = False  # the service evaluated, saved or created because of it
@@ -111,7 +111,7 @@ class Log:
     is_repeat_allowed: bool = False  # the shop, or its policy, repeats an unknown outcome on purpose
     end: object = CANCELLED  # or it has not ended
     exchanges: list[Exchange] = field(factory=list)
-    truth: bool | None = None  # what the service had decided for the key when the call ended
+    truth: bool | None = None  # the decision of the service for the key when the call ended
 
 
 # The call that a request belongs to: tasks that the SDK begins inherit it.
@@ -192,9 +192,9 @@ class Service:
         assert reply is not None, exchange.fault
         try:
             await _through(self, "answering")
-            await asyncio.sleep(0)  # as any response, it lets other tasks run
+            await asyncio.sleep(0)  # lets other tasks run, like any response
         finally:
-            exchange.reply = reply  # also if the SDK gave the request up: the response is on its way
+            exchange.reply = reply  # also if the SDK gave up the request: the response is already sent
         return reply
 
     def _worked(self, log: Log, exchange: Exchange, body: bytes) -> Response:
@@ -203,7 +203,7 @@ class Service:
             self._count_repetition(log, body)
         answer = self.work(log.operation, code, json.loads(body))
         exchange.is_done = answer.evaluated or answer.status < 300
-        return _spoiled(answer, exchange.fault)
+        return _with_fault(answer, exchange.fault)
 
     def _count_repetition(self, log: Log, body: bytes) -> None:
         first = self._seen.setdefault((log.key, b"" if self.has_ledger else body), log)
@@ -251,8 +251,8 @@ def _unanswered(kind: str, *, is_sent: bool) -> NoResponse:
     return NoResponse(error=error, cause_type=cause, is_sent=is_sent)
 
 
-def _spoiled(answer: SandboxResponse, fault: str) -> Response:
-    """Return what the SDK receives of an answer."""
+def _with_fault(answer: SandboxResponse, fault: str) -> Response:
+    """Return the response that the SDK receives, with the fault applied."""
     body = b"" if answer.body is None else json.dumps(answer.body).encode()
     why: str | None = None
     match fault:

@@ -18,7 +18,7 @@ def exhaustive() -> list[Readings]:
 
 
 def pairwise() -> list[Readings]:
-    """Return a few services in which any two values of any two switches come together."""
+    """Return a few services that contain all pairs of values of any two switches."""
     choices = Readings.choices()
     values = list(choices.values())
     missing = {
@@ -36,12 +36,12 @@ def pairwise() -> list[Readings]:
 
 
 def _row(values: list[tuple[str, ...]], seed: Pair, missing: set[Pair]) -> tuple[str, ...]:
-    """Return a row with a missing pair, and value by value as many others as possible."""
+    """Return a row with a missing pair and as many other missing pairs as possible."""
     chosen = {seed[0]: seed[1], seed[2]: seed[3]}
-    for place, options in enumerate(values):
-        if place not in chosen:
-            chosen[place] = max(options, key=lambda each: _gain(chosen | {place: each}, missing))
-    return tuple(chosen[place] for place in range(len(values)))
+    for position, options in enumerate(values):
+        if position not in chosen:
+            chosen[position] = max(options, key=lambda each: _gain(chosen | {position: each}, missing))
+    return tuple(chosen[position] for position in range(len(values)))
 
 
 def _gain(chosen: dict[int, str], missing: set[Pair]) -> int:

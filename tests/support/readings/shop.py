@@ -16,13 +16,13 @@ from support.readings.service import CURRENT, Clock, Gate, Log, Service
 __all__ = ["Ledger", "Shop"]
 
 _BASE_URL, _SHOP, _TOKEN = "https://loans.example.com", "test-shop", "test-token"
-_NOWHERE = "/dev/null/orphans"  # a folder that cannot be made: what is lost is lost
+_NOWHERE = "/dev/null/orphans"  # a folder that cannot be created, so no orphan file is written
 _RETRY = RetryPolicy(attempts=3, base=0.1, cap=0.2, quota=1_000_000)
 _USER_DATA: UserData = testing.user_data()
 
 
 class Ledger(MemoryLedger):
-    """A ledger whose leases run out when a flow says so, and that can break."""
+    """A ledger whose leases expire when a flow says so, and that can fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Ledger(MemoryLedger):
         return super()._now() + self.ahead
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        """Return the entry as it stands: nobody waits for a process that has died."""
+        """Return the current entry, without waiting for a process that has died."""
         del within
         return await self.get(key)
 
@@ -50,16 +50,16 @@ class Ledger(MemoryLedger):
         await self._ended("settle")
         return entry
 
-    async def _ended(self, move: str) -> None:
-        if move in self.broken:
+    async def _ended(self, operation: str) -> None:
+        if operation in self.broken:
             raise OSError("the ledger is broken")
-        if move in self.gates:
-            await self.gates.pop(move).pass_through()
+        if operation in self.gates:
+            await self.gates.pop(operation).pass_through()
 
 
 @cache
 def _policy(evaluates: str) -> LedgerPolicy:
-    # Where each order is evaluated, a shop sets this scope: readings.md R6.
+    # A shop uses this scope if the service evaluates each order (R6).
     return LedgerPolicy(scope="order_token" if evaluates == "order" else "", orphan_folder=_NOWHERE)
 
 
@@ -70,7 +70,7 @@ def approval(tag: str, order: str, amount: int) -> ApprovalRequest:
 
 
 class Shop:
-    """One customer's way through a service of one reading.
+    """A shop with one customer, and a service of one reading.
 
     Args:
         readings: The reading that the service follows.
@@ -126,7 +126,7 @@ class Shop:
         return gate
 
     def prepare(self) -> None:
-        """Create the customer's request, past the SDK: most flows begin later."""
+        """Create the customer's request without the SDK: most flows begin later."""
         self.service.work("create_request", CODE, {"fiscalCode": CODE})
 
     async def create(self, **members: Any) -> object:
@@ -154,7 +154,7 @@ class Shop:
         return await self._call("complete", "", self.client.complete(CODE, _USER_DATA))
 
     def decide_elsewhere(self, tag: str = "", *, order: str = "first") -> None:
-        """Request the approval past the SDK, as another system of the shop would."""
+        """Request the approval without the SDK, as another system of the shop would."""
         body = {**BODY, "orderToken": order, "email": approval(tag, order, 45_000).email}
         self.service.work("approve", CODE, body)
 
@@ -187,16 +187,16 @@ class Shop:
         if self.ledger is not None:
             self.ledger.ahead += 3600.0
 
-    def break_ledger(self, *moves: str) -> None:
-        """Make these moves of the ledger fail; without arguments, repair it."""
+    def break_ledger(self, *operations: str) -> None:
+        """Make these operations of the ledger fail; without arguments, repair it."""
         if self.ledger is not None:
-            self.ledger.broken = frozenset(moves)
+            self.ledger.broken = frozenset(operations)
 
-    def hold_ledger(self, move: str) -> Gate:
-        """Hold the next move of the ledger, when it is written; without a ledger, the next response."""
+    def hold_ledger(self, operation: str) -> Gate:
+        """Hold the next operation of the ledger after its write; without a ledger, the next response."""
         if self.ledger is None:
             return self.hold_response()
-        gate = self.ledger.gates[move] = Gate()
+        gate = self.ledger.gates[operation] = Gate()
         return gate
 
     def probe(self) -> None:
@@ -222,7 +222,7 @@ class Shop:
             await asyncio.sleep(0)
 
     async def kill(self) -> None:
-        """End what a flow left waiting, such as a process that has died."""
+        """End tasks that the flow left waiting, such as those of a process that has died."""
         waiting: list[asyncio.Future[Any]] = [each for each in self._tasks if not each.done()]
         await _cancel(waiting)
         flights = [] if not waiting else [flight for client in self._clients for flight in _in_flight(client)]
