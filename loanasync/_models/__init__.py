@@ -1,1 +1,1 @@
-"""Models of the requests, and the dialects in which they are written."""
+"""Request models and dialects."""

@@ -1,4 +1,4 @@
-"""Dialects: the differences between the two descriptions of the approval call (spec §2.1)."""
+"""`Dialect`, the differences between the two descriptions of the approval call (spec §2.1)."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,10 +13,10 @@ from loanasync.errors import ConfigurationError
 
 
 def wire_names(model: type) -> dict[str, str]:
-    """Return the wire names of a model's fields; a field without the entry "wire" could be lost in silence.
+    """Return the wire names of a model's fields that are sent.
 
     Raises:
-        TypeError: The metadata of a field does not say its wire name.
+        TypeError: A field has no metadata "wire", so it would never be sent.
     """
     names = {}
     for each in attrs.fields(model):
@@ -26,12 +26,12 @@ def wire_names(model: type) -> dict[str, str]:
     return {name: wire for name, wire in names.items() if wire is not None}
 
 
-# spec §2.1: where the descriptions differ, the name of Dialect.street_number().
+# spec §2.1: where the descriptions differ, the name in Dialect.street_number().
 APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
     {
         **wire_names(ApprovalRequest),
         **wire_names(AdditionalData),
-        # of the response only
+        # in the response only
         "fiscal_code": "fiscalCode",
         "net_amount": "netAmount",
         "redirect_url": "redirectUrl",
@@ -40,50 +40,50 @@ APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
 # spec §2.2
 USER_DATA_NAMES: Mapping[str, str] = MappingProxyType(wire_names(UserData))
 
-# Read as the name on the right, whichever dialect is spoken.
+# Names that are accepted in responses, whichever dialect is used, and the names that replace them.
 READ_ALIASES: Mapping[str, str] = MappingProxyType(
     {"civicNumber": "streetNumber", "installments": "instalments"}
 )
 
-_FIELDS = {
+_FIELD_NAMES = {
     **{wire: name for name, wire in USER_DATA_NAMES.items()},
     **{wire: name for name, wire in APPROVAL_NAMES.items()},
 }
 
 
-def field_of(wire_name: str) -> str:
-    """Our name for a wire name of either description; one that we do not know stays as it is.
+def field_name(wire_name: str) -> str:
+    """Return the field name for a wire name of either description. Unknown wire names stay unchanged.
 
     Example:
-        >>> field_of("civicNumber"), field_of("lastname"), field_of("privacy")
+        >>> field_name("civicNumber"), field_name("lastname"), field_name("privacy")
         ('street_number', 'last_name', 'privacy')
     """
-    return _FIELDS.get(READ_ALIASES.get(wire_name, wire_name), wire_name)
+    return _FIELD_NAMES.get(READ_ALIASES.get(wire_name, wire_name), wire_name)
 
 
-@frozen(kw_only=True, slots=False, cache_hash=True)  # each call looks its converter up
+@frozen(kw_only=True, slots=False, cache_hash=True)  # each call uses it as a cache key
 class Dialect:
-    """Which of the two descriptions of the approval call is written (spec §2.1).
+    """Format of the approval request, where the two descriptions of the call differ (spec §2.1).
 
-    Reading accepts the spellings of both. The specification says that the descriptions differ in these
-    points; it does not say which differences belong together, nor which server speaks which. Each
-    preset therefore turns only the knob that its name says. Spellings default to the ones that the
-    service's own validation messages and responses use. Set every other knob with ``Dialect(...)``.
+    Responses are read in either format. The specification lists the differences. It does not say which of
+    them belong together, nor which server uses which. Each preset therefore sets only the option in its name;
+    set all others with ``Dialect(...)``. The defaults are the names in the service's validation messages and
+    responses.
 
     Args:
         street_number_field: Wire name of the street number.
         instalments_field: Wire name of the number of instalments.
         italian: Spelling of the Italian citizenship.
-        order_token_required: Whether `ApprovalRequest.order_token` must be given.
-        sends_iban: Whether `ApprovalRequest.iban` is part of the call.
-        sends_payment_day_of_month: Whether `ApprovalRequest.payment_day_of_month` is part of the call.
+        order_token_required: True if `ApprovalRequest.order_token` is required.
+        sends_iban: True if `ApprovalRequest.iban` may be sent.
+        sends_payment_day_of_month: True if `ApprovalRequest.payment_day_of_month` may be sent.
 
     Raises:
-        ConfigurationError: A knob has a value that neither description knows.
+        ConfigurationError: An option has a value that neither description lists.
 
     Example:
-        >>> mine = Dialect(street_number_field="civicNumber", order_token_required=True)
-        >>> mine.street_number_field, mine.instalments_field
+        >>> dialect = Dialect(street_number_field="civicNumber", order_token_required=True)
+        >>> dialect.street_number_field, dialect.instalments_field
         ('civicNumber', 'instalments')
     """
 
@@ -94,21 +94,21 @@ class Dialect:
     italian: Literal["italian", "Italian"] = "italian"
     """Spelling of the Italian citizenship (spec §2.1)."""
     order_token_required: bool = False
-    """Whether `ApprovalRequest.order_token` must be given (spec §2.1)."""
+    """True if `ApprovalRequest.order_token` is required (spec §2.1)."""
     sends_iban: bool = True
-    """Whether `ApprovalRequest.iban` is part of the call (spec §2.1)."""
+    """True if `ApprovalRequest.iban` may be sent (spec §2.1)."""
     sends_payment_day_of_month: bool = True
-    """Whether `ApprovalRequest.payment_day_of_month` is part of the call (spec §2.1)."""
+    """True if `ApprovalRequest.payment_day_of_month` may be sent (spec §2.1)."""
 
     def __attrs_post_init__(self) -> None:
-        for knob in attrs.fields(Dialect):
-            allowed = get_args(knob.type)  # empty unless the type is a Literal
-            if allowed and getattr(self, knob.name) not in allowed:
-                raise ConfigurationError(f"dialect.{knob.name}", f"must be {' or '.join(allowed)}")
+        for option in attrs.fields(Dialect):
+            allowed = get_args(option.type)  # empty unless the type is a Literal
+            if allowed and getattr(self, option.name) not in allowed:
+                raise ConfigurationError(f"dialect.{option.name}", f"must be {' or '.join(allowed)}")
 
     @classmethod
     def street_number(cls) -> "Dialect":
-        """The description with ``streetNumber``, which the service's validation messages use too.
+        """Return the dialect with ``streetNumber``, the name in the service's validation messages.
 
         Example:
             >>> Dialect.street_number().street_number_field
@@ -118,7 +118,7 @@ class Dialect:
 
     @classmethod
     def civic_number(cls) -> "Dialect":
-        """The description with ``civicNumber``; nothing else differs from `street_number` (spec §2.1).
+        """Return the dialect with ``civicNumber`` that otherwise equals `street_number` (spec §2.1).
 
         Example:
             >>> Dialect.civic_number().street_number_field, Dialect.civic_number().instalments_field
@@ -128,7 +128,7 @@ class Dialect:
 
     @cached_property
     def approval_names(self) -> Mapping[str, str]:
-        """Wire names of the approval's fields in this dialect."""
+        """Wire names of the fields of an approval in this dialect."""
         return {
             **APPROVAL_NAMES,
             "street_number": self.street_number_field,

@@ -1,7 +1,8 @@
-"""Models of the requests: `ApprovalRequest`, `AdditionalData` and `UserData`.
+"""Request models: `ApprovalRequest`, `AdditionalData` and `UserData`.
 
-To add a field, add an attribute with its name in the body as metadata ``wire``. Codec, columns of files and
-unknown-field checks follow from it. If its type implies no rule, add one in `loanasync._validation.rules`.
+To add a field, add an attribute whose metadata ``wire`` is its name in the JSON body. The codec, the columns
+of files and the checks for unknown fields use it. Add a rule in `loanasync._validation.rules` unless there is
+one for the type.
 """
 
 import difflib
@@ -20,54 +21,54 @@ from loanasync.errors import InvalidRequestError
 
 Model = TypeVar("Model", bound=type)
 
-# The metadata of each field has its name in the body, "wire"; None for a field that is not a member
-# itself. Where the two descriptions differ, this is the spelling of Dialect.street_number().
+# The metadata "wire" of a field is its name in the JSON body, None for a field that is not a member.
+# Where the two descriptions differ, it is the name in Dialect.street_number().
 
 
-def names_its_fields(model: Model) -> Model:
-    """Make a missing or unknown field an `InvalidRequestError` that names it, not a TypeError."""
+def raise_invalid_request(model: Model) -> Model:
+    """Let a model raise `InvalidRequestError` instead of TypeError for missing and unknown fields."""
     fields = attrs.fields_dict(model)
     known = frozenset(fields)
     required = frozenset(name for name, each in fields.items() if each.default is attrs.NOTHING)
-    written_by_attrs: Callable[..., None] = vars(model)["__init__"]
+    attrs_init: Callable[..., None] = vars(model)["__init__"]
 
-    @wraps(written_by_attrs)
-    def __init__(self: object, **values: object) -> None:  # noqa: N807  (it becomes the model's own)
+    @wraps(attrs_init)
+    def __init__(self: object, **values: object) -> None:  # noqa: N807  (becomes `__init__` of the model)
         try:
-            return written_by_attrs(self, **values)
+            return attrs_init(self, **values)
         except TypeError:
-            given = values.keys()
-            missing = [Problem(name, name, "is required") for name in fields if name in required - given]
-            unknown = [Problem(name, name, _unknown(name, known)) for name in sorted(given - known)]
+            names = values.keys()
+            missing = [Problem(name, name, "is required") for name in fields if name in required - names]
+            unknown = [Problem(name, name, _unknown_field(name, known)) for name in sorted(names - known)]
             if not missing and not unknown:
                 raise
-        del self, given, values  # half made, and personal: must not stand in the traceback
+        del self, names, values  # personal: must not be in the traceback
         raise InvalidRequestError((*missing, *unknown))
 
     type.__setattr__(model, "__init__", __init__)
     return model
 
 
-def _unknown(name: str, known: frozenset[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"is not a field of this model; {meant}members that this version does not know go into extra"
+def _unknown_field(name: str, known: frozenset[str]) -> str:
+    similar = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"did you mean {similar[0]}? " if similar else ""
+    return f"is not a field of this model; {suggestion}pass members that this version does not know in extra"
 
 
-@names_its_fields
+@raise_invalid_request
 @frozen(kw_only=True)
 class AdditionalData:
-    """The conditional block of an approval (spec §2.1); fields that are None are not sent.
+    """Additional data of an approval (spec §2.1). Fields that are None are not sent.
 
-    Each field is required when ``additionalDataNeeded`` is true; hand that on as
-    ``additional_data_needed=True``. Without it, each may be left out.
+    All fields are required if the service asked for the additional data (``additionalDataNeeded``). Pass
+    ``additional_data_needed=True`` to `LoanClient.approve` in this case. Otherwise each field is optional.
 
     Args:
-        residence: How the customer lives.
-        residence_start_date: Since when; the day is not sent (MM/YYYY).
-        educational_qualification: The customer's degree.
+        residence: Housing situation, a `Residence` or its wire value.
+        residence_start_date: Start of the residence. Only month and year are sent (MM/YYYY).
+        educational_qualification: An `EducationalQualification` or its wire value.
         children: Number of children, ``"0"`` to ``"4"`` or ``"5+"``.
-        salary_type: What `salary` counts.
+        salary_type: Meaning of `salary`, a `SalaryType` or its wire value.
         salary: Whole euros, not cents.
 
     Raises:
@@ -83,17 +84,17 @@ class AdditionalData:
     """
 
     residence: Residence | str | None = field(default=None, metadata={"wire": "residence"})
-    """How the customer lives (spec §2.1)."""
+    """Housing situation (spec §2.1)."""
     residence_start_date: date | None = field(default=None, metadata={"wire": "residenceStartDate"})
-    """Since when; the day is not sent (spec §2.1, MM/YYYY)."""
+    """Start of the residence; only month and year are sent (spec §2.1, MM/YYYY)."""
     educational_qualification: EducationalQualification | str | None = field(
         default=None, metadata={"wire": "educationalQualification"}
     )
-    """The customer's degree (spec §2.1)."""
+    """Highest educational qualification (spec §2.1)."""
     children: str | None = field(default=None, metadata={"wire": "children"})
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
     salary_type: SalaryType | str | None = field(default=None, metadata={"wire": "salaryType"})
-    """What `salary` counts (spec §2.1)."""
+    """Meaning of `salary`: net per month or gross per year (spec §2.1)."""
     salary: int | None = field(default=None, metadata={"wire": "salary"})
     """Whole euros, not cents (spec §2.1)."""
 
@@ -101,35 +102,36 @@ class AdditionalData:
         return "AdditionalData(***)"
 
 
-@names_its_fields
+@raise_invalid_request
 @frozen(kw_only=True)
 class ApprovalRequest:
-    """What is asked when a customer's order is to be financed (spec §2.1).
+    """Data of an order and its customer for `LoanClient.approve` (spec §2.1).
 
-    Building one checks only that each field is there; `LoanClient.check` and `LoanClient.approve` check
-    the rules, all at once. Personal fields are masked when it is printed.
+    The constructor only checks that all required fields are present. `LoanClient.check` and
+    `LoanClient.approve` check the rules and report all broken ones at once. Personal fields are masked in
+    `repr()`.
 
     Args:
         amount: Loan amount in euro cents, 5000 to 1500000.
         instalments: Number of instalments, 3 to 60.
-        loan_finality: Purpose of the loan; the one value that the specification gives is the default.
+        loan_finality: Purpose of the loan. The default is the only value in the specification.
         email: E-mail address.
         last_name: Family name, sent as ``lastname``.
         first_name: Given name, sent as ``firstname``.
         mobile_phone: Mobile number without the international prefix.
-        country_calling_code: International prefix such as ``+39``, which the service assumes for None.
+        country_calling_code: International prefix such as ``+39``. The service assumes ``+39`` for None.
         city: City of residence.
         address: Street name without commas and without the street number.
         province: Two upper-case letters, such as ``RM``.
         postal_code: Five digits as a string.
-        street_number: Such as ``12`` or ``12/A``; sent as ``streetNumber`` or ``civicNumber``.
+        street_number: For example ``12`` or ``12/A``. Sent as ``streetNumber`` or ``civicNumber``.
         citizenship: A `Citizenship` or its wire value.
         iban: Bank account identifier.
-        zero_interest_rate: None leaves it to the shop's own setting and is not sent.
-        order_token: Token of an existing order; one of the two descriptions requires it.
-        payment_day_of_month: 1 to 31; sent as a string.
-        additional: The conditional block, when the service wants it.
-        extra: Members to send as they are, for fields that this version does not know.
+        zero_interest_rate: True or False, or None for the setting of the shop (not sent).
+        order_token: Token of an existing order. One of the two descriptions requires it.
+        payment_day_of_month: 1 to 31, sent as a string.
+        additional: The additional data, if the service asked for them.
+        extra: Further members to send unchanged, for fields that this version does not know.
 
     Raises:
         InvalidRequestError: A field is missing or unknown.
@@ -170,13 +172,13 @@ class ApprovalRequest:
     postal_code: str = field(repr=mask, metadata={"wire": "postalCode"})
     """Five digits as a string (spec §2.1, §8)."""
     street_number: str = field(repr=mask, metadata={"wire": "streetNumber"})
-    """Such as ``12`` or ``12/A`` (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
+    """For example ``12`` or ``12/A`` (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
     citizenship: Citizenship | str = field(repr=mask, metadata={"wire": "citizenship"})
     """A `Citizenship` or its wire value (spec §2.1)."""
     iban: str | None = field(default=None, repr=mask, metadata={"wire": "iban"})
     """Bank account identifier (spec §2.1)."""
     zero_interest_rate: bool | None = field(default=None, metadata={"wire": "zeroInterestRate"})
-    """None leaves it to the shop's own setting and is not sent (spec §2.1)."""
+    """True or False, or None for the setting of the shop (not sent) (spec §2.1)."""
     order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
     payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
@@ -184,36 +186,36 @@ class ApprovalRequest:
     additional: AdditionalData | None = field(
         default=None, repr=masked_unless(AdditionalData), metadata={"wire": None}
     )
-    """The conditional block, when the service wants it (spec §2.1)."""
+    """The additional data, if the service asked for them (spec §2.1)."""
     extra: Mapping[str, JSON] = field(
         default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
     )
-    """Members to send as they are, for fields that this version does not know (spec §2.1)."""
+    """Further members to send unchanged, for fields that this version does not know (spec §2.1)."""
 
 
-@names_its_fields
+@raise_invalid_request
 @frozen(kw_only=True)
 class UserData:
-    """The customer's data that completes an approved request, sent and returned (spec §2.2).
+    """Data of the customer that complete an approved request, sent and returned (spec §2.2).
 
-    Whether the service insists on fields other than `iban`, `payment_day_of_month` and `profession` is
-    not shown (spec §4.2), so each may be left out.
+    All fields are optional, because the specification does not say which ones the service requires
+    (spec §4.2).
 
     Args:
         document_type: A `DocumentType` or its wire value, sent as ``documentOfType``.
-        document_code: The document's code.
-        document_city: City that issued it.
-        document_issue_date: Day of issue.
-        document_expiration_date: Last day of validity; an expired one is the service's to judge.
+        document_code: Code of the document.
+        document_city: City that issued the document.
+        document_issue_date: Date of issue.
+        document_expiration_date: Last day of validity. A date in the past is sent, too.
         iban: Bank account identifier.
         politically_exposed: True for a politically exposed person.
         us_person: True for a US citizen.
         marketing: True if the data may be used for marketing.
-        payment_day_of_month: 1 to 31; sent as an integer.
-        profession: A profession.
-        extra: Members to send as they are; in an answer, the members that this version does not know.
-        unread: In a response, wire names of members that could not be read and therefore are None; never
-            sent, and not compared.
+        payment_day_of_month: 1 to 31, sent as an integer.
+        profession: Profession of the customer.
+        extra: Further members to send unchanged. In a response, the members that this version does not know.
+        unread: In a response, wire names of members that could not be read and are None. Neither sent nor
+            compared.
 
     Raises:
         InvalidRequestError: A field is unknown.
@@ -226,11 +228,11 @@ class UserData:
     document_type: DocumentType | str | None = field(default=None, metadata={"wire": "documentOfType"})
     """A `DocumentType` or its wire value (spec §2.2, ``documentOfType``)."""
     document_code: str | None = field(default=None, metadata={"wire": "documentCode"})
-    """The document's code (spec §2.2)."""
+    """Code of the document (spec §2.2)."""
     document_city: str | None = field(default=None, metadata={"wire": "documentCity"})
     """City that issued the document (spec §2.2)."""
     document_issue_date: date | None = field(default=None, metadata={"wire": "documentIssueDate"})
-    """Day of issue (spec §2.2)."""
+    """Date of issue (spec §2.2)."""
     document_expiration_date: date | None = field(default=None, metadata={"wire": "documentExpirationDate"})
     """Last day of validity (spec §2.2)."""
     iban: str | None = field(default=None, metadata={"wire": "iban"})
@@ -244,13 +246,13 @@ class UserData:
     payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
     profession: str | None = field(default=None, metadata={"wire": "profession"})
-    """A profession (spec §2.2)."""
+    """Profession of the customer (spec §2.2)."""
     extra: Mapping[str, JSON] = field(
         default=EMPTY_BODY, converter=read_only, hash=False, metadata={"wire": None}
     )
-    """Members to send as they are; in an answer, those that this version does not know (spec §2.2)."""
+    """Further members to send unchanged; in a response, unknown members (spec §2.2)."""
     unread: tuple[str, ...] = field(default=(), eq=False, metadata={"wire": None})
-    """In a response, wire names of members that could not be read; never sent, not compared (spec §4.2)."""
+    """In a response, wire names of members that could not be read; neither sent nor compared (spec §4.2)."""
 
     def __repr__(self) -> str:
         return "UserData(***)"

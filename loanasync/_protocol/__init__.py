@@ -1,1 +1,1 @@
-"""The HTTP API of the service, without any I/O."""
+"""Pure functions for the HTTP API of the service: requests to bytes, responses to results."""

@@ -1,4 +1,4 @@
-"""Models to the bytes that are sent, and received bytes to models, one cattrs converter per dialect."""
+"""Conversion of models to JSON bodies, with one cattrs converter per dialect, and of JSON to models."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,39 +28,39 @@ _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
-    """A checked model as the bytes to send; None is left out, `extra` goes in as it is."""
+    """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
     members = _writer(dialect).unstructure(model)
     return encode(members) if model.extra else encode_checked(members)
 
 
-def read_decision(kind: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
-    """A decision's members under our names; one of a wrong type becomes None and is named in meta.
+def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
+    """Return a decision. A member of a wrong type is None and listed in `meta.unread`.
 
-    Member by member and not by cattrs, which reads all or nothing: a net amount that comes as a string must
-    not cost the shop its one answer. The decision itself (`approved`) is checked before.
+    The members are read one by one, because cattrs would raise for the first wrong type and the only copy of
+    the decision would be lost. `approved` must be checked before.
     """
     known = _canonical(members)
-    names, types = _ECHO[kind]
+    names, types = _ECHO[decision_type]
     echo: dict[str, Any] = {
         names[wire]: value for wire, value in known.items() if types.get(wire) is type(value)
     }
-    if not echo.get("redirect_url", "-").strip():  # nobody can be sent to an empty address (spec §1.3)
+    if not echo.get("redirect_url", "-").strip():  # an empty URL is treated as missing (spec §1.3)
         del echo["redirect_url"]
     if len(echo) < len(names.keys() & known.keys()):
         unread = [name for name in names if known.get(name) is not None and names[name] not in echo]
         meta = attrs.evolve(meta, unread=tuple(unread))
     if "citizenship" in echo:
         echo["citizenship"] = _CITIZENSHIPS.get(echo["citizenship"], echo["citizenship"])
-    return kind(**echo, raw=Body(members), meta=meta)
+    return decision_type(**echo, raw=Body(members), meta=meta)
 
 
 def _canonical(members: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The members in the one form that our names have; most are in it already."""
+    """Return the members with aliases replaced and the day of the month as an int."""
     known = dict(members)
     for alias, name in READ_ALIASES.items():
         if alias in known and known.get(name) is None:
             known[name] = known[alias]
-    # spec §2.1: a string in the approval's input and an integer in its response; read either.
+    # spec §2.1: a string in the request and an integer in the response; both are accepted here.
     day = known.get("paymentDayOfMonth")
     if isinstance(day, str) and _DAY_OF_MONTH.fullmatch(day):
         known["paymentDayOfMonth"] = int(day)
@@ -68,10 +68,10 @@ def _canonical(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
-    """Return the data that a completion answered with, member by member (spec §4.2).
+    """Return the user data in the response to a completion (spec §4.2).
 
-    A member that cannot be read is None and named in ``unread``: the 200 already says that the data are
-    saved. Members that this version does not know go into ``extra``.
+    A member that cannot be read is None and listed in ``unread``, because status 200 means that the data were
+    saved. Unknown members are added to ``extra``.
     """
     known: dict[str, Any] = {}
     unread = []
@@ -87,10 +87,10 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     return UserData(**known, extra=extra, unread=tuple(unread))
 
 
-def _read_exactly(kind: type[Exact], value: object) -> Exact:
-    """Return a value of this type as it is: "false" must not be read as True, nor 1.9 as 1."""
-    if type(value) is not kind:
-        raise TypeError(kind.__name__)
+def _read_exactly(expected: type[Exact], value: object) -> Exact:
+    """Return a value of exactly this type, so that "false" is not read as True, nor 1.9 as 1."""
+    if type(value) is not expected:
+        raise TypeError(expected.__name__)
     return value
 
 
@@ -111,11 +111,11 @@ def _read_day_of_month(value: object) -> int:
 
 
 def _read_day(value: object) -> date:
-    """Return the day that is written, also in a time stamp: no other time zone may change it."""
-    found = _DAY.fullmatch(_read_text(value))
-    if found is None:
+    """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
+    match = _DAY.fullmatch(_read_text(value))
+    if match is None:
         raise ValueError("YYYY-MM-DD")
-    return date.fromisoformat(found[1])
+    return date.fromisoformat(match[1])
 
 
 def _write_day(value: date) -> str:
@@ -126,22 +126,23 @@ def _write_month(value: date) -> str:
     return f"{value.month:02}/{value.year:04}"
 
 
-# Open enumerations: a value which a later version of the service may have added stays what it is.
+# Enumerations are open: a value that a later version of the service added stays a str.
 _CITIZENSHIPS = {**{each.value: each for each in Citizenship}, "Italian": Citizenship.ITALIAN}
 _DOCUMENT_TYPES = {each.value: each for each in DocumentType}
 
 
-def _echo_of(kind: type) -> tuple[dict[str, str], dict[str, type]]:
-    """The members that a decision echoes (spec §2.1): our names for them, and their types."""
-    hints = get_type_hints(kind)
+def _echo_of(decision_type: type) -> tuple[dict[str, str], dict[str, type]]:
+    """Return field names and types of the members of a decision, by wire name (spec §2.1)."""
+    hints = get_type_hints(decision_type)
     own = ("approved", "raw", "meta")
-    names = {APPROVAL_NAMES[each.name]: each.name for each in attrs.fields(kind) if each.name not in own}
+    fields = [each.name for each in attrs.fields(decision_type) if each.name not in own]
+    names = {APPROVAL_NAMES[name]: name for name in fields}
     types = {wire: get_args(hints[name])[0] for wire, name in names.items()}
     return names, types | {"citizenship": str}
 
 
 _ECHO: dict[type, tuple[dict[str, str], dict[str, type]]] = {
-    kind: _echo_of(kind) for kind in (Approved, Refused)
+    decision_type: _echo_of(decision_type) for decision_type in (Approved, Refused)
 }
 
 
@@ -162,7 +163,7 @@ def _make_writer(dialect: Dialect) -> Converter:
     converter = Converter()
     converter.register_unstructure_hook(date, _write_day)
     special: dict[str, Write] = {
-        "payment_day_of_month": str,  # spec §2.1: a string here, an integer in the PATCH
+        "payment_day_of_month": str,  # a string in the POST (spec §2.1), an integer in the PATCH (spec §2.2)
         "residence_start_date": _write_month,
         "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else str(value),
     }
@@ -172,7 +173,7 @@ def _make_writer(dialect: Dialect) -> Converter:
             each.name: override(
                 rename=names.get(each.name),
                 omit=each.name not in names,
-                omit_if_default=each.default is None,  # None means: not sent
+                omit_if_default=each.default is None,  # None is not sent
                 unstruct_hook=hooks.get(each.name),
             )
             for each in attrs.fields(model)
@@ -196,4 +197,4 @@ def _make_writer(dialect: Dialect) -> Converter:
     return converter
 
 
-_writer = cache(_make_writer)  # no decorator: mutation testing leaves decorated functions out
+_writer = cache(_make_writer)  # not a decorator, because mutation testing skips decorated functions

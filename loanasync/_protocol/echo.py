@@ -4,50 +4,52 @@ import re
 from unicodedata import normalize
 
 _LENGTH = 16
-_LONGEST = 1_000  # a longer text is no code, and of some characters NFKC makes eighteen
+_MAX_LENGTH = 1_000  # longer texts are not normalized, because NFKC can make them eighteen times longer
 _SEPARATORS = re.compile(r"[\s-]+")
 _MASKED = re.compile("[^A-Z0-9]")
 _DIGIT = re.compile("[0-9]")
-# Italian tax offices replace digits by letters where two people would have the same code ("omocodia").
+# Omocodia: if two people would get the same code, the tax office replaces digits by letters.
 _DIGITS = dict(zip("LMNPQRSTUV", "0123456789", strict=True))
-_PLACES = frozenset({6, 7, 9, 10, 12, 13, 14})
+_DIGIT_POSITIONS = frozenset({6, 7, 9, 10, 12, 13, 14})
 
 
-def is_another_customers(echoed: object, fiscal_code: str) -> bool:
-    """Return True if an echoed fiscal code belongs to another customer, or is no text.
+def belongs_to_another_customer(echoed: object, fiscal_code: str) -> bool:
+    """Return True if an echoed fiscal code is not the one that was sent.
 
-    Spaces, hyphens, case, full-width forms and omocodia make no difference. Of a masked code the visible
-    characters must agree. A missing or empty code is accepted, and so is a word that is no code. A text of
-    more than 1,000 characters is not read, and taken for another customer's.
+    Spaces, hyphens, case, full-width forms and omocodia are ignored. In a masked code, the visible characters
+    must agree. A missing or empty value and a word that cannot be a code are accepted. A value that is not a
+    text, or is longer than 1,000 characters, counts as another customer's.
 
     Example:
-        >>> is_another_customers("tst xyz-00A00A000A", "TSTXYZ00A00A000A")
+        >>> belongs_to_another_customer("tst xyz-00A00A000A", "TSTXYZ00A00A000A")
         False
-        >>> is_another_customers("TST*********000B", "TSTXYZ00A00A000A")
+        >>> belongs_to_another_customer("TST*********000B", "TSTXYZ00A00A000A")
         True
     """
     if echoed is None or echoed == fiscal_code:
         return False
-    if not isinstance(echoed, str) or len(echoed) > _LONGEST:
+    if not isinstance(echoed, str) or len(echoed) > _MAX_LENGTH:
         return True
     text = normalize("NFKC", echoed)
     if not text.isascii() and any(each.isalnum() and not each.isascii() for each in text):
-        return True  # such a letter or digit stands in no code, and hides none
+        return True  # a fiscal code and a mask contain only ASCII letters and digits
     code = _SEPARATORS.sub("", text).upper()
     if len(code) == _LENGTH:
-        return not _agrees_by_place(code, fiscal_code)
+        return not _agrees_by_position(code, fiscal_code)
     if _MASKED.search(code):
         return not _agrees_in_parts(code, fiscal_code)
-    # Of another length: a word such as "UNKNOWN" is nobody's; digits belong to a code or to a part of one.
+    # Any other length: a word without digits, such as "UNKNOWN", is not a code.
     return bool(_DIGIT.search(code)) and code not in fiscal_code
 
 
-def _agrees_by_place(code: str, fiscal_code: str) -> bool:
-    """Compare the visible characters; omocodia also changes the last one, which checks the others."""
+def _agrees_by_position(code: str, fiscal_code: str) -> bool:
+    """Compare the visible characters. Omocodia also changes the last one, the check letter."""
     pairs = enumerate(zip(code, fiscal_code, strict=True))
     different = [at for at, (seen, sent) in pairs if seen != sent and not _MASKED.match(seen)]
-    undone = [at for at in different if at in _PLACES and _digit(code[at]) == _digit(fiscal_code[at])]
-    return different == undone or (bool(undone) and different == [*undone, _LENGTH - 1])
+    omocodia = [
+        at for at in different if at in _DIGIT_POSITIONS and _digit(code[at]) == _digit(fiscal_code[at])
+    ]
+    return different == omocodia or (bool(omocodia) and different == [*omocodia, _LENGTH - 1])
 
 
 def _digit(character: str) -> str:
@@ -55,12 +57,12 @@ def _digit(character: str) -> str:
 
 
 def _agrees_in_parts(masked: str, fiscal_code: str) -> bool:
-    # The length of the hidden part is unknown: the visible parts must follow each other in the code.
+    # The masked parts may have any length, so the visible parts must occur in the code in this order.
     parts = re.split("[^A-Z0-9]+", masked)
-    if parts[1:] == [""] and len(parts[0]) <= _LENGTH:  # a beginning
-        return _agrees_by_place(parts[0].ljust(_LENGTH, "*"), fiscal_code)
-    if sum(map(len, parts)) > _LENGTH:  # a pattern of a whole megabyte would stop the event loop
+    if parts[1:] == [""] and len(parts[0]) <= _LENGTH:  # only the beginning is visible
+        return _agrees_by_position(parts[0].ljust(_LENGTH, "*"), fiscal_code)
+    if sum(map(len, parts)) > _LENGTH:  # matching a very long pattern would block the event loop
         return False
     pattern = ".*".join(parts)
-    plain = "".join(_digit(each) if at in _PLACES else each for at, each in enumerate(fiscal_code))
+    plain = "".join(_digit(each) if at in _DIGIT_POSITIONS else each for at, each in enumerate(fiscal_code))
     return any(re.fullmatch(pattern, code) for code in (fiscal_code, plain))

@@ -1,4 +1,4 @@
-"""The endpoints of the specification (§4), and the reader of the response for each status, without any I/O.
+"""The endpoints of the service (spec §4), with a reader of the response for each status.
 
 To add an endpoint, add an `Endpoint` at the end of this module, its name to `OPERATIONS`, and a method to
 `LoanClient`.
@@ -15,8 +15,8 @@ from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol import codec
-from loanasync._protocol.echo import is_another_customers
-from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection
+from loanasync._protocol.echo import belongs_to_another_customer
+from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection_class
 from loanasync._protocol.json import (
     Malformed,
     decode,
@@ -24,10 +24,10 @@ from loanasync._protocol.json import (
     decode_part,
     encode,
     has_repeated_names,
-    repeated,
+    repeated_members,
 )
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
-from loanasync._protocol.redaction import is_made_of
+from loanasync._protocol.redaction import contains_value
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
 from loanasync.errors import (
@@ -42,7 +42,7 @@ from loanasync.errors import (
 )
 from loanasync.errors.service import UnexpectedOutcome
 
-SYSTEM_FAULT = 500  # spec §7: the one status after which a call may be repeated
+SYSTEM_FAULT = 500  # spec §7: the only status after which a call may be repeated
 REFUSED = 422  # spec §3
 
 Outcome: TypeAlias = Decision | UserData | AnyJSON
@@ -50,16 +50,17 @@ Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 @frozen(kw_only=True)
 class Endpoint:
-    """One row of spec §4.
+    """One endpoint of the service (spec §4).
 
     Args:
         operation: Name of the call.
         method: HTTP method.
         template: Path with the variables of the specification.
-        has_customer: Whether the fiscal code is part of the path.
-        check: Yields the broken rules of a content; takes the options and ``additional_data_needed``, too.
-        write: Returns the bytes of a checked content in a dialect.
-        statuses: A reader for each status; any other one is unexpected.
+        has_customer: True if the fiscal code is part of the path.
+        check: Yields the problems of a payload. Its other arguments are the options of the client and
+            ``additional_data_needed``.
+        write: Returns the JSON body for a valid payload in a dialect.
+        readers: A reader for each status. All other statuses are unexpected.
     """
 
     operation: str
@@ -68,12 +69,12 @@ class Endpoint:
     has_customer: bool = True
     check: Callable[[Any, Options, bool], Iterator[Problem]] = field(repr=False)
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
-    statuses: Mapping[int, "Reader"] = field(repr=False)
+    readers: Mapping[int, "Reader"] = field(repr=False)
 
     def problems(
         self, options: Options, fiscal_code: str, content: object, *, additional_data_needed: bool
     ) -> tuple[Problem, ...]:
-        """Return all broken rules of a call."""
+        """Return all problems of a call."""
         code = rules.check_fiscal_code(fiscal_code, strict=options.strict) if self.has_customer else ()
         return (*code, *self.check(content, options, additional_data_needed))
 
@@ -86,10 +87,9 @@ class Endpoint:
         additional_data_needed: bool = False,
         scope: str = "",
     ) -> "Call | InvalidRequestError":
-        """Return a call that may be sent, or all broken rules.
+        """Return a valid call, or an error with all problems.
 
-        The error is returned and not raised: the frames here hold personal values, and a traceback keeps
-        frames.
+        The error is returned and not raised, because its traceback would keep frames with personal data.
         """
         found = self.problems(options, fiscal_code, content, additional_data_needed=additional_data_needed)
         problems = (*found, *rules.check_scope(scope))
@@ -99,7 +99,7 @@ class Endpoint:
         return self.call(options.shop, options.dialect, code, content)
 
     def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, content: object) -> "Call":
-        """Return the call with a checked content."""
+        """Return the call for a valid payload."""
         return Call(
             endpoint=self,
             shop=shop,
@@ -109,16 +109,30 @@ class Endpoint:
         )
 
 
-# A call is not frozen, for the same reason as its messages.
+# Not frozen, because creating frozen objects takes three times as long.
 @define(kw_only=True)
 class Call:
-    """One call, ready to be sent as often as its retries need it, and its progress.
+    """One call of an endpoint and its progress. It can be sent several times.
 
-    `entry` is its key in the ledger. It is `after_unknown` if an earlier call has an unknown outcome. If it
-    `outlives_caller`, the response to a request that was sent is read although the caller was cancelled. The
-    pipeline sets its progress: when it started, its trace, the number of attempts, the last 500, the request
-    in progress, whether no further one is made, and whether it has a slot of the concurrency limit.
-    `is_abandoned` is set when nobody waits for the outcome any more.
+    Args:
+        endpoint: The endpoint.
+        shop: The shop.
+        fiscal_code: Normalized fiscal code, if it is part of the path.
+        body: The JSON body.
+        order_token: Order token of an approval request.
+        entry: Key of its ledger entry.
+        after_unknown: True if an earlier call for the same approval has an unknown outcome.
+        outlives_caller: If True, the response is read even if the caller is cancelled after sending.
+
+    The other attributes are set by the pipeline and the memory:
+        started: Time of the start, by the client's clock.
+        trace_id: Id of its trace.
+        attempts: Number of requests sent.
+        fault: The last response with status 500.
+        sending: The request in progress.
+        has_ended: True if no further request is sent.
+        has_slot: True while it uses a slot of the concurrency limit.
+        is_abandoned: True if no caller waits for the outcome any more.
     """
 
     endpoint: Endpoint
@@ -149,14 +163,14 @@ class Call:
 
     @property
     def is_waiting(self) -> bool:
-        """True while it waits for the ledger, a slot, a connection or a retry: it may be cancelled."""
+        """True while it waits for the ledger, a slot, a connection or a retry, and can be cancelled."""
         return not self.has_ended and (self.sending is None or not self.sending.is_sent)
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
-        """Return the HTTP request; its URL is percent-encoded and contains the fiscal code."""
+        """Return the HTTP request."""
         return Request(
             method=self.endpoint.method,
-            url=self._address(self.shop.shop_id, self.fiscal_code),
+            url=self._url(self.shop.shop_id, self.fiscal_code),
             headers={**trace_headers, **self.shop.headers},
             body=self.body,
             outlives_caller=self.outlives_caller,
@@ -165,35 +179,35 @@ class Call:
     @property
     def redacted_url(self) -> str:
         """The URL without shop id and fiscal code."""
-        return self._address("REDACTED", "REDACTED")
+        return self._url("REDACTED", "REDACTED")
 
-    def _address(self, shop_id: str, fiscal_code: str | None) -> str:
+    def _url(self, shop_id: str, fiscal_code: str | None) -> str:
         path = self.endpoint.template.replace("{shopId}", shop_id)
         return self.shop.base_url + path.replace("{fiscalCode}", fiscal_code or "")
 
     @property
-    def sent(self) -> tuple[object, ...]:
-        """Values of the customer and of the shop that were sent: the service may repeat them.
+    def sent_values(self) -> tuple[object, ...]:
+        """Personal and secret values of the request, which the service may repeat in messages.
 
         Raises:
-            Malformed: The body is nested more deeply than can be read.
+            Malformed: The body is nested too deeply.
         """
         return decode(self.body), self.fiscal_code, self.shop.headers["X-Auth-Token"]
 
-    def is_repeated_in(self, name: str) -> bool:
-        """Return True if a name that the service chose, such as a request id, has a value that was sent."""
+    def leaks_into(self, name: str) -> bool:
+        """Return True if a name chosen by the service, such as a request id, contains a sent value."""
         try:
-            return is_made_of(name, *self.sent)
+            return contains_value(name, *self.sent_values)
         except Malformed:
             return True
 
-    def read(self, reply: Response, meta: Meta) -> "Outcome | LoanError":
-        """Return the outcome or the error that a response means.
+    def read(self, response: Response, meta: Meta) -> "Outcome | LoanError":
+        """Return the outcome or the error for a response.
 
-        Errors are returned and not raised, so that no frame with the body is in their traceback.
+        Errors are returned and not raised, because their traceback would keep frames with the body.
         """
-        reader = self.endpoint.statuses.get(reply.status, _unexpected_status)
-        return reader(self, reply, meta)
+        reader = self.endpoint.readers.get(response.status, _read_unexpected_status)
+        return reader(self, response, meta)
 
 
 Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
@@ -201,164 +215,165 @@ Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
 
 def _unexpected(
     call: Call,
-    reply: Response,
+    response: Response,
     reasons: tuple[str, ...],
     meta: Meta,
     *,
     outcome: UnexpectedOutcome = "unknown",
     problems: tuple[Problem, ...] = (),
 ) -> LoanError:
-    response = RawResponse(reply.status, reply.body)
-    return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, response)
+    raw = RawResponse(response.status, response.body)
+    return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, raw)
 
 
-def _object(reply: Response) -> dict[str, Any]:
-    if reply.fault is not None:
-        raise Malformed(f"body: {reply.fault}")
-    return decode(reply.body)
+def _decode_object(response: Response) -> dict[str, Any]:
+    if response.fault is not None:
+        raise Malformed(f"body: {response.fault}")
+    return decode(response.body)
 
 
-_EXACT = (b"approved", b"redirectUrl", b"fiscalCode")  # members whose repetition must not go unnoticed
-_ANOTHER = "fiscalCode: of another customer"
+_UNIQUE = (b"approved", b"redirectUrl", b"fiscalCode")  # members that must not be repeated
+_OTHER_CUSTOMER = "fiscalCode: belongs to another customer"
 
 
-def _decided(call: Call, reply: Response, meta: Meta) -> Outcome | LoanError:
-    """A 201 or a 422 (spec §3, §7): a decision is only what `approved` says, as a boolean."""
+def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | LoanError:
+    """Read a 201 or a 422 (spec §3, §7). Only a boolean `approved` is a decision."""
     try:
-        members = _object(reply)
-        twice = repeated(reply.body, _EXACT)
+        members = _decode_object(response)
+        repeated = repeated_members(response.body, _UNIQUE)
     except Malformed as malformed:
-        return _decided_in_part(call, reply, meta, malformed.args)
+        return _read_partial_decision(call, response, meta, malformed.args)
     approved = members.get("approved")
-    codes = twice.get("fiscalCode") or [members.get("fiscalCode")]
-    if "approved" in twice:
+    codes = repeated.get("fiscalCode") or [members.get("fiscalCode")]
+    if "approved" in repeated:
         reason = "approved: given more than once"
     elif "approved" not in members:
         reason = "approved: missing"
     elif type(approved) is not bool:
         reason = "approved: expected a boolean"
-    elif approved and reply.status == REFUSED:
-        reason = f"approved: contradicts status {reply.status}"
-    elif codes not in ([call.fiscal_code], [None]) and _is_of_another(codes, call):
-        reason = _ANOTHER
+    elif approved and response.status == REFUSED:
+        reason = f"approved: contradicts status {response.status}"
+    elif codes not in ([call.fiscal_code], [None]) and _are_of_another_customer(codes, call):
+        reason = _OTHER_CUSTOMER
     else:
-        if "redirectUrl" in twice:
-            members["redirectUrl"] = twice[
-                "redirectUrl"
-            ]  # which of them is right is unknown: named as unread
+        if "redirectUrl" in repeated:
+            # It is unknown which URL is right. A list is not a text, so it is listed as unread.
+            members["redirectUrl"] = repeated["redirectUrl"]
         return codec.read_decision(Approved if approved else Refused, members, meta)
-    return _unexpected(call, reply, (reason,), meta, problems=_problems(call, members))
+    return _unexpected(call, response, (reason,), meta, problems=_problems(call, members))
 
 
-def _is_of_another(codes: Iterable[object], call: Call) -> bool:
-    return any(is_another_customers(code, call.fiscal_code or "") for code in codes)
+def _are_of_another_customer(codes: Iterable[object], call: Call) -> bool:
+    return any(belongs_to_another_customer(code, call.fiscal_code or "") for code in codes)
 
 
-def _decided_in_part(
-    call: Call, reply: Response, meta: Meta, reasons: tuple[str, ...]
+def _read_partial_decision(
+    call: Call, response: Response, meta: Meta, reasons: tuple[str, ...]
 ) -> Outcome | LoanError:
-    """A 201 or a 422 whose body is no JSON object: cut off, undecodable, empty, or something else."""
-    is_cut_off = reply.fault is not None and reply.fault != UNDECODABLE
-    if reply.status == REFUSED and not is_cut_off and not reply.body.strip():
-        return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed: the status says so
-    by_status = reply.status != REFUSED
-    found = decode_part(reply.body, "approved")
-    if (by_status or is_cut_off) and len(found) == 1 and found[0] is by_status:  # 1 equals True
-        if _is_of_another(decode_part(reply.body, "fiscalCode"), call):
-            return _unexpected(call, reply, (_ANOTHER,), meta)
-        return (Approved if by_status else Refused)(meta=evolve(meta, unread=_UNREAD_BODY))
-    return _unexpected(call, reply, reasons, meta)
+    """Read a 201 or a 422 whose body is not a JSON object, for example a truncated or empty one."""
+    is_truncated = response.fault is not None and response.fault != UNDECODABLE
+    if response.status == REFUSED and not is_truncated and not response.body.strip():
+        return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
+    expected = response.status != REFUSED
+    values = decode_part(response.body, "approved")
+    if (expected or is_truncated) and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
+        if _are_of_another_customer(decode_part(response.body, "fiscalCode"), call):
+            return _unexpected(call, response, (_OTHER_CUSTOMER,), meta)
+        return (Approved if expected else Refused)(meta=evolve(meta, unread=_UNREAD_BODY))
+    return _unexpected(call, response, reasons, meta)
 
 
 _UNREAD_BODY = ("body",)
 
 
 def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the messages of a body, without what was sent: the service may repeat it in them."""
+    """Return the messages of a body without the values that were sent, which the service may repeat."""
     try:
-        return read_problems(members, *call.sent)
-    except Malformed:  # what was sent could not be removed
+        return read_problems(members, *call.sent_values)
+    except Malformed:  # the sent values are unknown, so they cannot be removed
         return ()
 
 
-def _rejected(call: Call, reply: Response, meta: Meta) -> LoanError:
+def _read_rejection(call: Call, response: Response, meta: Meta) -> LoanError:
     try:
-        members = _object(reply)
-        is_repeated = has_repeated_names(reply.body)
+        members = _decode_object(response)
+        is_repeated = has_repeated_names(response.body)
         sent = decode(call.body) if call.endpoint is APPROVE else None
     except Malformed as malformed:
-        return _unexpected(call, reply, malformed.args, meta)
+        return _unexpected(call, response, malformed.args, meta)
     problems = _problems(call, members)
-    error = rejection(members, sent)
+    error = rejection_class(members, sent)
     if error is None:
-        return _unexpected(call, reply, ("errors: no messages of fields",), meta, problems=problems)
+        reason = "errors: expected messages by field"
+        return _unexpected(call, response, (reason,), meta, problems=problems)
     if issubclass(error, AlreadyEvaluatedError):
         return _already_evaluated(call, problems, meta)
-    if is_repeated:  # only the last was read
-        return _unexpected(call, reply, ("errors: a name given more than once",), meta, problems=problems)
+    if is_repeated:  # `decode` only kept the last value
+        reason = "errors: a name given more than once"
+        return _unexpected(call, response, (reason,), meta, problems=problems)
     return error(call.endpoint.operation, problems, meta)
 
 
 def _already_evaluated(call: Call, problems: tuple[Problem, ...], meta: Meta) -> LoanError:
-    # Only a 500 is ever retried, so a second attempt means that the first was answered with one.
+    # Only a 500 is retried, so a second attempt means that the first one failed with status 500.
     return AlreadyEvaluatedError(call.endpoint.operation, problems, meta, meta.attempts > 1)
 
 
-def _failed(
+def _read_error(
     error: type[AccessDeniedError | CannotCompleteError | SystemFaultError | UnexpectedStatusError],
     call: Call,
-    reply: Response,
+    response: Response,
     meta: Meta,
 ) -> LoanError:
-    """A status whose meaning does not depend on its body, which may be HTML of a proxy."""
+    """Read a status whose meaning does not depend on the body, which may be HTML of a proxy."""
     try:
-        said: object = (members := _object(reply))
+        content: object = (members := _decode_object(response))
     except Malformed:
-        said, members = reply.body.decode(errors="replace"), {}
+        content, members = response.body.decode(errors="replace"), {}
     problems = _problems(call, members)
-    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(said):
-        return _already_evaluated(call, problems, meta)  # no status proves the contrary
+    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(content):
+        return _already_evaluated(call, problems, meta)
     if error is UnexpectedStatusError:
-        return error(call.endpoint.operation, problems, meta, RawResponse(reply.status, reply.body))
+        return error(call.endpoint.operation, problems, meta, RawResponse(response.status, response.body))
     return error(call.endpoint.operation, problems, meta)
 
 
-_unexpected_status = partial(_failed, UnexpectedStatusError)
+_read_unexpected_status = partial(_read_error, UnexpectedStatusError)
 
 
-def _is_empty(reply: Response) -> bool:
-    return reply.fault is None and not reply.body.strip()
+def _is_empty(response: Response) -> bool:
+    return response.fault is None and not response.body.strip()
 
 
-def _saved(call: Call, reply: Response, meta: Meta) -> UserData | LoanError:
+def _read_user_data(call: Call, response: Response, meta: Meta) -> UserData | LoanError:
     # spec §4.2: 200 is success, so the data are saved even if the body cannot be read.
-    if _is_empty(reply):
+    if _is_empty(response):
         return UserData()
     try:
-        return codec.read_user_data(_object(reply))
+        return codec.read_user_data(_decode_object(response))
     except Malformed as malformed:
-        return _unexpected(call, reply, malformed.args, meta, outcome="done")
+        return _unexpected(call, response, malformed.args, meta, outcome="done")
 
 
-def _open_shape(call: Call, reply: Response, meta: Meta) -> AnyJSON | LoanError:
-    # spec §4.3: the shape is not shown, so any JSON value is accepted, and an empty body, too.
-    if _is_empty(reply):
+def _read_any_json(call: Call, response: Response, meta: Meta) -> AnyJSON | LoanError:
+    # spec §4.3: the shape is not shown, so any JSON value and an empty body are accepted.
+    if _is_empty(response):
         return Body()
-    if reply.fault is not None:
-        return _unexpected(call, reply, (f"body: {reply.fault}",), meta)
+    if response.fault is not None:
+        return _unexpected(call, response, (f"body: {response.fault}",), meta)
     try:
-        return masked(decode_any(reply.body))
+        return masked(decode_any(response.body))
     except Malformed as malformed:
-        return _unexpected(call, reply, malformed.args, meta)
+        return _unexpected(call, response, malformed.args, meta)
 
 
 _ERRORS: Mapping[int, Reader] = {
-    400: _rejected,
-    403: partial(_failed, AccessDeniedError),
-    SYSTEM_FAULT: partial(_failed, SystemFaultError),
+    400: _read_rejection,
+    403: partial(_read_error, AccessDeniedError),
+    SYSTEM_FAULT: partial(_read_error, SystemFaultError),
 }
-# spec §4.3 names no status of the prerequisite calls: any success is one, and §7 tells of the errors.
-_OPEN: Mapping[int, Reader] = {**dict.fromkeys(range(200, 300), _open_shape), **_ERRORS}
+# spec §4.3 does not name the statuses of these calls, so every 2xx is a success; spec §7 lists the errors.
+_ANY_JSON: Mapping[int, Reader] = {**dict.fromkeys(range(200, 300), _read_any_json), **_ERRORS}
 
 
 def _check_approval(
@@ -395,11 +410,11 @@ APPROVE = Endpoint(  # spec §4.1
     template=REQUEST,
     check=_check_approval,
     write=codec.write,
-    statuses={
-        201: _decided,
+    readers={
+        201: _read_decision,
         **_ERRORS,
-        409: partial(_failed, CannotCompleteError),
-        REFUSED: _decided,
+        409: partial(_read_error, CannotCompleteError),
+        REFUSED: _read_decision,
     },
 )
 COMPLETE = Endpoint(  # spec §4.2
@@ -408,7 +423,7 @@ COMPLETE = Endpoint(  # spec §4.2
     template=REQUEST,
     check=_check_user_data,
     write=codec.write,
-    statuses={200: _saved, **_ERRORS},
+    readers={200: _read_user_data, **_ERRORS},
 )
 CREATE_REQUEST = Endpoint(  # spec §4.3
     operation="create_request",
@@ -417,7 +432,7 @@ CREATE_REQUEST = Endpoint(  # spec §4.3
     has_customer=False,
     check=_check_payload,
     write=_write_payload,
-    statuses=_OPEN,
+    readers=_ANY_JSON,
 )
 UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
     operation="upload_documents",
@@ -425,6 +440,6 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
     template=REQUEST + "/documents",
     check=_check_payload,
     write=_write_payload,
-    statuses=_OPEN,
+    readers=_ANY_JSON,
 )
 OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))

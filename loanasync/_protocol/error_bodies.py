@@ -1,4 +1,4 @@
-"""Error bodies of the service (spec §7), in their five shapes, as problems under our field names."""
+"""Error bodies of the service in their five shapes (spec §7), as problems and error classes."""
 
 import html
 import re
@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 from unicodedata import normalize
 
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_of
+from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
 from loanasync._protocol.redaction import Redactor
 from loanasync._results import Problem
 from loanasync.errors import (
@@ -21,19 +21,19 @@ from loanasync.errors import (
 
 Rejection: TypeAlias = type[RejectedError | DomainError]
 
-# An answer may have a million bytes, and the event loop waits while they are read.
-_MOST_MESSAGES = 100
-_LONGEST_READ = 5000
-_LONGEST_MESSAGE = 300
-_LONGEST_NAME = 60
+# A body may have a million bytes, and reading it blocks the event loop.
+_MAX_MESSAGES = 100
+_MAX_READ_LENGTH = 5000
+_MAX_MESSAGE_LENGTH = 300
+_MAX_NAME_LENGTH = 60
 
-# spec §7, the domain errors that prove that nothing was evaluated, as `_plain` writes them
+# Domain errors that prove that the customer was not evaluated (spec §7), in the form of `_normalized`.
 _RELEASABLE: Mapping[str, type[DomainError]] = {
     "user not found": UserNotFoundError,
     "this sales point cannot apply for a loan": ShopNotAllowedError,
     "invalid fiscalcode": InvalidFiscalCodeError,
 }
-# Their Italian wordings, for calls that evaluate nobody (spec §7: messages may be localized).
+# Also the Italian messages, for the calls that do not evaluate a customer (spec §7: may be localized).
 _LOCALIZED: Mapping[str, type[DomainError]] = {
     **_RELEASABLE,
     "utente non trovato": UserNotFoundError,
@@ -41,54 +41,51 @@ _LOCALIZED: Mapping[str, type[DomainError]] = {
     "invalid fiscal code": InvalidFiscalCodeError,
     "codice fiscale non valido": InvalidFiscalCodeError,
 }
-# Two words that say together that the customer was evaluated; the Italian ones in this order only.
-_SIGNS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
-_FIRST_WORDS = {1: 2, 2: 1, 4: 3}  # the number of a group, and of the group that stands before it
-_FARTHEST = 70  # characters between them
-_LONG_LIGATURES = "\ufdfa\ufdfb"  # Arabic, of which NFKC makes eighteen and eight characters
-_SHORTEST_SENTENCE = len("già valutato")
+# Pairs of words that mean "already evaluated": the English ones in any order, the Italian ones in this order.
+_WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
+_PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # number of a group: number of the group that must precede it
+_MAX_DISTANCE = 70  # characters between the two words
+_LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
+_MIN_TEXT_LENGTH = len("già valutato")
 
-# spec §2.1, and the two of §7 that are in no table of fields
+# spec §2.1, and two fields that are only mentioned in spec §7
 _FIELDS = frozenset({*APPROVAL_NAMES.values(), *READ_ALIASES, "actualJobEndingDate", "privacy"})
 _KNOWN_NAMES = _FIELDS.union(USER_DATA_NAMES.values())
 
 
 def read_problems(members: Mapping[str, Any], *sent: object) -> tuple[Problem, ...]:
-    """Return the messages of an error body; personal values that they repeat are replaced by ``***``.
+    """Return the messages of an error body, with personal values of the request replaced by ``***``.
 
     Args:
         members: The whole body.
-        sent: The values that were sent: texts, and objects with texts in them.
+        sent: Texts that were sent, or objects that contain them.
     """
-    messages = [*islice(_messages(members), _MOST_MESSAGES)]
+    messages = [*islice(_messages(members), _MAX_MESSAGES)]
     if not messages:
         return ()
-    redacted = Redactor(*sent)
+    redact = Redactor(*sent)
     return tuple(
         _problem(
-            name if name in _KNOWN_NAMES else redacted(name, _LONGEST_NAME),
-            redacted(message, _LONGEST_MESSAGE),
+            name if name in _KNOWN_NAMES else redact(name, _MAX_NAME_LENGTH),
+            redact(message, _MAX_MESSAGE_LENGTH),
         )
         for name, message in messages
     )
 
 
 def _problem(wire_name: str, message: str) -> Problem:
-    # spec §7 knows an invalid fiscal code as a validation error and as a domain error.
-    is_code = _is_domain(wire_name) and _RELEASABLE.get(_plain(message)) is InvalidFiscalCodeError
-    return Problem("fiscal_code" if is_code else field_of(wire_name), wire_name, message)
+    # spec §7: an invalid fiscal code is reported as a validation error or as a domain error.
+    is_code = _is_domain(wire_name) and _RELEASABLE.get(_normalized(message)) is InvalidFiscalCodeError
+    return Problem("fiscal_code" if is_code else field_name(wire_name), wire_name, message)
 
 
 def is_already_evaluated(body: object) -> bool:
-    """Return True if an error body says, in any wording, that the customer was evaluated before (spec §3).
-
-    All texts of the body are read, wherever in it they stand.
-    """
+    """Return True if any text in an error body means that the customer was already evaluated (spec §3)."""
     waiting = [body]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
-            if len(value) >= _SHORTEST_SENTENCE and _says_evaluated(value):
+            if len(value) >= _MIN_TEXT_LENGTH and _means_evaluated(value):
                 return True
         elif isinstance(value, Mapping):
             waiting += [*value, *value.values()]
@@ -97,31 +94,31 @@ def is_already_evaluated(body: object) -> bool:
     return False
 
 
-def _says_evaluated(text: str) -> bool:
+def _means_evaluated(text: str) -> bool:
     ends: dict[int | None, int] = {}
     plain = html.unescape(text)
     for ligature in _LONG_LIGATURES:
         plain = plain.replace(ligature, " ")
-    for found in _SIGNS.finditer(normalize("NFKC", plain)):
-        first_end = ends.get(_FIRST_WORDS.get(found.lastindex or 0))
-        if first_end is not None and found.start() - first_end <= _FARTHEST:
+    for match in _WORDS.finditer(normalize("NFKC", plain)):
+        first_end = ends.get(_PRECEDING_GROUP.get(match.lastindex or 0))
+        if first_end is not None and match.start() - first_end <= _MAX_DISTANCE:
             return True
-        ends[found.lastindex] = found.end()
+        ends[match.lastindex] = match.end()
     return False
 
 
-def rejection(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejection | None:
-    """Return the error class of a 400 (spec §7), None if its body does not prove what it means.
+def rejection_class(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejection | None:
+    """Return the error class of a 400 (spec §7), or None if its body is ambiguous.
 
     Args:
         members: The whole body.
-        sent: Names of the fields that an approval sent; None for calls that evaluate nobody, whose fields
-            may have any name and whose messages may be localized.
+        sent: Names of the fields that an approval sent. None for the other calls, whose fields may have any
+            name and whose messages may be localized.
     """
     if is_already_evaluated(members):
         return AlreadyEvaluatedError
     errors = members.get("errors")
-    if not isinstance(errors, dict) or not errors or not _is_read_whole(members):
+    if not isinstance(errors, dict) or not errors or not _is_fully_read(members):
         return None
     if any(map(_is_domain, errors)):
         texts = [message for _, message in _messages(members)] if len(errors) == 1 else []
@@ -134,18 +131,18 @@ def rejection(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejec
 
 
 def _domain_error(texts: Collection[str], known: Mapping[str, type[DomainError]]) -> type[DomainError]:
-    """Return the class of domain messages that all say the same, and `DomainError` for any others."""
-    kinds = {known.get(_plain(text)) for text in texts}
-    return (kinds.pop() if len(kinds) == 1 else None) or DomainError
+    """Return the error class if all messages have the same known class, else `DomainError`."""
+    classes = {known.get(_normalized(text)) for text in texts}
+    return (classes.pop() if len(classes) == 1 else None) or DomainError
 
 
-def _is_read_whole(members: Mapping[str, Any]) -> bool:
-    """Return True if a body has nothing but messages that are all read: the others could say anything."""
+def _is_fully_read(members: Mapping[str, Any]) -> bool:
+    """Return True if a body contains only messages, within the limits of number and length."""
     messages = [message for _, message in _messages(members)]
     return (
         members.keys() == {"errors"}
-        and len(messages) <= _MOST_MESSAGES
-        and all(len(message) <= _LONGEST_READ for message in messages)
+        and len(messages) <= _MAX_MESSAGES
+        and all(len(message) <= _MAX_READ_LENGTH for message in messages)
     )
 
 
@@ -158,16 +155,16 @@ def _is_message(value: object) -> bool:
     return bool(texts) and all(isinstance(text, str) and text.strip() for text in texts)
 
 
-def _plain(message: str) -> str:
-    """A message for comparison: case, runs of whitespace and a final full stop make no difference."""
-    return " ".join(message[:_LONGEST_READ].casefold().split()).removesuffix(".")
+def _normalized(message: str) -> str:
+    """Return a message for comparison, without differences of case, whitespace and a final full stop."""
+    return " ".join(message[:_MAX_READ_LENGTH].casefold().split()).removesuffix(".")
 
 
 def _messages(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    errors = members.get("errors", members.get("error"))  # spec §7: a 403 says "error", singular
-    if isinstance(errors, str):  # spec §7: so do a 403 and a 409
+    errors = members.get("errors", members.get("error"))  # spec §7: "error", singular, in a 403
+    if isinstance(errors, str):  # spec §7: one text in a 403 and a 409
         yield "", errors
     elif isinstance(errors, dict):
-        for name, said in errors.items():
-            for message in said if isinstance(said, list) else [said]:
+        for name, messages in errors.items():
+            for message in messages if isinstance(messages, list) else [messages]:
                 yield name, message if isinstance(message, str) else "is not accepted"

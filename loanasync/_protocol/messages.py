@@ -1,4 +1,4 @@
-"""One HTTP request, its response, or the fact that none arrived."""
+"""Messages between the client and a `Transport`: `Request`, `Response` and `NoResponse`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,24 +12,25 @@ if TYPE_CHECKING:
     import asyncio
 
 
-UNDECODABLE = "undecodable"  # a fault of a body: its Content-Encoding is not known, or not that of the body
+UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
 
-# Not frozen: a frozen object takes three times as long to make, and each call makes both.
+# `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
 
 @define(kw_only=True)
 class Request:
-    """One HTTP request for a `Transport`; all of it but the method is personal or secret.
+    """One HTTP request for a `Transport`. URL, headers and body contain personal data or secrets.
 
     Args:
         method: HTTP method.
-        url: Address, percent-encoded; the fiscal code is part of it.
-        headers: Headers; the auth token is one of them.
-        body: JSON object, UTF-8.
-        outlives_caller: Read the response also if the caller is cancelled after the first byte was written.
-        is_sent: Set by the transport: whether the first byte was written. True unless the transport knows.
-        is_withdrawn: Nothing of the request may be written any more.
-        late: Set by the transport: the response that is read for a caller that was cancelled.
+        url: Percent-encoded URL, which contains the fiscal code.
+        headers: Headers, including the auth token.
+        body: JSON object in UTF-8.
+        outlives_caller: If True, the response is read even if the caller is cancelled after the first byte
+            was written.
+        is_sent: Set by the transport: False if no byte of the request was written. True by default.
+        is_withdrawn: If True, the transport must not write anything of the request any more.
+        late: Set by the transport: a future for the response that is read after the caller was cancelled.
 
     Example:
         >>> from loanasync import Request
@@ -53,9 +54,9 @@ class Response:
 
     Args:
         status: HTTP status.
-        headers: Headers; the client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, in this spelling.
-        body: Body, or the part of it that arrived, without Content-Encoding.
-        fault: Why the body is not whole: ``undecodable``, or one word such as ``truncated``; None if it is.
+        headers: Headers. The client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, spelled like this.
+        body: Decoded body, or the part of it that arrived.
+        fault: Reason why the body is incomplete, such as ``truncated`` or ``undecodable``; else None.
 
     Example:
         >>> from loanasync import Response
@@ -71,11 +72,11 @@ class Response:
 
 @frozen(kw_only=True)
 class NoResponse:
-    """The fact that no response arrived.
+    """Result of a request without a response.
 
     Args:
         error: Class of the error to raise: `ConnectError`, `ConnectionLostError` or `ReadTimeoutError`.
-        cause_type: Name of the class of the error that led to it; nothing personal.
+        cause_type: Name of the class of the underlying error. It must not contain personal data.
         is_sent: False only if no byte of the request was written.
 
     Example:

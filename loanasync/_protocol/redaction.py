@@ -1,4 +1,4 @@
-"""Removal of personal values from texts that the service wrote (spec §7)."""
+"""Removal of personal values from messages of the service (spec §7)."""
 
 import html
 import re
@@ -9,36 +9,36 @@ from itertools import pairwise, permutations, product
 from urllib.parse import unquote_to_bytes
 
 _MASK = "***"
-_MOST = 100_000  # characters of values; with more, no text is kept
-_LONGEST_VALUE = 4_000  # of a longer one, such as a picture, this beginning is searched for
-_COST_OF_VALUE, _COST_OF_DATE = 10, 300  # in characters
-_LONGEST_TEXT = 600  # characters that are read of a text
-_ROUNDS = 4  # of decoding
-_TAIL = 24  # letters and digits at the end of a text that was cut: they may be the beginning of a value
+_MAX_TOTAL = 100_000  # characters of all values; if there are more, the whole text is masked
+_MAX_VALUE = 4_000  # only this beginning of a longer value, such as an image, is searched for
+_VALUE_COST, _DATE_COST = 10, 300  # counted against _MAX_TOTAL for each value
+_MAX_TEXT = 600  # characters of a text that are read
+_MAX_DECODINGS = 4
+_TAIL = 24  # letters and digits removed from the end of a truncated text, which may end within a value
 
-_RUN = 12  # letters of a value in a row that are hidden also within words
-_RUN_OF_CODE = 8  # the same, of a code or a number
-_WORD = 4  # a shorter value is hidden only where it stands as one word
-_SHORTEST = 2
-_MOST_NAMES = 8
-_MOST_WORDS = 6  # values with more words are prose, whose words stand in innocent texts, too
+_RUN = 12  # this many consecutive letters of a value are masked even within words
+_CODE_RUN = 8  # the same for codes and numbers
+_WORD = 4  # shorter values are masked only as separate words
+_MIN_VALUE = 2
+_MAX_NAMES = 8
+_MAX_WORDS = 6  # values with more words are prose, and their single words are not personal
 
-# spec §2.1: of the order and of nobody; a limit that equals one of them must stay readable.
-_NOBODYS = frozenset({"amount", "instalments", "installments", "loanFinality"})
+# spec §2.1: members of the order, not of the customer; limits with the same number must stay readable.
+_NOT_PERSONAL = frozenset({"amount", "instalments", "installments", "loanFinality"})
 _UPPER_CASE = "province"  # spec §8: two letters, which in lower case are words such as "to" or "no"
 
-_NAMES = re.compile("name|nome|nominativo", re.IGNORECASE)  # members that name people
+_NAMES = re.compile("name|nome|nominativo", re.IGNORECASE)  # members that contain names of people
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_MAIL_END = re.compile(r"(?:\+[^@]*)?@.*", re.DOTALL)  # a tag and the provider: nobody's
+_MAIL_END = re.compile(r"(?:\+[^@]*)?@.*", re.DOTALL)  # tag and provider, which are not personal
 _PERCENT = re.compile("(?:%[0-9A-Fa-f]{2})+")
 _ESCAPE = re.compile(r"\\+(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[nrtbf])")
 _DATE = re.compile(
     r"([0-9]{4})\D([0-9]{1,2})(?:\D([0-9]{1,2}))?(?:[T ].{,40})?"
     r"|(?:([0-9]{1,2})\D)?([0-9]{1,2})\D([0-9]{4})"
 )
-# Omocodia replaces digits by letters where two people would have the same code.
+# Omocodia: if two people would get the same code, the tax office replaces digits by letters.
 _DIGITS = str.maketrans("LMNPQRSTUV", "0123456789")
-_LETTERS_OF_MONTHS = "ABCDEHLMPRST"
+_MONTH_LETTERS = "ABCDEHLMPRST"
 _FISCAL_CODE = re.compile("[A-Z]{6}([0-9L-NP-V]{2})([A-EHLMPRST])([0-9L-NP-V]{2})[A-Z][0-9L-NP-V]{3}[A-Z]")
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september"),
@@ -46,46 +46,46 @@ _MONTHS = (
     *("gennaio", "febbraio", "marzo", "aprile", "maggio", "giugno", "luglio", "agosto", "settembre"),
     *("ottobre", "novembre", "dicembre"),
 )
-# Letters that have no decomposition, as people write them without their signs.
+# Common ASCII spellings of letters that Unicode normalization does not decompose.
 _PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"})
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "å": "aa"})
-_WIDE = "\u2e80"  # from here on are scripts that put no spaces between words
+_WIDE = "\u2e80"  # first character of the scripts without spaces between words
 
 
 class Redactor:
-    """Replaces personal values in a text by ``***``, in whichever form the text has them.
+    """Replaces personal values in a text by ``***``.
 
-    Only letters and digits are compared: spaces, quotes, hyphens, case and accents make no difference, and
-    HTML entities, percent-encoding and escapes are decoded before. A text is read once, however many values
-    there are.
+    Only letters and digits are compared. Spaces, quotes, hyphens, case and accents are ignored, and HTML
+    entities, percent-encoding and escapes are decoded first. The number of values does not affect how often a
+    text is read.
 
     Args:
         sent: Values that were sent: texts, numbers, and lists and objects of them.
 
     Example:
-        >>> redacted = Redactor({"lastname": "D'Amicò", "mobilePhone": "3331234567"})
-        >>> redacted("D&#39;AMICO has 333-123.4567", longest=60)
+        >>> redact = Redactor({"lastname": "D'Amicò", "mobilePhone": "3331234567"})
+        >>> redact("D&#39;AMICO has 333-123.4567", max_length=60)
         '*** has ***'
     """
 
     def __init__(self, *sent: object) -> None:
-        self._runs: set[str] = set()  # hidden also within words
-        self._words: set[str] = set()  # hidden between the ends of words
+        self._runs: set[str] = set()  # masked even within words
+        self._words: set[str] = set()  # masked as separate words
         self._upper: set[str] = set()
-        self._is_too_much = False
+        self._has_too_many_values = False
         names: list[str] = []
-        left = _MOST
+        remaining = _MAX_TOTAL
         for name, value in _values(sent):
-            left -= _COST_OF_DATE if _DATE.fullmatch(value) else _COST_OF_VALUE
-            left -= min(len(value), _LONGEST_VALUE)
-            if left < 0:
-                self._is_too_much = True
+            remaining -= _DATE_COST if _DATE.fullmatch(value) else _VALUE_COST
+            remaining -= min(len(value), _MAX_VALUE)
+            if remaining < 0:
+                self._has_too_many_values = True
                 break
-            self._add(name, value[:_LONGEST_VALUE])
-            if _NAMES.search(name) and len(names) < _MOST_NAMES:
-                names.append(_letters(value[:_LONGEST_VALUE]))
-        for both in permutations(names, 2):  # as in a name of a user
-            self._add_form("".join(both), _WORD, is_code=False)
+            self._add(name, value[:_MAX_VALUE])
+            if _NAMES.search(name) and len(names) < _MAX_NAMES:
+                names.append(_letters(value[:_MAX_VALUE]))
+        for pair in permutations(names, 2):  # user names are often first and last name in one word
+            self._add_form("".join(pair), _WORD, is_code=False)
         self._run_sizes = sorted({*map(len, self._runs)})
         self._word_sizes = sorted({*map(len, self._words)})
 
@@ -94,48 +94,48 @@ class Redactor:
             self._upper.add(value)
             return
         is_name = bool(_NAMES.search(name))
-        # In lower case, so short a text is more often a word such as "no" than a name.
-        shortest = _SHORTEST if is_name or value != value.lower() else _WORD
+        # A short text in lower case is more often a word such as "no" than a name.
+        min_length = _MIN_VALUE if is_name or value != value.lower() else _WORD
         is_code = len(value.split()) == 1
         for form in (*map(_letters, _forms(value)), *_dates(value), *_birthdays(value)):
-            self._add_form(form, shortest, is_code=is_code)
-        own = _MAIL_END.sub("", value) if "@" in value else value
-        words = re.findall(r"\w+", own)
-        if len(words) <= _MOST_WORDS:
-            least = _WORD - 1 if is_name else _WORD
-            # Longer words have a part among the runs of the whole value.
-            self._words.update(word for word in map(_letters, words) if least <= len(word) < _RUN)
+            self._add_form(form, min_length, is_code=is_code)
+        personal_part = _MAIL_END.sub("", value) if "@" in value else value
+        words = re.findall(r"\w+", personal_part)
+        if len(words) <= _MAX_WORDS:
+            min_word = _WORD - 1 if is_name else _WORD
+            # Longer words are found by the runs of the whole value.
+            self._words.update(word for word in map(_letters, words) if min_word <= len(word) < _RUN)
 
-    def _add_form(self, letters: str, shortest: int, *, is_code: bool) -> None:
+    def _add_form(self, letters: str, min_length: int, *, is_code: bool) -> None:
         size, is_number = len(letters), letters.isdigit()
-        run = _RUN_OF_CODE if is_number or (is_code and any(map(str.isdigit, letters))) else _RUN
+        run = _CODE_RUN if is_number or (is_code and any(map(str.isdigit, letters))) else _RUN
         if size >= run:
             self._runs.update(letters[at : at + run] for at in range(size - run + 1))
-        elif size >= _RUN_OF_CODE:
+        elif size >= _CODE_RUN:
             self._runs.add(letters)
-        elif size >= (_WORD if is_number else shortest):
+        elif size >= (_WORD if is_number else min_length):
             self._words.add(letters)
 
-    def __call__(self, text: str, longest: int) -> str:
-        """Return a text without personal values, in at most `longest` printable characters."""
-        is_cut = len(text) > _LONGEST_TEXT
-        plain = _decoded(text[:_LONGEST_TEXT])
-        if plain is None or self._is_too_much:
+    def __call__(self, text: str, max_length: int) -> str:
+        """Return the text without personal values, truncated to `max_length` printable characters."""
+        is_truncated = len(text) > _MAX_TEXT
+        plain = _unescape(text[:_MAX_TEXT])
+        if plain is None or self._has_too_many_values:
             return _MASK
-        shown = "".join(self._parts(plain, is_cut=is_cut))
-        if shown == plain:  # nothing was removed, so it stays as the service wrote it
-            shown = text
-        printable = "".join(character if character.isprintable() else " " for character in shown)
-        return printable if len(printable) <= longest else printable[: longest - 1] + "…"
+        redacted = "".join(self._parts(plain, is_truncated=is_truncated))
+        if redacted == plain:  # nothing was masked: keep the original text with its escapes
+            redacted = text
+        printable = "".join(character if character.isprintable() else " " for character in redacted)
+        return printable if len(printable) <= max_length else printable[: max_length - 1] + "…"
 
-    def _parts(self, text: str, *, is_cut: bool) -> Iterator[str]:
-        letters, places = _indexed(text)
+    def _parts(self, text: str, *, is_truncated: bool) -> Iterator[str]:
+        letters, positions = _index(text)
         end = len(text)
-        if is_cut:
-            end = places[-_TAIL] if len(places) >= _TAIL else 0
+        if is_truncated:
+            end = positions[-_TAIL] if len(positions) >= _TAIL else 0
         done = 0
-        for first, last in _merged(self._found(text, letters, places)):
-            start, stop = places[first], places[last] + 1
+        for first, last in _merge(self._matches(text, letters, positions)):
+            start, stop = positions[first], positions[last] + 1
             while stop < len(text) and _is_mark(text[stop]):
                 stop += 1
             if start >= end:
@@ -143,47 +143,48 @@ class Redactor:
             yield text[done:start] + _MASK
             done = stop
         yield text[done:end]
-        if is_cut:
+        if is_truncated:
             yield "…"
 
-    def _found(self, text: str, letters: str, places: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield first and last letter of each value that is found."""
+    def _matches(self, text: str, letters: str, positions: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield the indexes of the first and last letter of each match."""
         size = len(letters)
         for length in self._run_sizes:
             for at in range(size - length + 1):
                 if letters[at : at + length] in self._runs:
                     yield at, at + length - 1
-        ends = _ends_of_words(text, places)
+        boundaries = _word_boundaries(text, positions)
         for at in range(size):
-            if not ends[at]:
+            if not boundaries[at]:
                 continue
             for length in self._word_sizes:
                 stop = at + length
-                if stop <= size and ends[stop] and letters[at:stop] in self._words:
-                    is_one_word = _SEPARATED not in ends[at + 1 : stop]
+                if stop <= size and boundaries[stop] and letters[at:stop] in self._words:
+                    is_one_word = _SEPARATED not in boundaries[at + 1 : stop]
                     if is_one_word or length >= _WORD:
                         yield at, stop - 1
-            if self._upper and text[places[at] : places[at] + _SHORTEST] in self._upper and ends[at + 2]:
+            province = text[positions[at] : positions[at] + _MIN_VALUE]
+            if self._upper and province in self._upper and boundaries[at + 2]:
                 yield at, at + 1
 
 
-def is_made_of(name: str, *sent: object) -> bool:
-    """Return True if a name, such as an id, has a value in it; numbers of a few digits are in many ids.
+def contains_value(name: str, *sent: object) -> bool:
+    """Return True if a name, such as a request id, contains a sent value. Short values are ignored.
 
     Example:
-        >>> is_made_of("tst-xyz-00a00-a000a/1", "TSTXYZ00A00A000A")
+        >>> contains_value("tst-xyz-00a00-a000a/1", "TSTXYZ00A00A000A")
         True
     """
     letters = _letters(name)
     for _, value in _values(sent):
-        part = _letters(value[:_LONGEST_VALUE])
-        if len(part) >= (_RUN_OF_CODE if part.isdigit() else _WORD) and part in letters:
+        part = _letters(value[:_MAX_VALUE])
+        if len(part) >= (_CODE_RUN if part.isdigit() else _WORD) and part in letters:
             return True
     return False
 
 
 def _values(sent: Iterable[object]) -> Iterator[tuple[str, str]]:
-    """Yield the values of all objects and lists, with the name of their member."""
+    """Yield the texts and numbers in all objects and lists, with the name of their member."""
     waiting = [("", each) for each in sent]
     while waiting:
         name, value = waiting.pop()
@@ -194,15 +195,15 @@ def _values(sent: Iterable[object]) -> Iterator[tuple[str, str]]:
             if isinstance(value, float):
                 yield name, f"{value:.2f}"
         elif isinstance(value, dict):
-            # A member whose name is no name of a field may be called after a person.
+            # A name that is not an identifier may itself be a personal value.
             yield from (("", each) for each in value if not _IDENTIFIER.fullmatch(each))
-            waiting += [item for item in value.items() if item[0] not in _NOBODYS]
+            waiting += [item for item in value.items() if item[0] not in _NOT_PERSONAL]
         elif isinstance(value, list):
             waiting += [(name, each) for each in value]
 
 
 def _forms(value: str) -> set[str]:
-    """Return a value in the ways in which programs write it, right or wrong."""
+    """Return a value in the encodings in which programs may write it, including wrong ones."""
     forms = {value}
     if not value.isascii():
         raw = value.encode(errors="replace")
@@ -212,26 +213,27 @@ def _forms(value: str) -> set[str]:
 
 
 def _dates(value: str) -> set[str]:
-    """Return a date in each order, with and without zeros and century, and with names of months.
+    """Return the spellings of a date, or nothing for other texts.
 
-    Return nothing for a text that is no date. Which number is the day, and which the month, may be unclear.
+    They include all orders, with and without leading zeros and century, and month names. If day and month
+    cannot be distinguished, both readings are included.
     """
-    found = _DATE.fullmatch(value)
-    if found is None:
+    match = _DATE.fullmatch(value)
+    if match is None:
         return set()
-    year, one, other = (found[1], found[2], found[3]) if found[1] else (found[6], found[5], found[4])
+    year, one, other = (match[1], match[2], match[3]) if match[1] else (match[6], match[5], match[4])
     if other is None:
         return set(_orders(year, one, None))
     return {*_orders(year, one, other), *_orders(year, other, one)}
 
 
 def _birthdays(value: str) -> set[str]:
-    """Return the date of birth that a fiscal code has: year, month, and day, with 40 more for women."""
-    found = _FISCAL_CODE.fullmatch(value.strip().upper())
-    if found is None:
+    """Return the spellings of the date of birth in a fiscal code. For women, 40 is added to the day."""
+    match = _FISCAL_CODE.fullmatch(value.strip().upper())
+    if match is None:
         return set()
-    year, day = found[1].translate(_DIGITS), int(found[3].translate(_DIGITS)) % 40
-    month = _LETTERS_OF_MONTHS.index(found[2]) + 1
+    year, day = match[1].translate(_DIGITS), int(match[3].translate(_DIGITS)) % 40
+    month = _MONTH_LETTERS.index(match[2]) + 1
     return {form for century in ("19", "20") for form in _orders(century + year, str(month), str(day))}
 
 
@@ -250,7 +252,7 @@ def _orders(year: str, month: str, day: str | None) -> Iterator[str]:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text, without case, accents and signs."""
+    """Return the letters and digits of a text in lower case and without accents."""
     folded = unicodedata.normalize("NFKD", text).casefold().translate(_PLAIN)
     return "".join(filter(str.isalnum, folded))
 
@@ -258,11 +260,11 @@ def _letters(text: str) -> str:
 _letters_of = lru_cache(maxsize=1_000)(_letters)
 
 
-def _indexed(text: str) -> tuple[str, list[int]]:
-    """Return `_letters` of a text, and where in the text each of them stands."""
+def _index(text: str) -> tuple[str, list[int]]:
+    """Return `_letters` of a text, and the position of each letter in the text."""
     if text.isascii():
-        places = [at for at, character in enumerate(text) if character.isalnum()]
-        return "".join(filter(str.isalnum, text)).lower(), places
+        positions = [at for at, character in enumerate(text) if character.isalnum()]
+        return "".join(filter(str.isalnum, text)).lower(), positions
     letters = [(letter, at) for at, character in enumerate(text) for letter in _letters_of(character)]
     return "".join(letter for letter, _ in letters), [at for _, at in letters]
 
@@ -270,35 +272,36 @@ def _indexed(text: str) -> tuple[str, list[int]]:
 _SEPARATED, _ADJACENT, _WITHIN = 2, 1, 0
 
 
-def _ends_of_words(text: str, places: list[int]) -> list[int]:
-    """Return for each letter how it is divided from the one before it: not, as in ``anna1980``, or by a sign.
+def _word_boundaries(text: str, positions: list[int]) -> list[int]:
+    """Return for each letter the boundary before it, and a last item for the end of the text.
 
-    The last entry is the end of the text.
+    _SEPARATED: there is a separator between the letters. _ADJACENT: a word ends and another begins, as in
+    ``anna1980``. _WITHIN: both letters belong to the same word.
     """
-    ends = [_SEPARATED]
-    for before, at in pairwise(places):
+    boundaries = [_SEPARATED]
+    for before, at in pairwise(positions):
         one, other = text[before], text[at]
         if at > before + 1 and not all(map(_is_mark, text[before + 1 : at])):
-            ends.append(_SEPARATED)
+            boundaries.append(_SEPARATED)
         elif (
             one.isdigit() is not other.isdigit()
             or (one.islower() and other.isupper())
             or max(one, other) >= _WIDE
         ):
-            ends.append(_ADJACENT)
+            boundaries.append(_ADJACENT)
         else:
-            ends.append(_WITHIN)
-    return [*ends[: len(places)], _SEPARATED]
+            boundaries.append(_WITHIN)
+    return [*boundaries[: len(positions)], _SEPARATED]
 
 
 def _is_mark(character: str) -> bool:
-    """Return True for an accent that belongs to the letter before, and for a character that is invisible."""
+    """Return True for combining accents and invisible characters."""
     return unicodedata.category(character) in ("Mn", "Me", "Cf")
 
 
-def _merged(found: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge(matches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
-    for first, last in sorted(found):
+    for first, last in sorted(matches):
         if merged and first <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(last, merged[-1][1])
         else:
@@ -306,9 +309,9 @@ def _merged(found: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _decoded(text: str) -> str | None:
-    """Return a text without escapes, None if it was encoded too often to be understood."""
-    for _ in range(_ROUNDS):
+def _unescape(text: str) -> str | None:
+    """Return a text without escapes, or None if it was encoded too many times."""
+    for _ in range(_MAX_DECODINGS):
         plain = html.unescape(_ESCAPE.sub(_character, _PERCENT.sub(_from_percent, text)))
         if plain == text:
             return text
@@ -316,14 +319,14 @@ def _decoded(text: str) -> str | None:
     return None
 
 
-def _from_percent(found: re.Match[str]) -> str:
-    raw = unquote_to_bytes(found[0])
+def _from_percent(match: re.Match[str]) -> str:
+    raw = unquote_to_bytes(match[0])
     try:
         return raw.decode()
     except UnicodeDecodeError:
         return raw.decode("latin-1")
 
 
-def _character(found: re.Match[str]) -> str:
-    digits = found[1] or found[2]
+def _character(match: re.Match[str]) -> str:
+    digits = match[1] or match[2]
     return chr(int(digits, 16)) if digits else " "

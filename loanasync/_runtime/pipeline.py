@@ -98,7 +98,7 @@ def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, st
         if (request_id := headers.get(name)) is not None:
             if _RANDOM_ID.fullmatch(request_id):  # most are; the check below is much slower
                 break
-            if not _ID.fullmatch(request_id) or call.is_repeated_in(request_id):
+            if not _ID.fullmatch(request_id) or call.leaks_into(request_id):
                 request_id = None
             break
     date, retry_after = headers.get("Date"), headers.get("Retry-After")

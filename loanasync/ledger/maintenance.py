@@ -4,7 +4,7 @@ from secrets import token_hex
 
 from attrs import evolve
 
-from loanasync._protocol.json import Malformed, decode, repeated
+from loanasync._protocol.json import Malformed, decode, repeated_members
 from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.transitions import LEASE_EXPIRED
@@ -88,7 +88,7 @@ def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
         status: int | None = _STATUS[settlement.state]
     else:
         is_same = members.get("approved") is (settlement.state is State.APPROVED)
-        if not is_same or repeated(entry.body, (b"approved",)):
+        if not is_same or repeated_members(entry.body, (b"approved",)):
             return settlement
         status = entry.status or _STATUS[settlement.state]
     return evolve(settlement, status=status, body=entry.body)

@@ -7,7 +7,7 @@ import pytest
 
 from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
 from loanasync._config import configure, from_environment
-from loanasync._models.dialect import field_of
+from loanasync._models.dialect import field_name
 
 
 def shop(**changes: object) -> Any:
@@ -232,7 +232,7 @@ def test_a_dialect_preset_turns_only_the_knob_of_its_name() -> None:
 
 def test_our_field_names_are_found_from_either_spelling() -> None:
     wire_names = ["streetNumber", "civicNumber", "installments", "lastname", "documentOfType", "new"]
-    assert [field_of(name) for name in wire_names] == [
+    assert [field_name(name) for name in wire_names] == [
         "street_number",
         "street_number",
         "instalments",

@@ -10,7 +10,7 @@ from attrs import fields
 
 from loanasync import Approved
 from loanasync._display.masking import mask
-from loanasync._models.dialect import field_of
+from loanasync._models.dialect import field_name
 from loanasync.cli.console import counted
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Entry, State
@@ -106,7 +106,7 @@ def response_members(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:
 
 def _is_personal(wire_name: str) -> bool:
     """Return True for personal fields, and for unknown ones, which may be personal."""
-    name = field_of(wire_name)
+    name = field_name(wire_name)
     return name in _PERSONAL_FIELDS or name not in _RESPONSE_FIELDS
 
 

@@ -57,7 +57,7 @@ def change(
     patch: pytest.MonkeyPatch, endpoint: Any, status: int, changed: Callable[[Reader], Reader]
 ) -> None:
     """Replace the reader of a status of an endpoint."""
-    patch.setitem(endpoint.statuses, status, changed(endpoint.statuses[status]))
+    patch.setitem(endpoint.readers, status, changed(endpoint.readers[status]))
 
 
 def dropped(call: Any, meta: Any) -> LoanError:
@@ -193,7 +193,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R5", "a response that echoes another customer is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def unexpected(call: Any, reply: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
-        if reasons == (endpoints._ANOTHER,):
+        if reasons == (endpoints._OTHER_CUSTOMER,):
             return dropped(call, meta)
         return _unexpected(call, reply, reasons, meta, **options)
 
@@ -203,13 +203,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R5", "the echo is not compared")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(endpoints, "is_another_customers", lambda *_: False)
+    patch.setattr(endpoints, "belongs_to_another_customer", lambda *_: False)
 
 
 @planted("R5", "masked codes and omocodia are another customer's")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        endpoints, "is_another_customers", lambda echoed, code: echoed is not None and echoed != code
+        endpoints, "belongs_to_another_customer", lambda echoed, code: echoed is not None and echoed != code
     )
 
 
@@ -268,10 +268,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R12", "an error of privacy is not the creation's")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def rejection(members: Any, sent: Any) -> Any:
-        return None if "privacy" in members.get("errors", ()) else problems.rejection(members, sent)
+    def rejection_class(members: Any, sent: Any) -> Any:
+        return None if "privacy" in members.get("errors", ()) else problems.rejection_class(members, sent)
 
-    patch.setattr(endpoints, "rejection", rejection)
+    patch.setattr(endpoints, "rejection_class", rejection_class)
 
 
 @planted("R14", "an approval with an empty redirect is dropped")

@@ -20,7 +20,7 @@ from loanasync import (
     Refused,
 )
 from loanasync._protocol.codec import read_decision, write
-from loanasync._protocol.json import Malformed, decode, decode_any, encode, repeated
+from loanasync._protocol.json import Malformed, decode, decode_any, encode, repeated_members
 from support.builders import APPROVAL_REQUESTS, additional_data, approval_request
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
@@ -266,7 +266,7 @@ def test_a_byte_order_mark_does_no_harm() -> None:
     ],
 )
 def test_members_given_more_than_once_are_found(body: bytes, found: dict[str, list[int]]) -> None:
-    assert repeated(body, (b"c", b"a")) == found
+    assert repeated_members(body, (b"c", b"a")) == found
     assert decode(body)
 
 
@@ -299,7 +299,7 @@ def test_what_is_written_does_not_depend_on_the_library(request: ApprovalRequest
 def test_names_that_are_looked_for_too_deep_in_a_body_are_malformed() -> None:
     deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
     with pytest.raises(Malformed, match="nested too deeply"):
-        repeated(deep, [b"a"])
+        repeated_members(deep, [b"a"])
 
 
 @given(st.binary())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync import Approved, LoanError, RawResponse, Refused, UnexpectedResponseError
-from loanasync._protocol.echo import is_another_customers
+from loanasync._protocol.echo import belongs_to_another_customer
 from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.response_reader import APPROVE, read
@@ -43,7 +43,7 @@ PLACES = (6, 7, 9, 10, 12, 13, 14)
     ids=ascii,
 )
 def test_echo_same_code_in_another_form_is_accepted(echoed: object) -> None:
-    assert not is_another_customers(echoed, FISCAL_CODE)
+    assert not belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,23 @@ def test_echo_same_code_in_another_form_is_accepted(echoed: object) -> None:
     ids=ascii,
 )
 def test_echo_other_code_is_another_customers(echoed: str) -> None:
-    assert is_another_customers(echoed, FISCAL_CODE)
+    assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 @pytest.mark.parametrize(
     "echoed", [[], [FISCAL_CODE], {}, {"a": FISCAL_CODE}, 5, 0, True, False, 1.5], ids=repr
 )
 def test_echo_of_another_type_is_another_customers(echoed: object) -> None:
-    assert is_another_customers(echoed, FISCAL_CODE)
+    assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 def test_echo_omocodia_is_the_same_customers() -> None:
-    assert not is_another_customers(OMOCODE, FISCAL_CODE)
-    assert not is_another_customers(FISCAL_CODE, OMOCODE)
-    assert not is_another_customers(OMOCODE, OMOCODE)
-    assert not is_another_customers("tst xyz LLA 00a 000-z", FISCAL_CODE), "some digits, another check letter"
+    assert not belongs_to_another_customer(OMOCODE, FISCAL_CODE)
+    assert not belongs_to_another_customer(FISCAL_CODE, OMOCODE)
+    assert not belongs_to_another_customer(OMOCODE, OMOCODE)
+    assert not belongs_to_another_customer("tst xyz LLA 00a 000-z", FISCAL_CODE), (
+        "some digits, another check letter"
+    )
 
 
 @pytest.mark.parametrize("digit", range(10))
@@ -92,17 +94,17 @@ def test_echo_omocodia_is_the_same_customers() -> None:
 def test_echo_omocodia_letter_stands_for_one_digit(place: int, digit: int) -> None:
     letter = "LMNPQRSTUV"[digit]
     written = f"{FISCAL_CODE[:place]}{letter}{FISCAL_CODE[place + 1 :]}"
-    assert is_another_customers(written, FISCAL_CODE) is (digit != 0)
+    assert belongs_to_another_customer(written, FISCAL_CODE) is (digit != 0)
 
 
 @pytest.mark.parametrize("place", sorted({*range(15)} - {*PLACES}))
 def test_echo_omocodia_letter_elsewhere_is_another_customers(place: int) -> None:
     written = f"{FISCAL_CODE[:place]}L{FISCAL_CODE[place + 1 :]}"
-    assert is_another_customers(written, FISCAL_CODE)
+    assert belongs_to_another_customer(written, FISCAL_CODE)
 
 
 def test_echo_check_letter_counts_without_omocodia() -> None:
-    assert is_another_customers(OTHER, FISCAL_CODE)
+    assert belongs_to_another_customer(OTHER, FISCAL_CODE)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_echo_check_letter_counts_without_omocodia() -> None:
     ],
 )
 def test_echo_masked_code_that_agrees_is_accepted(echoed: str) -> None:
-    assert not is_another_customers(echoed, FISCAL_CODE)
+    assert not belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 @pytest.mark.parametrize(
@@ -143,24 +145,24 @@ def test_echo_masked_code_that_agrees_is_accepted(echoed: str) -> None:
     ],
 )
 def test_echo_masked_code_that_differs_is_another_customers(echoed: str) -> None:
-    assert is_another_customers(echoed, FISCAL_CODE)
+    assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 def test_echo_masked_code_that_is_too_long_is_compared_fast() -> None:
     began = process_time()
-    assert is_another_customers("T*" * 450_000, FISCAL_CODE)
+    assert belongs_to_another_customer("T*" * 450_000, FISCAL_CODE)
     assert process_time() - began < 1.0
 
 
 @given(st.text(alphabet="*" + FISCAL_CODE, min_size=16, max_size=16).filter(lambda text: "*" in text))
 def test_echo_masked_code_agrees_exactly_where_it_is_visible(echoed: str) -> None:
     same = all(seen in ("*", sent) for seen, sent in zip(echoed, FISCAL_CODE, strict=True))
-    assert is_another_customers(echoed, FISCAL_CODE) is not same
+    assert belongs_to_another_customer(echoed, FISCAL_CODE) is not same
 
 
 @given(st.none() | st.text() | st.integers() | st.lists(st.text()))
 def test_echo_of_anything_is_compared_without_failing(echoed: object) -> None:
-    assert is_another_customers(echoed, FISCAL_CODE) in (True, False)
+    assert belongs_to_another_customer(echoed, FISCAL_CODE) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_approve_echo_of_another_customer_is_unknown(status: int, approved: bool
     members = {"approved": approved, "fiscalCode": echoed, "redirectUrl": "https://x.example/#t"}
     error = read(APPROVE, status, members)
     assert isinstance(error, UnexpectedResponseError)
-    assert (error.reasons, error.outcome) == (("fiscalCode: of another customer",), "unknown")
+    assert (error.reasons, error.outcome) == (("fiscalCode: belongs to another customer",), "unknown")
     assert (error.status, error.repeatable) == (status, False)
     assert error.response == RawResponse(status, json.dumps(members).encode())
 
@@ -203,7 +205,7 @@ def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: 
     error = read(APPROVE, status, body, fault="truncated")
     assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.response) == (
-        ("fiscalCode: of another customer",),
+        ("fiscalCode: belongs to another customer",),
         RawResponse(status, body),
     )
 
@@ -232,7 +234,7 @@ def test_approve_echo_cut_within_the_code_compares_its_start(start: str, *, acce
 def test_approve_echo_in_a_body_that_is_no_json_is_unknown() -> None:
     body = b'{"approved":true"x"", "fiscalCode":"TSTXYZ00A00A000B"'
     for fault in (None, "truncated"):
-        assert read(APPROVE, 201, body, fault=fault).reasons == ("fiscalCode: of another customer",)
+        assert read(APPROVE, 201, body, fault=fault).reasons == ("fiscalCode: belongs to another customer",)
 
 
 async def failure(members: dict[str, Any]) -> LoanError:

@@ -197,7 +197,7 @@ def test_a_completion_is_done_even_if_its_body_is_unreadable(
     assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.outcome, error.status) == ((reason,), "done", 200)
     assert error.response == RawResponse(200, body)
-    assert str(error).endswith(": the service has carried out the call, and its response could not be read")
+    assert str(error).endswith(": the service has carried out the call; do not repeat it")
 
 
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])

@@ -8,7 +8,7 @@ import pytest
 from loanasync import AlreadyEvaluatedError, Problem, RejectedError
 from loanasync._protocol import echo
 from loanasync._protocol import error_bodies as problems
-from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection
+from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection_class
 from support.line_count import lines_run
 
 SHOWN, NAMED, MANY = 300, 60, 100
@@ -96,8 +96,8 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
 
 
 def test_already_evaluated_at_a_field_is_no_rejection() -> None:
-    assert rejection({"errors": {"city": "already evaluat"}}, None) is AlreadyEvaluatedError
-    assert rejection({"errors": {"city": "evaluated"}}, None) is RejectedError
+    assert rejection_class({"errors": {"city": "already evaluat"}}, None) is AlreadyEvaluatedError
+    assert rejection_class({"errors": {"city": "evaluated"}}, None) is RejectedError
 
 
 def test_a_message_without_a_field_and_one_that_is_no_text() -> None:
@@ -123,5 +123,5 @@ def test_texts_that_grow_when_normalized_stay_bounded(
     text = character * 20_000
     assert not is_already_evaluated(text)
     assert is_already_evaluated(f"{text} already evaluated")
-    assert echo.is_another_customers(text, "TSTXYZ00A00A000A")
+    assert echo.belongs_to_another_customer(text, "TSTXYZ00A00A000A")
     assert max(sizes) < 6 * len(text)

@@ -109,7 +109,7 @@ def test_rejection_of_known_fields_is_released(said: dict[str, Any]) -> None:
 def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
     error = read(APPROVE, 400, errors(lastname=[BLANK]), attempts=2)
     assert type(error) is RejectedError
-    assert "answered with 500 and may have been evaluated" in str(error)
+    assert "failed with status 500 and may have evaluated the customer" in str(error)
     assert state(400, errors(lastname=[BLANK]), attempts=2) is UNKNOWN
 
 
@@ -371,5 +371,5 @@ def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: in
 
 def test_name_beside_a_request_that_cannot_be_read_again_is_repeated_in_it() -> None:
     for call in (APPROVE, CREATE):
-        assert not call.is_repeated_in("r-7Kq2")
-        assert evolve(call, body=b"[" * 5_000).is_repeated_in("r-7Kq2")
+        assert not call.leaks_into("r-7Kq2")
+        assert evolve(call, body=b"[" * 5_000).leaks_into("r-7Kq2")

@@ -60,7 +60,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
     shop = Shop(about_another(), ledger=ledger, **options)
     error = await shop.comes_to()
     assert isinstance(error, UnexpectedResponseError)
-    assert (error.outcome, error.reasons) == ("unknown", ("fiscalCode: of another customer",))
+    assert (error.outcome, error.reasons) == ("unknown", ("fiscalCode: belongs to another customer",))
     assert error.response is not None
     assert json.loads(error.response.body)["redirectUrl"] == REDIRECT
     assert ANOTHER not in str(error) + repr(error) + repr(error.response)
@@ -69,7 +69,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
     assert (entry.state, entry.status, entry.fault) == (
         State.UNKNOWN,
         201,
-        "fiscalCode: of another customer",
+        "fiscalCode: belongs to another customer",
     )
     assert isinstance(await shop.comes_to(), OutcomeUnknownError)
     await resolve(ledger, entry, State.APPROVED, "ticket 17")
