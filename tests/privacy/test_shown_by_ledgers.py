@@ -23,7 +23,7 @@ from loanasync import (
 )
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
 from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
-from support.ledger_clients import FailingLedger, held
+from support.ledger_clients import FailingLedger, held_response
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
 from support.privacy.scanner import PLACES, Captured, capturing, leaks
 from support.servers.process import free_port
@@ -62,7 +62,7 @@ class Case:
 
 
 async def in_flight(captured: Captured, orphan_folder: Path) -> LoanError:
-    step, arrived, go = held(APPROVED)
+    step, arrived, go = held_response(APPROVED)
     case = Case(captured, orphan_folder, MemoryLedger(), step)
     approving = asyncio.create_task(case.client.approve(CODE, planted(ApprovalRequest)))
     await arrived.wait()

@@ -9,7 +9,7 @@ from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, MemoryLedger, 
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 
-__all__ = ["FailingLedger", "Shop", "held"]
+__all__ = ["FailingLedger", "Shop", "held_response"]
 
 
 class FailingLedger:
@@ -70,9 +70,9 @@ class Shop:
         self.ledger = MemoryLedger() if ledger is None else ledger
         self.script = ScriptedTransport(*steps)
         self.options = {**(options or {}), "ledger": self.ledger, "ledger_policy": LedgerPolicy(**policy)}
-        self.client = self.another()
+        self.client = self.new_client()
 
-    def another(self, **options: Any) -> LoanClient:
+    def new_client(self, **options: Any) -> LoanClient:
         """A client as another worker has it, over the same script and ledger."""
         return self.script.client(**{**self.options, **options})
 
@@ -82,7 +82,7 @@ class Shop:
         request: ApprovalRequest = options.pop("request", None) or approval_request()
         return await (client or self.client).approve(code, request, **options)
 
-    async def comes_to(self, client: LoanClient | None = None, **options: Any) -> Decision | LoanError:
+    async def result(self, client: LoanClient | None = None, **options: Any) -> Decision | LoanError:
         try:
             return await self.approve(client, **options)
         except LoanError as error:
@@ -111,7 +111,7 @@ class Shop:
         )
 
 
-def held(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
+def held_response(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
     """A step that comes when its second event is set; the first is set when the request is there."""
     arrived, go = asyncio.Event(), asyncio.Event()
 

@@ -20,7 +20,7 @@ from loanasync.testing import ScriptedResponse, approved, computed, refused, sys
 from support.builders import FISCAL_CODE, approval_request
 from support.cancellation import Moment, Stepwise, cancelled_at
 from support.canned_server import APPROVAL, FAULT, REFUSAL, serving
-from support.ledger_clients import held
+from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
 from support.raw_server import until
 
@@ -43,7 +43,7 @@ class Pause:
 
 @pytest.mark.parametrize("leaver", [0, 1], ids=["first", "second"])
 async def test_memory_one_of_two_callers_cancelled_leaves_the_other_its_decision(leaver: int) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
     await arrived.wait()
@@ -206,7 +206,7 @@ async def test_memory_call_cancelled_while_connecting_is_sent_by_the_next(
 
 
 async def test_memory_call_cancelled_in_the_queue_sends_nothing() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, refused(), max_concurrency=1)
     first = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -220,7 +220,7 @@ async def test_memory_call_cancelled_in_the_queue_sends_nothing() -> None:
 
 
 async def test_memory_late_response_keeps_its_slot_until_it_comes() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, refused(), max_concurrency=1)
     first = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -277,7 +277,7 @@ async def test_memory_all_callers_cancelled_in_a_retry_wait_leave_it_unknown() -
 
 
 async def test_memory_retry_that_gets_no_slot_from_the_first_caller_is_unknown() -> None:
-    holding, arrived, go = held(refused())
+    holding, arrived, go = held_response(refused())
     shop = Shop(system_error(), holding, approved(), max_concurrency=1)
     pause = Pause(shop)
     first = asyncio.create_task(shop.approve())
@@ -356,7 +356,7 @@ async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
 
 async def test_memory_call_that_takes_over_keeps_its_own_time() -> None:
     """The time in which it shared another request counts: `Timeout.total` is for the whole call."""
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, approved(), max_concurrency=1)
     other = asyncio.create_task(shop.approve(OTHER))
     await arrived.wait()

@@ -9,7 +9,7 @@ from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, Syste
 from loanasync.testing import approved, refused, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, FAULT, approve, serving
-from support.ledger_clients import held
+from support.ledger_clients import held_response
 from support.memory_clients import Shop, request
 
 OTHER = "TSTXYZ00A00A000B"
@@ -41,7 +41,7 @@ async def test_slot_is_free_while_a_call_waits_for_its_retry() -> None:
 
 
 async def test_slot_taken_meanwhile_is_waited_for() -> None:
-    step, arrived, leave = held(refused())
+    step, arrived, leave = held_response(refused())
     shop = Shop(system_error(), step, approved(), max_concurrency=1)
     began, go = paused(shop)
     first = asyncio.create_task(shop.approve())
@@ -58,7 +58,7 @@ async def test_slot_taken_meanwhile_is_waited_for() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
 async def test_slot_not_to_be_had_again_is_a_system_fault(options: dict[str, Any]) -> None:
-    step, arrived, leave = held(refused())
+    step, arrived, leave = held_response(refused())
     shop = Shop(system_error(), step, approved(), max_concurrency=1, **options)
     began, go = paused(shop)
     first = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
@@ -91,7 +91,7 @@ async def test_slots_of_calls_that_retry_serve_a_crowd() -> None:
 
 
 async def test_slot_of_a_call_cancelled_in_a_retry_wait_is_not_given_back_twice() -> None:
-    shop = Shop(system_error(), *[held(approved())[0]] * 2, max_concurrency=1)
+    shop = Shop(system_error(), *[held_response(approved())[0]] * 2, max_concurrency=1)
     began, _ = paused(shop)
     first = asyncio.create_task(shop.approve())
     await began.wait()

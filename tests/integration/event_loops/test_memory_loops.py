@@ -15,7 +15,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import approval_request
 from support.canned_server import APPROVAL, REFUSAL
-from support.ledger_clients import held
+from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
 from support.raw_server import until
 
@@ -41,7 +41,7 @@ async def test_memory_close_waits_for_a_late_response(session: str) -> None:
 
 
 async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(3)]
     await arrived.wait()
@@ -79,7 +79,7 @@ def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
     shop = Shop()
 
     async def leave() -> None:
-        step, arrived, _ = held(approved())
+        step, arrived, _ = held_response(approved())
         shop.script.add(step)
         call = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -147,7 +147,7 @@ def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
     got: list[object] = []
 
     async def first() -> None:
-        step, began, go = held(refused())
+        step, began, go = held_response(refused())
         shop.script.add(step)
         call = asyncio.create_task(shop.approve())
         await began.wait()

@@ -226,8 +226,8 @@ async def test_format_1_entries_are_claimed_settled_and_found(old: Any) -> None:
     assert [(each.note, each.source) for each in over.history] == [("the lease ran out", "")]
     late = await ledger.settle("inflight", token="token of inflight", payload="payload", settlement=REFUSED)
     assert (late.state, late.source) == (State.REFUSED, "service")
-    held = await ledger.claim("held", token="u", payload="p", lease=60)
-    assert (held.state, held.token) == (State.HELD, "token of held")
+    entry = await ledger.claim("held", token="u", payload="p", lease=60)
+    assert (entry.state, entry.token) == (State.HELD, "token of held")
     assert await ledger.purge(0) == 5
     assert sorted(key for key in await every(ledger) if key in SOURCES) == [
         *("expired", "held", "lost", "released", "unknown")

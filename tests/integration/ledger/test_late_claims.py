@@ -21,7 +21,7 @@ from loanasync.ledger import (
 )
 from loanasync.testing import approved, not_connected, timed_out
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 from support.server_ledgers import OnPostgres, OnValkey
 from support.servers import Server, Valkey
 
@@ -71,10 +71,10 @@ async def settled(shop: Shop, *states: State) -> None:
 async def test_late_claim_is_released_in_the_background(place: Hanging) -> None:
     shop = Shop(approved(), ledger=place.ledger, patience=0.3)
     await place.hang()
-    assert isinstance(await shop.comes_to(timeout=SHORT), LedgerUnavailableError)
+    assert isinstance(await shop.result(timeout=SHORT), LedgerUnavailableError)
     await place.go_on()
     await settled(shop, State.RELEASED)
-    assert isinstance(await shop.approve(shop.another()), Approved)
+    assert isinstance(await shop.approve(shop.new_client()), Approved)
     await shop.client.aclose()
 
 
@@ -116,13 +116,13 @@ async def test_late_claim_is_recognized_by_the_next_call(
 ) -> None:
     ledger = Late()
     shop = Shop(approved(), ledger=ledger, patience=0.5)
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     await ledger.arrive()
     if not lease:
         now = ledger.whole._now()
         monkeypatch.setattr(ledger.whole, "_now", lambda: now + 3600)
     assert (await shop.entry()).state is (State.INFLIGHT if lease else State.UNKNOWN)
-    stranger = await shop.comes_to(shop.another(), timeout=SHORT)
+    stranger = await shop.result(shop.new_client(), timeout=SHORT)
     assert isinstance(stranger, InFlightError if lease else OutcomeUnknownError)
     assert isinstance(await shop.approve(), Approved)
     await shop.client.aclose()
@@ -132,7 +132,7 @@ async def test_late_claim_is_recognized_by_the_next_call(
 async def test_late_claim_is_released_when_the_client_is_closed() -> None:
     ledger = Late()
     shop = Shop(ledger=ledger, patience=0.5)
-    await shop.comes_to()
+    await shop.result()
     await ledger.arrive()
     await shop.client.aclose()
     assert (await shop.entry()).state is State.RELEASED
@@ -143,9 +143,9 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
     """A request that was provably not sent: its entry must not stay in flight."""
     ledger = Late()
     ledger.is_down = False
-    step, arrived, go = held(not_connected())
+    step, arrived, go = held_response(not_connected())
     shop = Shop(step, ledger=ledger)
-    call = asyncio.create_task(shop.comes_to())
+    call = asyncio.create_task(shop.result())
     await arrived.wait()
     ledger.is_down = True
     go.set()
@@ -159,12 +159,12 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
 def test_release_is_repeated_in_the_next_event_loop() -> None:
     ledger = Late()
     shop = Shop(ledger=ledger, patience=0.5)
-    asyncio.run(shop.comes_to())  # the loop ends, and the background task with it
+    asyncio.run(shop.result())  # the loop ends, and the background task with it
 
     async def go_on() -> None:
         await ledger.arrive()
         ledger.is_down = True
-        await shop.comes_to(code="TSTXYZ00A00A000B")
+        await shop.result(code="TSTXYZ00A00A000B")
         ledger.is_down = False
         ledger.waiting.clear()
         await settled(shop, State.RELEASED, State.RELEASED)
@@ -177,9 +177,9 @@ async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
     ledger = Late()
     ledger.is_down = False
     shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.5)
-    await shop.comes_to()
+    await shop.result()
     ledger.is_down = True
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     await ledger.arrive()
     await settled(shop, State.UNKNOWN)
     await shop.client.aclose()
@@ -255,7 +255,7 @@ async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> Non
     shop = Shop(ledger=ledger, patience=7.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("loanasync.ledger.recorder.asyncio.timeout", noted)
-        error = await shop.comes_to(timeout=Timeout(total=1, attempt=0.9, connect=0.1), code=FISCAL_CODE)
+        error = await shop.result(timeout=Timeout(total=1, attempt=0.9, connect=0.1), code=FISCAL_CODE)
     assert isinstance(error, LedgerUnavailableError)
     claim, release, *_ = limits
     assert 0 < claim <= 1.0

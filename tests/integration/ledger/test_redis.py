@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from loanasync import Approved, ConfigurationError, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import RedisLedger, Settlement, State, import_orphans
 from loanasync.testing import SharedLedgerConformance, approved
-from support.ledger_clients import Shop, held
+from support.ledger_clients import Shop, held_response
 from support.servers import Valkey
 from support.servers.fixtures import missing_is_skipped
 
@@ -90,7 +90,7 @@ async def test_server_that_loads_its_data_is_unavailable() -> None:
         starting = asyncio.ensure_future(asyncio.to_thread(server.start))
         shop, seen = Shop(approved(), ledger=opener()), set()
         while not starting.done():
-            ended = await shop.comes_to()
+            ended = await shop.result()
             seen.add(getattr(ended, "cause_type", type(ended).__name__))
         await starting
         assert seen - {"Approved"} <= {"BusyLoadingError", "ConnectionError", "TimeoutError"}
@@ -143,9 +143,9 @@ async def test_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> Non
 
 async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> None:
     with ledger_on() as (server, opener):
-        step, arrived, go = held(approved())
+        step, arrived, go = held_response(approved())
         shop = Shop(step, approved(), ledger=opener(), orphan_folder=tmp_path)
-        asking = asyncio.create_task(shop.comes_to())
+        asking = asyncio.create_task(shop.result())
         await arrived.wait()
         before = await shop.entry()
         await run(server, "CONFIG", "SET", "maxmemory", "1")

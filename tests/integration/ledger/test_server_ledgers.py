@@ -24,7 +24,7 @@ from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, imp
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import Shop, held
+from support.ledger_clients import Shop, held_response
 from support.server_ledgers import OnPostgres, OnValkey, Place
 from support.servers import Valkey
 
@@ -54,9 +54,9 @@ async def test_server_down_at_the_claim_sends_nothing(place: Place) -> None:
 
 
 async def test_server_down_at_the_settlement_loses_no_decision(place: Place, tmp_path: Path) -> None:
-    step, arrived, go = held(refused())
+    step, arrived, go = held_response(refused())
     shop = Shop(step, ledger=place.ledger(), orphan_folder=tmp_path)
-    asking = asyncio.create_task(shop.comes_to())
+    asking = asyncio.create_task(shop.result())
     await arrived.wait()
     await asyncio.to_thread(place.server.kill)
     go.set()
@@ -75,12 +75,12 @@ async def test_server_down_at_the_settlement_loses_no_decision(place: Place, tmp
 
 @pytest.mark.parametrize("moment", ["claim", "commit"])
 async def test_hanging_server_is_abandoned_in_time(place: Place, moment: str, tmp_path: Path) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
     await shop.ledger.get("k")
     if moment == "claim":
         place.server.pause()
-    asking = asyncio.create_task(shop.comes_to())
+    asking = asyncio.create_task(shop.result())
     if moment == "commit":
         await arrived.wait()
         place.server.pause()
@@ -149,7 +149,7 @@ async def test_wrong_password_is_unavailable_and_never_shown(
 async def test_entry_of_a_later_version_is_unchanged_and_reported(place: Place) -> None:
     shop = Shop(approved(), timed_out(), refused(), ledger=place.ledger())
     for code in (FISCAL_CODE, OTHER):
-        await shop.comes_to(code=code)
+        await shop.result(code=code)
     entries = await shop.entries()
     assert {entry.state for entry in entries} == {State.APPROVED, State.UNKNOWN}
     for entry in entries:

@@ -28,7 +28,7 @@ from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.builders import FISCAL_CODE, approval_request
 from support.fleet.worker_process import Told, broker_of, results
 from support.fleet.workers import Fleet, posts, until
-from support.ledger_clients import Shop, held
+from support.ledger_clients import Shop, held_response
 from support.servers import Nats, Server, Valkey
 
 
@@ -51,9 +51,9 @@ class Queue:
         own = options.pop("options", None)
         self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"), options=own)
         self.options = {"redelivery": 600, "base": 0.01, "cap": 0.02, **options}
-        self.broker = self.another()
+        self.broker = self.new_client()
 
-    def another(self) -> AsyncBroker:
+    def new_client(self) -> AsyncBroker:
         broker = broker_of(self.url, self.name).with_result_backend(Told(self.file))
         register(broker, self.shop.client, **self.options)
         return broker
@@ -314,7 +314,7 @@ async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server
 async def test_message_that_no_worker_can_read_is_kept_unchanged(valkey: Valkey, tmp_path: Path) -> None:
     """The formatters of two shops read it, one within the other."""
     queue = Queue(valkey.url, tmp_path, tries=2)
-    register(queue.broker, queue.shop.another(), name="other", redelivery=600, tries=2)
+    register(queue.broker, queue.shop.new_client(), name="other", redelivery=600, tries=2)
     data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'
     async with queue.open():
         await queue.broker.kick(BrokerMessage(task_id="t", task_name="n", message=data, labels={}))
@@ -327,7 +327,7 @@ async def test_message_that_no_worker_can_read_is_kept_unchanged(valkey: Valkey,
 @pytest.mark.parametrize("labels", [{"timeout": 0.2}, {"traceparent": 7}])
 async def test_message_whose_task_fails_is_kept(url: str, tmp_path: Path, labels: dict[str, Any]) -> None:
     """taskiq acknowledges a message after any exception of its task, also after its own timeout."""
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     queue = Queue(url, tmp_path, step, tries=2)
     async with queue.open():
         kicker: AsyncKicker[Any, Any] = AsyncKicker("loanasync:approve", queue.broker, labels)

@@ -35,7 +35,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import held
+from support.ledger_clients import held_response
 from support.memory_clients import Shop, request
 
 EVALUATED = domain_error("User already evaluated for approval")
@@ -60,7 +60,7 @@ NOT_EVALUATED = {
 
 
 async def test_memory_overlapping_calls_share_one_request() -> None:
-    step, arrived, go = held(refused())
+    step, arrived, go = held_response(refused())
     shop = Shop(step)
     light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
     calls = [asyncio.create_task(request(client)) for client in [shop.client, light] * 25]
@@ -72,7 +72,7 @@ async def test_memory_overlapping_calls_share_one_request() -> None:
 
 
 async def test_memory_overlapping_calls_get_separate_errors() -> None:
-    step, arrived, go = held(timed_out())
+    step, arrived, go = held_response(timed_out())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(5)]
     await arrived.wait()
@@ -146,7 +146,7 @@ async def test_memory_call_that_was_not_evaluated_is_sent_again(name: str) -> No
 
 
 async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, refused())
     first = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -177,7 +177,7 @@ async def test_memory_other_scope_is_sent_separately(options: dict[str, Any]) ->
 
 
 async def test_memory_other_shop_is_sent_separately() -> None:
-    steps = [held(approved()), held(refused())]
+    steps = [held_response(approved()), held_response(refused())]
     shop = Shop(*(step for step, _, _ in steps))
     another = shop.client.with_options(shop_id="another", auth_token="another-token")
     calls = [asyncio.create_task(request(client)) for client in (shop.client, another)]
@@ -190,7 +190,7 @@ async def test_memory_other_shop_is_sent_separately() -> None:
 
 
 async def test_memory_waiter_waits_at_most_its_own_timeout() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     first = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -240,7 +240,7 @@ async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch
 
 
 async def test_memory_repr_shows_nothing_personal() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(approved(), timed_out(), step)
     await shop.approve()
     await shop.approve(OTHER)
@@ -265,7 +265,7 @@ async def test_memory_turned_off_sends_each_call() -> None:
 
 
 async def test_memory_turned_off_lets_overlapping_calls_be_sent() -> None:
-    steps = [held(approved()), held(refused())]
+    steps = [held_response(approved()), held_response(refused())]
     shop = Shop(*(step for step, _, _ in steps), remember=False)
     calls = [asyncio.create_task(shop.approve()) for _ in steps]
     for _, arrived, _ in steps:

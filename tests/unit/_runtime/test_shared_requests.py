@@ -18,12 +18,12 @@ from loanasync import (
 )
 from loanasync.ledger import SqliteLedger, State
 from loanasync.testing import ScriptedTransport, approval_request, approved, refused, system_error, timed_out
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 
 
 async def test_overlapping_calls_share_one_request() -> None:
     ledger = FailingLedger()
-    step, arrived, go = held(refused())
+    step, arrived, go = held_response(refused())
     shop = Shop(step, ledger=ledger)
     light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
     request = approval_request(email="anna@example.com")
@@ -40,9 +40,9 @@ async def test_overlapping_calls_share_one_request() -> None:
 
 
 async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
-    step, arrived, go = held(timed_out())
+    step, arrived, go = held_response(timed_out())
     shop = Shop(step)
-    asking = [asyncio.create_task(shop.comes_to()) for _ in range(5)]
+    asking = [asyncio.create_task(shop.result()) for _ in range(5)]
     await arrived.wait()
     go.set()
     errors = await asyncio.gather(*asking)
@@ -52,7 +52,7 @@ async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
 
 
 async def test_joining_call_with_another_payload_is_a_mismatch() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -64,7 +64,7 @@ async def test_joining_call_with_another_payload_is_a_mismatch() -> None:
 
 
 async def test_joining_call_waits_at_most_its_own_timeout() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -75,7 +75,7 @@ async def test_joining_call_waits_at_most_its_own_timeout() -> None:
 
 
 async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
     await arrived.wait()
@@ -88,7 +88,7 @@ async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
 
 
 async def test_response_is_recorded_after_all_callers_were_cancelled() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -98,7 +98,7 @@ async def test_response_is_recorded_after_all_callers_were_cancelled() -> None:
     go.set()
     await shop.client.aclose()  # waits for it
     assert (await shop.entry()).state is State.APPROVED
-    again = await shop.approve(shop.another())
+    again = await shop.approve(shop.new_client())
     assert again.meta.attempts == 0
 
 
@@ -133,7 +133,7 @@ def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> 
     shop = Shop(ledger=SqliteLedger(f"{tmp_path}/decisions.db"))
 
     async def leave() -> None:
-        step, arrived, _ = held(approved())
+        step, arrived, _ = held_response(approved())
         shop.script.add(step)
         asking = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -142,7 +142,7 @@ def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> 
     async def look() -> None:
         entry = await shop.entry()
         assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
-        assert isinstance(await shop.comes_to(shop.another()), OutcomeUnknownError)
+        assert isinstance(await shop.result(shop.new_client()), OutcomeUnknownError)
         await shop.ledger.aclose()
 
     asyncio.run(leave())
@@ -163,7 +163,7 @@ def unknown_outcomes() -> set[int]:
 async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
     shop = Shop(approved(), timed_out())
     await shop.approve()
-    await shop.comes_to(code="TSTXYZ00A00A000B")
+    await shop.result(code="TSTXYZ00A00A000B")
     await asyncio.sleep(0)
     assert shop.client._memory is not None
     assert not shop.client._memory._in_flight
@@ -171,8 +171,8 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
     gc.disable()
     try:
         before = unknown_outcomes()  # of other tests
-        await shop.comes_to()
-        await shop.comes_to(code="TSTXYZ00A00A000B")
+        await shop.result()
+        await shop.result(code="TSTXYZ00A00A000B")
         await asyncio.sleep(0)
         assert unknown_outcomes() <= before
     finally:

@@ -28,7 +28,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import approval_request
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled
 
 
@@ -47,7 +47,7 @@ class TestScopeOfOrders:
         assert len(shop.script.sent) == 2
 
     async def test_orders_of_one_customer_are_requested_at_the_same_time(self) -> None:
-        steps = [held(approved()), held(refused())]
+        steps = [held_response(approved()), held_response(refused())]
         shop = Shop(*(step for step, _, _ in steps), scope="order_token")
         calls = [
             asyncio.create_task(shop.approve(request=approval_request(order_token=token)))
@@ -61,7 +61,7 @@ class TestScopeOfOrders:
     async def test_order_token_missing_sends_nothing(self) -> None:
         ledger = FailingLedger()
         shop = Shop(approved(), ledger=ledger, scope="order_token")
-        error = await shop.comes_to()
+        error = await shop.result()
         assert isinstance(error, InvalidRequestError)
         [problem] = error.problems
         assert (problem.field, error.outcome, error.repeatable) == ("order_token", "not_sent", False)
@@ -70,7 +70,7 @@ class TestScopeOfOrders:
     async def test_order_token_with_other_data_is_a_mismatch(self) -> None:
         shop = Shop(approved(), scope="order_token")
         await shop.approve(request=approval_request(order_token="1"))
-        error = await shop.comes_to(request=approval_request(order_token="1", amount=99_000))
+        error = await shop.result(request=approval_request(order_token="1", amount=99_000))
         assert isinstance(error, PayloadMismatchError)
 
     async def test_order_token_and_scope_are_both_part_of_the_key(self) -> None:
@@ -88,7 +88,7 @@ def test_policy_with_invalid_scope_is_rejected() -> None:
 async def test_decided_key_with_another_payload_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(approved())
     await shop.approve()
-    assert isinstance(await shop.comes_to(request=approval_request(amount=99_000)), PayloadMismatchError)
+    assert isinstance(await shop.result(request=approval_request(amount=99_000)), PayloadMismatchError)
     assert "LedgerPolicy(scope='order_token')" in caplog.text
     assert "TSTXYZ" not in caplog.text
 
@@ -97,8 +97,8 @@ async def test_unknown_key_with_another_payload_logs_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop = Shop(timed_out())
-    await shop.comes_to()
-    assert isinstance(await shop.comes_to(request=approval_request(amount=99_000)), PayloadMismatchError)
+    await shop.result()
+    assert isinstance(await shop.result(request=approval_request(amount=99_000)), PayloadMismatchError)
     assert "order_token" not in caplog.text
 
 
@@ -125,7 +125,7 @@ class TestCancelledCalls:
         assert isinstance(await shop.approve(), Approved)
 
     async def test_call_cancelled_while_waiting_for_a_slot_creates_no_entry(self) -> None:
-        step, arrived, go = held(approved())
+        step, arrived, go = held_response(approved())
         shop = Shop(step, refused(), options={"max_concurrency": 1})
         first = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -153,11 +153,11 @@ class TestCancelledCalls:
         await shop.client._memory.aclose()
         entry = await shop.entry()
         assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
-        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert isinstance(await shop.result(), OutcomeUnknownError)
         assert shop.script.left == 1
 
     async def test_call_cancelled_after_sending_is_not_retried(self) -> None:
-        step, arrived, go = held(system_error())
+        step, arrived, go = held_response(system_error())
         shop = Shop(step, approved())
         call = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -170,7 +170,7 @@ class TestCancelledCalls:
         assert shop.script.left == 1
 
     async def test_call_cancelled_after_sending_settles_its_decision(self) -> None:
-        step, arrived, go = held(approved(redirect_url="https://pay.example.com/#t"))
+        step, arrived, go = held_response(approved(redirect_url="https://pay.example.com/#t"))
         shop = Shop(step)
         call = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -198,19 +198,19 @@ class TestTakeovers:
     @pytest.mark.parametrize("how", ["probe", "repeat_unknown"])
     async def test_takeover_never_releases(self, step: ScriptedResponse, how: str) -> None:
         shop = Shop(timed_out(), step, approved(), unknown="probe" if how == "probe" else "hold")
-        await shop.comes_to()
+        await shop.result()
         options: dict[str, Any] = {} if how == "probe" else {"repeat_unknown": True}
-        assert isinstance(await shop.comes_to(**options), LoanError)
+        assert isinstance(await shop.result(**options), LoanError)
         entry = await shop.entry()
         assert (entry.state, entry.takeovers) == (State.UNKNOWN, 1)
-        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert isinstance(await shop.result(), OutcomeUnknownError)
         assert shop.script.left == 1
 
     async def test_takeover_cancelled_before_sending_stays_unknown(self) -> None:
         claimed = asyncio.Event()
         ledger = FailingLedger()
         shop = Shop(timed_out(), approved(), ledger=ledger)
-        await shop.comes_to()
+        await shop.result()
 
         async def slow() -> None:
             claimed.set()
@@ -227,22 +227,22 @@ class TestTakeovers:
 
     async def test_repeat_unknown_is_needed_for_each_repeat(self) -> None:
         shop = Shop(timed_out(), timed_out(), approved())
-        await shop.comes_to()
-        await shop.comes_to(repeat_unknown=True)
-        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
-        assert isinstance(await shop.comes_to(repeat_unknown=True), Approved)
+        await shop.result()
+        await shop.result(repeat_unknown=True)
+        assert isinstance(await shop.result(), OutcomeUnknownError)
+        assert isinstance(await shop.result(repeat_unknown=True), Approved)
         assert (await shop.entry()).takeovers == 2
 
     async def test_repeat_unknown_with_other_data_is_a_mismatch(self) -> None:
         shop = Shop(timed_out(), approved())
-        await shop.comes_to()
+        await shop.result()
         other = approval_request(amount=99_000)
-        assert isinstance(await shop.comes_to(request=other, repeat_unknown=True), PayloadMismatchError)
+        assert isinstance(await shop.result(request=other, repeat_unknown=True), PayloadMismatchError)
         assert shop.script.left == 1
 
     @pytest.mark.parametrize("state", [State.LOST, State.HELD])
     async def test_repeat_unknown_does_not_apply_to_other_states(self, state: State) -> None:
         shop = Shop(approved())
         await shop.put(state)
-        assert isinstance(await shop.comes_to(repeat_unknown=True), OutcomeUnknownError)
+        assert isinstance(await shop.result(repeat_unknown=True), OutcomeUnknownError)
         assert shop.script.left == 1

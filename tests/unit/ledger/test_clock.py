@@ -9,7 +9,7 @@ import pytest
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import SqliteLedger, State, import_orphans, sqlite
 from loanasync.testing import approved
-from support.ledger_clients import Shop, held
+from support.ledger_clients import Shop, held_response
 
 HOUR = 3600.0
 
@@ -66,12 +66,12 @@ async def test_sqlite_lease_ignores_a_change_of_the_clock(machine: Machine, file
 
 
 async def test_probe_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=SqliteLedger(file), unknown="probe")
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
     machine.day += HOUR
-    other = shop.another(ledger=SqliteLedger(file))
+    other = shop.new_client(ledger=SqliteLedger(file))
     second = asyncio.create_task(shop.approve(other))
     done, _ = await asyncio.wait({second}, timeout=0.1)
     assert not done
@@ -128,9 +128,9 @@ async def test_sqlite_file_deleted_while_open_sends_nothing(file: Path, *, is_re
 
 
 async def test_sqlite_file_deleted_during_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
-    call = asyncio.create_task(shop.comes_to())
+    call = asyncio.create_task(shop.result())
     await arrived.wait()
     file.unlink()
     go.set()

@@ -26,7 +26,7 @@ from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
 from loanasync.testing import approved, not_connected, refused, timed_out
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 
 
 def broken() -> NoReturn:
@@ -48,7 +48,7 @@ async def test_failing_claim_sends_nothing(fault: Any) -> None:
 
 
 async def test_failing_lookup_sends_nothing() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     ledger = FailingLedger(get=broken)
     shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
     asking = asyncio.create_task(shop.approve())
@@ -70,7 +70,7 @@ async def test_claim_that_may_have_been_written_is_released() -> None:
 
     ledger.faults["claim"] = written_and_then_lost
     shop = Shop(approved(), ledger=ledger, patience=0.05)
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     assert (await shop.entry()).state is State.RELEASED
     assert isinstance(await shop.approve(), Approved)
 
@@ -92,7 +92,7 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
 ) -> None:
     ledger = FailingLedger(settle=fault)
     shop = Shop(step, ledger=ledger, orphan_folder=tmp_path / "orphans", patience=0.05)
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, kind)
     assert error.outcome == ("approved" if kind is Approved else "refused")
@@ -122,7 +122,7 @@ async def test_orphan_file_is_synced_before_the_error_is_raised(
 
     monkeypatch.setattr("os.fsync", watched)
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
-    await shop.comes_to()
+    await shop.result()
     assert synced == [False, True]  # the file, and then its folder
 
 
@@ -130,7 +130,7 @@ async def test_import_into_an_empty_ledger_restores_the_decision(tmp_path: Path)
     shop = Shop(
         refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
     )
-    await shop.comes_to()
+    await shop.result()
     empty = MemoryLedger()
     assert await import_orphans(empty, tmp_path) == 1
     other = Shop(ledger=empty, key=b"0123456789abcdef")
@@ -144,7 +144,7 @@ async def test_incomplete_refusal_is_written_to_an_orphan_file(tmp_path: Path) -
         ledger=ledger,
         orphan_folder=tmp_path,
     )
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, DecisionNotRecordedError)
     assert (type(error.decision), error.outcome) == (Refused, "refused")
     del ledger.faults["settle"]
@@ -155,7 +155,7 @@ async def test_incomplete_refusal_is_written_to_an_orphan_file(tmp_path: Path) -
 async def test_error_without_ledger_and_file_has_the_only_copy(tmp_path: Path) -> None:
     (tmp_path / "orphans").write_text("in the way")
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, DecisionNotRecordedError)
     assert error.file is None
     assert "the only copy" in str(error)
@@ -168,10 +168,10 @@ async def test_orphan_folders_are_the_users_and_a_temporary_one(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     shop = Shop(approved(), refused(), ledger=FailingLedger(settle=broken))
-    first = await shop.comes_to()
+    first = await shop.result()
     (tmp_path / "state" / "loanasync" / "orphans").rename(tmp_path / "kept")
     (tmp_path / "state" / "loanasync" / "orphans").write_text("in the way")
-    second = await shop.comes_to(code="TSTXYZ00A00A000B")
+    second = await shop.result(code="TSTXYZ00A00A000B")
     assert isinstance(first, DecisionNotRecordedError)
     assert isinstance(second, DecisionNotRecordedError)
     assert str(first.file).startswith(str(tmp_path / "state" / "loanasync" / "orphans"))
@@ -183,9 +183,7 @@ async def test_orphan_folders_are_the_users_and_a_temporary_one(
 async def test_concurrent_imports_import_every_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     for letter in "ABCDEFGH":
-        await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).comes_to(
-            code=f"TSTXYZ00A00A000{letter}"
-        )
+        await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result(code=f"TSTXYZ00A00A000{letter}")
     ledger.faults.clear()
     brought = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
     assert sum(brought) >= 8  # an answer that two bring is there all the same
@@ -200,13 +198,13 @@ async def test_folder_of_another_user_is_not_used(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     planted = tmp_path / "loanasync-orphans"
     ledger = FailingLedger(settle=broken)
-    await Shop(approved(), ledger=ledger, orphan_folder=planted).comes_to()
+    await Shop(approved(), ledger=ledger, orphan_folder=planted).result()
     ledger.faults.clear()
     (tmp_path / "state").write_text("in the way")
-    another = os.geteuid() + 1
-    monkeypatch.setattr("os.geteuid", lambda: another)
+    new_client = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: new_client)
     assert await import_orphans(ledger) == 0
-    error = await Shop(refused(), ledger=FailingLedger(settle=broken)).comes_to()
+    error = await Shop(refused(), ledger=FailingLedger(settle=broken)).result()
     assert isinstance(error, DecisionNotRecordedError)
     assert error.file is None
     assert len(list(planted.iterdir())) == 1
@@ -217,7 +215,7 @@ async def test_import_leaves_invalid_and_contradicting_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = FailingLedger(settle=broken)
-    await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).comes_to()
+    await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result()
     (orphan,) = tmp_path.iterdir()
     told = json.loads(orphan.read_text())
     assert json.loads(b64decode(told["body"]))["approved"] is True
@@ -246,7 +244,7 @@ async def test_import_leaves_invalid_and_contradicting_files(
 
 async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
-    assert isinstance(await shop.comes_to(), ReadTimeoutError)
+    assert isinstance(await shop.result(), ReadTimeoutError)
     assert (await shop.entry()).state is State.INFLIGHT
     assert "until its lease expires" in caplog.text
 
@@ -322,7 +320,7 @@ class TestEncryption:
     async def test_orphan_file_is_encrypted(self, tmp_path: Path) -> None:
         cipher = Fernet(Fernet.generate_key())
         shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, encrypt=cipher)
-        await shop.comes_to()
+        await shop.result()
         (orphan,) = tmp_path.iterdir()
         body = b64decode(json.loads(orphan.read_text())["body"])
         assert b"redirectUrl" not in body
@@ -340,7 +338,7 @@ class TestEncryption:
         cipher = Fernet(Fernet.generate_key())
         shop = Shop(approved(), orphan_folder=tmp_path, encrypt=cipher)
         cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
-        error = await shop.comes_to()
+        error = await shop.result()
         assert isinstance(error, DecisionNotRecordedError)
         assert (error.file, error.cause_type) == (None, "OSError")
         assert isinstance(error.decision, Approved)
@@ -379,11 +377,11 @@ def test_client_with_an_invalid_ledger_is_rejected(options: Any, setting: str) -
 async def test_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
     ledger = FailingLedger()
     shop = Shop(timed_out(), approved(), ledger=ledger)
-    await shop.comes_to()
+    await shop.result()
     ledger.faults["claim"] = broken
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     ledger.faults.clear()
-    assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+    assert isinstance(await shop.result(), OutcomeUnknownError)
     assert shop.script.left == 1
 
 
@@ -395,6 +393,6 @@ async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
 
     ledger = FailingLedger(settle=cancelled)
     shop = Shop(not_connected(), ledger=ledger)
-    assert isinstance(await shop.comes_to(), ConnectError)
+    assert isinstance(await shop.result(), ConnectError)
     await shop.client.aclose()
     assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]

@@ -58,7 +58,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
     ledger: DecisionLedger, options: dict[str, Any]
 ) -> None:
     shop = Shop(about_another(), ledger=ledger, **options)
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, UnexpectedResponseError)
     assert (error.outcome, error.reasons) == ("unknown", ("fiscalCode: belongs to another customer",))
     assert error.response is not None
@@ -71,7 +71,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
         201,
         "fiscalCode: belongs to another customer",
     )
-    assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+    assert isinstance(await shop.result(), OutcomeUnknownError)
     await resolve(ledger, entry, State.APPROVED, "ticket 17")
 
     decision = await shop.approve()
@@ -86,7 +86,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
 async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> None:
     """The service said `approved: true` with a status that contradicts it (readings R1, R4)."""
     shop = Shop(response(status, {"approved": True, "redirectUrl": REDIRECT}))
-    assert (await shop.comes_to()).outcome == "unknown"  # type: ignore[union-attr]
+    assert (await shop.result()).outcome == "unknown"  # type: ignore[union-attr]
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
     decision = await shop.approve()
     assert isinstance(decision, Approved)
@@ -95,7 +95,7 @@ async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> 
 
 async def test_kept_response_has_no_data_of_the_other_customer() -> None:
     shop = Shop(about_another())
-    await shop.comes_to()
+    await shop.result()
     body = (await shop.entry()).body
     assert body is not None
     assert json.loads(body) == {"approved": True, "redirectUrl": REDIRECT}
@@ -103,7 +103,7 @@ async def test_kept_response_has_no_data_of_the_other_customer() -> None:
 
 async def test_kept_response_of_a_refusal_becomes_the_refusal() -> None:
     shop = Shop(about_another(is_approved=False))
-    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
+    assert isinstance(await shop.result(), UnexpectedResponseError)
     await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
     decision = await shop.approve()
     assert isinstance(decision, Refused)
@@ -112,7 +112,7 @@ async def test_kept_response_of_a_refusal_becomes_the_refusal() -> None:
 
 async def test_kept_response_that_contradicts_is_not_in_the_decision() -> None:
     shop = Shop(about_another())
-    await shop.comes_to()
+    await shop.result()
     await resolve(shop.ledger, await shop.entry(), State.REFUSED, "by telephone")
     decision = await shop.approve()
     assert isinstance(decision, Refused)
@@ -134,7 +134,7 @@ async def test_kept_response_has_the_whole_body_with_keep_body(
     step: ScriptedResponse, kind: type[LoanError], status: int
 ) -> None:
     shop = Shop(step, keep="body")
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, UnexpectedResponseError | UnexpectedStatusError)
     assert type(error) is kind
     entry = await shop.entry()
@@ -145,7 +145,7 @@ async def test_kept_response_has_the_whole_body_with_keep_body(
 async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
-    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
+    assert isinstance(await shop.result(), UnexpectedResponseError)
     [file] = tmp_path.iterdir()
     assert FISCAL_CODE not in file.read_text()
     assert ANOTHER not in file.read_text()
@@ -165,7 +165,7 @@ async def test_orphan_file_has_the_subject_of_its_approval(tmp_path: Path) -> No
     shop = Shop(
         approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
     )
-    await shop.comes_to(scope="spring")
+    await shop.result(scope="spring")
     subject = (await shop.entry()).customer
     empty = MemoryLedger()
     assert await import_orphans(empty, tmp_path) == 1
@@ -179,7 +179,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
     cipher = Fernet(Fernet.generate_key())
     shop = Shop(about_another(), encrypt=cipher)
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment, return-value]
-    assert isinstance(await shop.comes_to(), UnexpectedResponseError)
+    assert isinstance(await shop.result(), UnexpectedResponseError)
     entry = await shop.entry()
     assert (entry.state, entry.body) == (State.UNKNOWN, None)
     assert "was not stored" in caplog.text

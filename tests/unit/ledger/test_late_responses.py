@@ -11,13 +11,13 @@ from loanasync import Approved, RetryPolicy
 from loanasync.ledger import MemoryLedger, Settlement, State, resolve
 from loanasync.testing import approved, response
 from support.builders import FISCAL_CODE
-from support.ledger_clients import Shop, held
+from support.ledger_clients import Shop, held_response
 
 ANOTHER = b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}'
 
 
 async def test_guard_late_response_of_lost_claim_becomes_an_orphan(tmp_path: Path) -> None:
-    decision, arrived, go = held(response(201, ANOTHER))
+    decision, arrived, go = held_response(response(201, ANOTHER))
     ledger = MemoryLedger()
     shop = Shop(
         decision,
@@ -26,7 +26,7 @@ async def test_guard_late_response_of_lost_claim_becomes_an_orphan(tmp_path: Pat
         keep="body",
         options={"retry": RetryPolicy(attempts=1)},
     )
-    call = asyncio.create_task(shop.comes_to(code=FISCAL_CODE))
+    call = asyncio.create_task(shop.result(code=FISCAL_CODE))
     await arrived.wait()
     entry = await shop.entry()
     unknown = Settlement(state=State.UNKNOWN, note="the lease ran out")
@@ -41,7 +41,7 @@ async def test_guard_late_response_of_lost_claim_becomes_an_orphan(tmp_path: Pat
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
 async def test_guard_decision_after_a_persons_becomes_an_orphan(state: State, tmp_path: Path) -> None:
-    decision, arrived, go = held(approved())
+    decision, arrived, go = held_response(approved())
     shop = Shop(decision, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -68,7 +68,7 @@ class Inverting:
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"approved": tr'])
 async def test_replay_of_an_encrypted_unclassified_response(body: bytes) -> None:
     shop = Shop(response(502, body), keep="body", encrypt=Inverting())
-    await shop.comes_to()
+    await shop.result()
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "by telephone")
     decision = await shop.approve()
     assert isinstance(decision, Approved)

@@ -53,9 +53,9 @@ async def test_decision_under_an_old_key_is_replayed(old: Any) -> None:
 @each_secret
 async def test_unknown_outcome_under_an_old_key_sends_nothing(old: Any) -> None:
     before = shop_before(old, timed_out())
-    await before.comes_to()
+    await before.result()
     shop = shop_after(before, old, approved())
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, OutcomeUnknownError)
     assert error.key == (await shop.entry()).key
     assert shop.script.sent == []
@@ -63,7 +63,7 @@ async def test_unknown_outcome_under_an_old_key_sends_nothing(old: Any) -> None:
 
 async def test_probe_under_an_old_key_takes_over_the_old_entry() -> None:
     before = shop_before(OLD, timed_out())
-    await before.comes_to()
+    await before.result()
     shop = shop_after(before, OLD, approved(), unknown="probe")
     assert isinstance(await shop.approve(), Approved)
     entry = await shop.entry()
@@ -78,7 +78,7 @@ async def test_entry_in_any_state_under_an_old_key_blocks(state: State, kind: ty
     before = shop_before(OLD)
     await before.put(state)
     shop = shop_after(before, OLD, approved())
-    assert isinstance(await shop.comes_to(timeout=SHORT), kind)
+    assert isinstance(await shop.result(timeout=SHORT), kind)
     assert shop.script.sent == []
 
 
@@ -86,7 +86,7 @@ async def test_other_data_under_an_old_key_is_a_mismatch() -> None:
     before = shop_before(OLD, approved())
     await before.approve()
     shop = shop_after(before, OLD)
-    assert isinstance(await shop.comes_to(request=approval_request(amount=99_000)), PayloadMismatchError)
+    assert isinstance(await shop.result(request=approval_request(amount=99_000)), PayloadMismatchError)
 
 
 async def test_released_entry_under_an_old_key_leads_to_a_new_one() -> None:
@@ -104,7 +104,7 @@ async def test_decision_under_any_key_has_precedence() -> None:
     before = shop_before(OLD, approved())
     await before.approve()
     racing = Shop(timed_out(), ledger=before.ledger, key=NEW)
-    await racing.comes_to()
+    await racing.result()
     assert isinstance(await shop_after(before, OLD).approve(), Approved)
 
 
@@ -138,13 +138,13 @@ async def test_entry_created_under_an_old_key_during_the_claim_wins(fault: Any) 
 
     async def settled_by_another() -> None:
         ledger.faults.clear()
-        await other.comes_to()
+        await other.result()
 
     ledger.faults["claim"] = settled_by_another
-    ended = await shop.comes_to()
+    ended = await shop.result()
     assert isinstance(ended, Refused | OutcomeUnknownError)
     assert shop.script.sent == []
-    assert isinstance(await shop.comes_to(), type(ended))
+    assert isinstance(await shop.result(), type(ended))
 
 
 async def test_failing_lookup_after_the_claim_sends_nothing() -> None:
@@ -158,7 +158,7 @@ async def test_failing_lookup_after_the_claim_sends_nothing() -> None:
         raise ConnectionError
 
     ledger.faults["claim"] = break_looks
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     assert shop.script.sent == []
     ledger.faults.clear()
     assert isinstance(await shop.approve(), Approved)
@@ -169,7 +169,7 @@ async def test_failing_lookup_of_an_old_key_sends_nothing() -> None:
         raise ConnectionError
 
     shop = Shop(approved(), ledger=FailingLedger(get=broken), key=NEW, old_keys=[OLD])
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     assert shop.script.left == 1
 
 

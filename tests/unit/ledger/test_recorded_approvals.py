@@ -36,7 +36,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 
 EVALUATED = "User already evaluated for approval"
 # HTTP says of these that the request was not processed (readings, R4).
@@ -52,7 +52,7 @@ async def test_decision_is_requested_once_and_then_replayed(step: ScriptedRespon
     shop = Shop(step)
     first = await shop.approve()
     again = await shop.approve()
-    elsewhere = await shop.approve(shop.another())
+    elsewhere = await shop.approve(shop.new_client())
     assert isinstance(first, kind)
     assert len(shop.script.sent) == 1
     for found in (again, elsewhere):
@@ -143,7 +143,7 @@ async def test_decision_is_stored_with_any_readable_response(name: str, odd: str
 )
 async def test_each_result_of_a_call_leads_to_its_state(steps: list[ScriptedResponse], state: State) -> None:
     shop = Shop(*steps)
-    ended = await shop.comes_to()
+    ended = await shop.result()
     entry = await shop.entry()
     assert entry.state is state
     is_bare = isinstance(ended, Approved) and ended.redirect_url is None
@@ -157,7 +157,7 @@ async def test_each_result_of_a_call_leads_to_its_state(steps: list[ScriptedResp
         assert (entry.body is None) == (ended.meta.unread == ("body",))
 
     shop.script.add(approved())
-    again = await shop.comes_to(shop.another())
+    again = await shop.result(shop.new_client())
     if state is State.RELEASED:
         assert isinstance(again, Approved)
     else:
@@ -192,7 +192,7 @@ async def test_decision_resolved_without_response_is_replayed() -> None:
 
 
 async def test_claim_is_made_just_before_the_first_byte() -> None:
-    first, arrived, go = held(approved())
+    first, arrived, go = held_response(approved())
     shop = Shop(first, approved(), options={"max_concurrency": 1})
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -205,7 +205,7 @@ async def test_claim_is_made_just_before_the_first_byte() -> None:
 
 
 async def test_known_decision_needs_no_slot() -> None:
-    first, arrived, go = held(approved())
+    first, arrived, go = held_response(approved())
     shop = Shop(refused(), first, options={"max_concurrency": 1})
     await shop.approve()
     asking = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
@@ -217,7 +217,7 @@ async def test_known_decision_needs_no_slot() -> None:
 
 async def test_released_entry_accepts_corrected_data() -> None:
     shop = Shop(rejected({"email": "is taken"}), approved())
-    await shop.comes_to()
+    await shop.result()
     mended = approval_request(email="other@example.com")
     assert isinstance(await shop.approve(request=mended), Approved)
 
@@ -243,11 +243,11 @@ async def test_order_of_members_does_not_change_the_payload() -> None:
 
 
 async def test_call_waits_for_the_decision_of_another_worker() -> None:
-    step, arrived, go = held(refused())
+    step, arrived, go = held_response(refused())
     shop = Shop(step)
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
-    waiting = asyncio.create_task(shop.approve(shop.another()))
+    waiting = asyncio.create_task(shop.approve(shop.new_client()))
     done, _ = await asyncio.wait({waiting}, timeout=0.05)
     assert not done
     go.set()
@@ -257,11 +257,11 @@ async def test_call_waits_for_the_decision_of_another_worker() -> None:
 
 
 async def test_waiting_call_sends_after_another_worker_released() -> None:
-    step, arrived, go = held(not_connected())
+    step, arrived, go = held_response(not_connected())
     shop = Shop(step, approved())
-    asking = asyncio.create_task(shop.comes_to())
+    asking = asyncio.create_task(shop.result())
     await arrived.wait()
-    waiting = asyncio.create_task(shop.approve(shop.another()))
+    waiting = asyncio.create_task(shop.approve(shop.new_client()))
     await asyncio.wait({waiting}, timeout=0.05)
     go.set()
     assert isinstance(await waiting, Approved)
@@ -282,7 +282,7 @@ class TestProbe:
 
     async def test_probe_with_a_decision_settles_the_entry(self) -> None:
         shop = Shop(timed_out(), refused(), unknown="probe")
-        await shop.comes_to()
+        await shop.result()
         assert isinstance(await shop.approve(), Refused)
         entry = await shop.entry()
         assert (entry.state, entry.takeovers) == (State.REFUSED, 1)
@@ -290,26 +290,26 @@ class TestProbe:
 
     async def test_probe_with_already_evaluated_is_lost(self) -> None:
         shop = Shop(timed_out(), domain_error(EVALUATED), unknown="probe")
-        await shop.comes_to()
-        assert isinstance(await shop.comes_to(), AlreadyEvaluatedError)
+        await shop.result()
+        assert isinstance(await shop.result(), AlreadyEvaluatedError)
         assert (await shop.entry()).state is State.LOST
-        again = await shop.comes_to()
+        again = await shop.result()
         assert isinstance(again, OutcomeUnknownError)
         assert again.state == "lost"
 
     @pytest.mark.parametrize("step", [timed_out(), not_connected(), denied(), rejected({"email": "taken"})])
     async def test_probe_is_sent_only_once(self, step: ScriptedResponse) -> None:
         shop = Shop(timed_out(), step, approved(), unknown="probe")
-        await shop.comes_to()
-        await shop.comes_to()
+        await shop.result()
+        await shop.result()
         assert (await shop.entry()).state is State.UNKNOWN
-        assert isinstance(await shop.comes_to(), OutcomeUnknownError)
+        assert isinstance(await shop.result(), OutcomeUnknownError)
         assert shop.script.left == 1
 
     async def test_late_decision_replaces_already_evaluated(self) -> None:
-        step, arrived, go = held(domain_error(EVALUATED))
+        step, arrived, go = held_response(domain_error(EVALUATED))
         shop = Shop(timed_out(), step, unknown="probe")
-        await shop.comes_to()
+        await shop.result()
         first = await shop.entry()
         probing = asyncio.create_task(shop.approve())
         await arrived.wait()
@@ -322,12 +322,12 @@ class TestProbe:
 
     async def test_probed_entry_released_by_a_person_is_like_a_new_one(self) -> None:
         shop = Shop(timed_out(), timed_out(), denied(), approved(), unknown="probe")
-        await shop.comes_to()
-        await shop.comes_to()
+        await shop.result()
+        await shop.result()
         entry = await shop.entry()
         released = Settlement(state=State.RELEASED, note="the service has nothing of it")
         await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=released)
-        await shop.comes_to()
+        await shop.result()
         assert (await shop.entry()).state is State.RELEASED
         assert isinstance(await shop.approve(), Approved)
 
@@ -391,5 +391,5 @@ async def test_shops_environments_addresses_secrets_have_separate_entries() -> N
 async def test_policy_key_finds_decisions_made_with_another_auth_token() -> None:
     shop = Shop(approved(), key=b"0123456789abcdef")
     await shop.approve()
-    assert isinstance(await shop.approve(shop.another(auth_token="renewed")), Approved)
+    assert isinstance(await shop.approve(shop.new_client(auth_token="renewed")), Approved)
     assert len(shop.script.sent) == 1

@@ -22,7 +22,7 @@ async def test_resolve_settles_an_unsettled_entry(before: State, after: State) -
     late = Settlement(state=State.RELEASED, note="ConnectError")
     await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
     assert await shop.entry() == settled
-    ended = await shop.comes_to()
+    ended = await shop.result()
     kinds = {State.RELEASED: Refused, State.REFUSED: Refused}
     assert isinstance(ended, kinds.get(after, OutcomeUnknownError))
 

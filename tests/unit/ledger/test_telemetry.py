@@ -18,7 +18,7 @@ from loanasync import (
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 
 
 def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder]:
@@ -45,7 +45,7 @@ def broken() -> None:
 
 
 async def test_span_has_the_result_of_the_ledger() -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop, recorder = recorded(step)
     asking = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -65,11 +65,11 @@ async def test_span_has_the_result_of_the_ledger() -> None:
 async def test_span_has_the_reason_why_nothing_was_sent() -> None:
     ledger = FailingLedger()
     shop, recorder = recorded(timed_out(), ledger=ledger)
-    await shop.comes_to()
-    await shop.comes_to()
-    await shop.comes_to(request=approval_request(amount=99_000))
+    await shop.result()
+    await shop.result()
+    await shop.result(request=approval_request(amount=99_000))
     ledger.faults["claim"] = broken
-    await shop.comes_to()
+    await shop.result()
     assert told(recorder) == [
         ("claimed", "unknown"),
         ("blocked", "unknown"),
@@ -81,7 +81,7 @@ async def test_span_has_the_reason_why_nothing_was_sent() -> None:
 
 async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: object) -> None:
     shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
-    assert isinstance(await shop.comes_to(), DecisionNotRecordedError)
+    assert isinstance(await shop.result(), DecisionNotRecordedError)
     assert told(recorder) == [("claimed", "refused")]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
 
@@ -89,7 +89,7 @@ async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: object) ->
 async def test_span_without_ledger_has_no_ledger_attributes() -> None:
     recorder = TelemetryRecorder()
     shop = Shop(approved())
-    client = shop.another(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
+    client = shop.new_client(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
     await shop.approve(client)
     (span,) = recorder.spans("loanasync.approve")
     assert "loanasync.ledger" not in recorder.attributes(span)
@@ -109,7 +109,7 @@ async def test_ledger_errors_and_spans_have_no_personal_data(state: State | None
         orphan_folder=f"{tmp_path}/orphans",
         key=SECRET,
     )
-    secret = shop.another(auth_token="secret-token")
+    secret = shop.new_client(auth_token="secret-token")
     if state is None:
         decision = await shop.approve(secret, request=request)
         assert decision.email == "anna@example.com"  # the service repeats it
@@ -117,7 +117,7 @@ async def test_ledger_errors_and_spans_have_no_personal_data(state: State | None
         shop.options["auth_token"] = "secret-token"
         await shop.put(state, request=request)
     wait = Timeout(total=0.05, attempt=0.04, connect=0.01) if state is State.INFLIGHT else None
-    error = await shop.comes_to(secret, request=request, timeout=wait)
+    error = await shop.result(secret, request=request, timeout=wait)
     assert isinstance(error, LedgerError) == (
         state in {State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD}
     )
@@ -142,10 +142,10 @@ async def test_ledger_error_shows_no_person_and_no_token(end: str, tmp_path: Pat
     )
     if end == "mismatch":
         await shop.approve(request=request)
-        error = await shop.comes_to(request=approval_request(iban="IT60X0542811101000000654321"))
+        error = await shop.result(request=approval_request(iban="IT60X0542811101000000654321"))
     else:
         ledger = FailingLedger(**{end: broken})
-        error = await shop.comes_to(shop.another(ledger=ledger), request=request)
+        error = await shop.result(shop.new_client(ledger=ledger), request=request)
     kinds: dict[str, type[LedgerError]] = {
         "claim": LedgerUnavailableError,
         "settle": DecisionNotRecordedError,

@@ -12,7 +12,7 @@ from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import LedgerPolicy
 from loanasync.testing import approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held
+from support.ledger_clients import FailingLedger, Shop, held_response
 from support.raw_server import until
 
 
@@ -31,7 +31,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 async def test_approve_without_home_and_temp_folder_carries_decision() -> None:
-    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()
+    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).result()
     assert isinstance(error, DecisionNotRecordedError)
     assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
 
@@ -53,7 +53,7 @@ async def test_approve_with_a_folder_that_raises_tries_the_next(
         "loanasync.ledger.policy.default_orphan_folders", lambda: (Path("\0"), tmp_path / "file", tmp_path)
     )
     (tmp_path / "file").write_text("in the way")
-    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).comes_to()
+    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).result()
     assert isinstance(error, DecisionNotRecordedError)
     assert error.file is not None
     assert Path(error.file).parent == tmp_path
@@ -62,7 +62,7 @@ async def test_approve_with_a_folder_that_raises_tries_the_next(
 async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     await asyncio.get_running_loop().shutdown_default_executor()
-    error = await shop.comes_to()
+    error = await shop.result()
     assert isinstance(error, DecisionNotRecordedError)
     assert orphans_in(tmp_path) == 1
 
@@ -98,7 +98,7 @@ class Cancelling(FailingLedger):
 async def test_approve_with_a_faulty_ledger_carries_decision(
     kind: Callable[[], FailingLedger], tmp_path: Path
 ) -> None:
-    error = await Shop(approved(), ledger=kind(), orphan_folder=tmp_path).comes_to()
+    error = await Shop(approved(), ledger=kind(), orphan_folder=tmp_path).result()
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Approved)
     assert error.file is not None
@@ -109,7 +109,7 @@ async def test_approve_with_a_cancelling_ledger_is_not_sent() -> None:
         raise asyncio.CancelledError
 
     shop = Shop(approved(), ledger=FailingLedger(claim=cancelling))
-    assert isinstance(await shop.comes_to(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
     assert shop.script.left == 1
 
 
@@ -117,7 +117,7 @@ async def test_approve_with_a_cancelling_ledger_is_not_sent() -> None:
 async def test_approve_cancelled_with_unrecorded_decision_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
 ) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     folder = tmp_path / "orphans"
     if not is_writable:
         folder.write_text("in the way")
@@ -155,9 +155,9 @@ async def test_approve_cancelled_while_waking_with_decision_is_logged(
 async def test_approve_read_by_one_of_two_callers_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step, arrived, go = held(approved())
+    step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
-    gone, stays = (asyncio.create_task(shop.comes_to()) for _ in range(2))
+    gone, stays = (asyncio.create_task(shop.result()) for _ in range(2))
     await arrived.wait()
     gone.cancel()
     go.set()

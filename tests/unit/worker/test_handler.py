@@ -43,7 +43,7 @@ def broken() -> None:
     raise OSError(28, "No space left on device")
 
 
-async def comes_to(shop: Shop, **asked: Any) -> dict[str, Any]:
+async def result(shop: Shop, **asked: Any) -> dict[str, Any]:
     ended = await handle(shop.client, message(FISCAL_CODE, approval_request(**asked)))
     plain: dict[str, Any] = json.loads(json.dumps(ended))
     assert plain == ended
@@ -72,7 +72,7 @@ async def test_request_that_may_have_been_sent_is_final(
     step: ScriptedResponse, status: str, outcome: str, error: str | None
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
-    ended = await comes_to(shop)
+    ended = await result(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == (status, outcome, False)
     assert (ended["error"] and ended["error"]["type"]) == error
     entry = (await shop.entry()).key
@@ -83,9 +83,7 @@ async def test_request_that_may_have_been_sent_is_final(
 
 
 async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
-    ended = await comes_to(
-        Shop(approved(redirect_url="https://loans.example.com/#secret", net_amount=43_650))
-    )
+    ended = await result(Shop(approved(redirect_url="https://loans.example.com/#secret", net_amount=43_650)))
     assert ended["decision"] == {
         "approved": True,
         "amount": 45_000,
@@ -96,7 +94,7 @@ async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
         "redirect_url": "https://loans.example.com/#secret",
     }
     assert ended["meta"]["status"] == 201
-    refusal = await comes_to(Shop(refused()))
+    refusal = await result(Shop(refused()))
     assert (refusal["decision"]["approved"], refusal["decision"]["redirect_url"]) == (False, None)
 
 
@@ -104,7 +102,7 @@ async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
 async def test_unknown_result_names_the_entry_to_resolve(state: State) -> None:
     shop = Shop()
     entry = await shop.put(state)
-    ended = await comes_to(shop)
+    ended = await result(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("unknown", "unknown", False)
     assert (ended["error"]["type"], ended["error"]["entry"]) == ("OutcomeUnknownError", entry.key)
     assert not shop.script.sent
@@ -121,15 +119,15 @@ async def test_lost_response_result_names_its_entry(step: ScriptedResponse) -> N
 
 async def test_payload_mismatch_is_final() -> None:
     shop = Shop(approved())
-    await comes_to(shop)
-    ended = await comes_to(shop, amount=46_000)
+    await result(shop)
+    ended = await result(shop, amount=46_000)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("error", "approved", False)
     assert ended["error"]["type"] == "PayloadMismatchError"
 
 
 async def test_unrecorded_decision_is_in_the_result_and_in_a_file(tmp_path: Path) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
-    ended = await comes_to(shop)
+    ended = await result(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
     assert ended["decision"]["redirect_url"]
     assert ended["error"] is None  # a consumer that looks at it first sees a decision
@@ -158,9 +156,9 @@ async def test_result_after_resolve_is_the_decision_of_the_ledger(
     step: ScriptedResponse, cipher: Fernet | None, keep: str
 ) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, keep=keep, encrypt=cipher)
-    assert (await comes_to(shop))["status"] == "unknown"
+    assert (await result(shop))["status"] == "unknown"
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
-    for client in (shop.client, shop.another()):
+    for client in (shop.client, shop.new_client()):
         ended = await handle(client, message(FISCAL_CODE, approval_request()))
         assert (ended["status"], ended["outcome"], ended["error"]) == ("approved", "approved", None)
         assert (ended["decision"]["approved"], ended["decision"]["redirect_url"]) == (True, None)
@@ -173,7 +171,7 @@ async def test_result_for_a_customer_decided_elsewhere_names_its_entry(unknown: 
     if unknown == "probe":
         await shop.put(State.UNKNOWN)
     for _ in range(2):
-        ended = await comes_to(shop)
+        ended = await result(shop)
         entry = await shop.entry()
         assert (entry.state, ended["status"], ended["outcome"]) == (State.LOST, "unknown", "unknown")
         assert ended["error"]["entry"] == ended["meta"]["entry"] == entry.key
@@ -183,7 +181,7 @@ async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProv
     """The span of the call is the root: no sender's trace could be taken instead."""
     options = {"tracer_provider": tracing, "retry": RetryPolicy(attempts=1)}
     shop = Shop(connection_lost(), options=options)
-    lost, held_back = await comes_to(shop), await comes_to(shop)
+    lost, held_back = await result(shop), await result(shop)
     assert held_back["error"]["type"] == "OutcomeUnknownError"
     entry = (await shop.entry()).key
     assert {each["meta"]["entry"] for each in (lost, held_back)} == {entry}
@@ -194,7 +192,7 @@ async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProv
 
 async def raised(shop: Shop) -> LoanError:
     with pytest.raises(LoanError) as caught:
-        await comes_to(shop)
+        await result(shop)
     shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
     ours = shown.partition("/loanasync/worker/")[2]
     assert FISCAL_CODE not in ours
@@ -222,13 +220,13 @@ async def test_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse)
     shop = Shop(step, approved())
     assert (await raised(shop)).outcome == "not_evaluated"
     assert (await shop.entry()).state is State.RELEASED
-    assert (await comes_to(shop))["status"] == "approved"
+    assert (await result(shop))["status"] == "approved"
 
 
 async def test_denial_after_an_unknown_outcome_is_final() -> None:
     shop = Shop(denied(), unknown="probe")
     await shop.put(State.UNKNOWN)
-    ended = await comes_to(shop)
+    ended = await result(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
 
 
@@ -251,7 +249,7 @@ async def test_result_hides_the_text_of_foreign_exceptions() -> None:
 
     shop = Shop()
     shop.client.approve = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
-    ended = await comes_to(shop)
+    ended = await result(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "KeyError")
     assert (ended["outcome"], ended["repeatable"]) == ("unknown", False)
     assert FISCAL_CODE not in json.dumps(ended)
