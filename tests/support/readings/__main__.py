@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def lines(report: Report, seconds: float, spent: float) -> Iterator[str]:
-    """Yield the lines of the output: size of the run, three counts, and kinds of violations with an example."""
+    """Yield the output: size of the run, three counts, and kinds of violations with examples."""
     numbers = report.numbers
     yield f"{report.services:,} services, {len(FLOWS)} flows with and without a ledger"
     yield f"{report.flows:,} runs, {report.requests:,} requests"
