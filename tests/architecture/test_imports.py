@@ -48,7 +48,7 @@ def test_sandbox_shares_no_code_with_the_sdk() -> None:
         assert others <= {"loanasync.LoanClient"}, name
 
 
-def test_undocumented_parts_of_aiohttp_are_used_in_two_places_only() -> None:
+def test_undocumented_aiohttp_is_used_in_two_packages_only() -> None:
     for name, file in modules().items():
         if not name.startswith(("_transport.fast.", "_transport.aiohttp_internals", "sandbox.")):
             parts = {each.split(".")[1] for each in imports(file) if each.startswith("aiohttp.")}
@@ -83,39 +83,39 @@ def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None
 
 
 @pytest.mark.parametrize("absent", ["typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"])
-def test_importing_the_help_for_tests_needs_no_extra(absent: str) -> None:
+def test_importing_testing_needs_no_extra(absent: str) -> None:
     assert absent not in loaded_by("loanasync.testing")
 
 
 @pytest.mark.parametrize("absent", ["redis", "asyncpg"])
-def test_importing_the_ledgers_needs_no_extra(absent: str) -> None:
+def test_importing_ledgers_needs_no_extra(absent: str) -> None:
     assert absent not in loaded_by("loanasync.ledger")
 
 
 @pytest.mark.parametrize("absent", ["taskiq", "redis", "nats"])
-def test_a_shop_with_a_queue_of_its_own_needs_none_of_ours(absent: str) -> None:
+def test_importing_worker_needs_no_queue_library(absent: str) -> None:
     assert absent not in loaded_by("loanasync.worker")
 
 
 @pytest.mark.parametrize(
     "absent", ["aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing"]
 )
-def test_the_pytest_plugin_loads_little_into_the_runs_of_others(absent: str) -> None:
+def test_pytest_plugin_loads_only_what_it_needs(absent: str) -> None:
     assert absent not in loaded_by("loanasync.pytest_plugin")
 
 
 @pytest.mark.parametrize("absent", ["loanasync.sandbox", "opentelemetry.sdk"])
-def test_no_command_waits_for_what_another_one_uses(absent: str) -> None:
+def test_importing_the_cli_loads_no_sandbox_and_no_sdk(absent: str) -> None:
     assert absent not in loaded_by("loanasync.cli.app")
 
 
-def test_the_pytest_plugin_imports_ours_only_once_a_test_asks_for_it() -> None:
+def test_pytest_plugin_imports_the_package_lazily() -> None:
     body = ast.parse(modules()["pytest_plugin"].read_text(encoding="utf-8")).body
     ours = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]
     assert not [name for name in ours if within(name, "loanasync")]
 
 
-def test_no_line_is_for_one_python_alone() -> None:
+def test_no_module_depends_on_the_python_version() -> None:
     """So what tests reach on one Python, where coverage is measured, they reach on all."""
     for file in modules().values():
         asked = re.findall(r"sys\.version|version_info|hexversion", file.read_text("utf-8"))
@@ -134,7 +134,7 @@ def loaded_by(module: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_a_module_says_in_one_sentence_what_it_is(name: str) -> None:
+def test_module_docstring_begins_with_a_sentence(name: str) -> None:
     file = modules()[name]
     docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
     assert docstring

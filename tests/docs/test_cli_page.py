@@ -19,14 +19,14 @@ SETTLING = PAGE.parent.parent / "howto" / "resolve.md"
 COMMANDS = dict(commands())
 
 
-def test_the_page_has_every_command_as_it_is() -> None:
+def test_cli_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_commands(page) == page, "python docs/_generate/cli_page.py --write"
     assert len(COMMANDS) >= 13
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_commands_help_says_what_it_is_for_with_an_example_of_its_own(name: str) -> None:
+def test_command_help_has_an_example(name: str) -> None:
     words = name.split()[1:]
     told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*words, "--help"])
     assert told.exit_code == 0
@@ -38,7 +38,7 @@ def test_a_commands_help_says_what_it_is_for_with_an_example_of_its_own(name: st
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_option_on_the_page_is_one_that_can_be_typed(name: str) -> None:
+def test_cli_page_has_the_options_of_each_command(name: str) -> None:
     told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"]).output
     on_page = {
         option
@@ -50,9 +50,7 @@ def test_each_option_on_the_page_is_one_that_can_be_typed(name: str) -> None:
     assert on_page == typed - {"--help"}
 
 
-def test_what_the_page_on_settling_types_can_be_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "decisions.db"

@@ -126,7 +126,7 @@ def grouped(expression: str) -> set[str]:
 
 
 @pytest.mark.parametrize("expression", [*EXPRESSIONS, *ALERTS])
-def test_every_selector_finds_what_the_exporter_renders(expression: str, families: list[Metric]) -> None:
+def test_selectors_match_metrics_of_the_exporter(expression: str, families: list[Metric]) -> None:
     samples = [(each.name, {**each.labels, **SCRAPED}) for family in families for each in family.samples]
     found = selectors(expression)
     assert found
@@ -142,23 +142,23 @@ def test_every_selector_finds_what_the_exporter_renders(expression: str, familie
 
 
 @pytest.mark.parametrize("target", QUERIES)
-def test_a_legend_says_the_labels_that_its_query_leaves(target: dict[str, Any]) -> None:
+def test_legend_has_the_labels_of_its_query(target: dict[str, Any]) -> None:
     said = set(re.findall(r"{{\s*(\w+)\s*}}", target.get("legendFormat", "")))
     assert said == grouped(target["expr"]) - {"le"}
 
 
-def test_every_metric_of_ours_is_on_a_panel(families: list[Metric]) -> None:
+def test_every_metric_is_on_a_panel(families: list[Metric]) -> None:
     used = {selector.name for title, target in panels() for selector in selectors(target["expr"])}
     unseen = [family.name for family in families if not used & {each.name for each in family.samples}]
     assert unseen == []
 
 
-def test_the_calls_of_this_test_bring_every_metric_of_ours(families: list[Metric]) -> None:
+def test_calls_of_this_module_record_every_metric(families: list[Metric]) -> None:
     rendered = sorted(family.name.removesuffix("_seconds") for family in families)
     assert rendered == sorted(name.replace(".", "_") for name in _CLIENT_METRICS)
 
 
-def test_every_outcome_has_a_colour_of_its_own_and_unknown_alarms(families: list[Metric]) -> None:
+def test_each_outcome_has_its_colour_and_unknown_alerts(families: list[Metric]) -> None:
     [decisions] = [family for family in families if family.name == "loanasync_decisions"]
     outcomes = {sample.labels["loanasync_outcome"] for sample in decisions.samples}
     [panel] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Approvals by outcome"]
@@ -175,7 +175,7 @@ def test_every_outcome_has_a_colour_of_its_own_and_unknown_alarms(families: list
     assert calm["color"] != alarm["color"]
 
 
-def test_the_job_is_chosen_among_those_that_have_our_metrics(families: list[Metric]) -> None:
+def test_job_variable_lists_jobs_with_metrics_of_the_package(families: list[Metric]) -> None:
     [query] = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
     asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
     assert asked is not None
@@ -183,7 +183,7 @@ def test_the_job_is_chosen_among_those_that_have_our_metrics(families: list[Metr
     assert asked[2] in SCRAPED
 
 
-def test_the_dashboard_can_be_imported_with_any_prometheus() -> None:
+def test_dashboard_works_with_any_prometheus_data_source() -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
     asked = [*DASHBOARD["panels"], variables["job"], *(target for _, target in panels())]
@@ -196,7 +196,7 @@ def test_the_dashboard_can_be_imported_with_any_prometheus() -> None:
     assert used <= variables.keys()
 
 
-def test_the_panels_share_the_grid_without_gaps_and_overlaps() -> None:
+def test_panels_fill_the_grid_without_overlaps() -> None:
     places = [
         (x, y)
         for at in (panel["gridPos"] for panel in DASHBOARD["panels"])

@@ -68,6 +68,6 @@ def test_outcome_unknown_error_is_unknown_in_each_state(state: str) -> None:
     assert (error.outcome, error.repeatable, error.entry) == ("unknown", False, "c0ffee")
 
 
-def test_unexpected_reply_of_a_completion_can_be_done() -> None:
+def test_unexpected_response_of_a_completion_can_be_done() -> None:
     error = errors.UnexpectedResponseError("complete", (), "done", Meta(200, 1, 0.1))
     assert (error.outcome, error.repeatable) == ("done", False)

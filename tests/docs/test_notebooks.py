@@ -85,7 +85,7 @@ def unknown(cells: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("claims", [first, day, unknown], ids=lambda claims: claims.__name__)
-def test_a_notebook_runs_without_a_complaint_and_shows_what_its_text_says_and_nobody(
+def test_notebook_runs_and_shows_no_personal_data(
     claims: Callable[[list[Any]], None], tmp_path: Path
 ) -> None:
     cells = executed((FOLDER / f"{claims.__name__}.md").read_text("utf-8"), tmp_path)
@@ -96,11 +96,11 @@ def test_a_notebook_runs_without_a_complaint_and_shows_what_its_text_says_and_no
         assert person not in str(shown)
 
 
-def test_each_notebook_has_its_claims() -> None:
+def test_each_notebook_has_a_check() -> None:
     assert {page.stem for page in FOLDER.glob("*.md")} == {"index", "first", "day", "unknown"}
 
 
-def test_a_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
+def test_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     page = (FOLDER / "first.md").read_text("utf-8").replace('province="RM"', 'province="Roma"')
     with pytest.raises(CellExecutionError, match="province: must be two upper-case letters"):
         executed(page, tmp_path)

@@ -19,12 +19,12 @@ def script() -> ModuleType:
     return module
 
 
-def test_its_tables_are_those_that_the_figures_make(script: ModuleType) -> None:
+def test_performance_page_is_up_to_date(script: ModuleType) -> None:
     page = script.PAGE.read_text(encoding="utf-8")
     assert page == script.with_tables(page), "write them: python benchmarks/page.py"
 
 
-def test_a_figure_that_changes_changes_its_table(script: ModuleType) -> None:
+def test_changed_table_is_restored_from_the_figures(script: ModuleType) -> None:
     page = script.PAGE.read_text(encoding="utf-8")
     for name in script.TABLES:
         begin = script.BEGIN.format(name)

@@ -29,13 +29,11 @@ async def drawn(script: ModuleType) -> list[Any]:
     return traces
 
 
-def test_the_picture_in_the_pages_is_the_one_that_is_drawn_today(
-    script: ModuleType, drawn: list[Any]
-) -> None:
+def test_traces_picture_is_up_to_date(script: ModuleType, drawn: list[Any]) -> None:
     assert script.PICTURE.read_text(encoding="utf-8") == script.picture(drawn), "draw it: nox -s pictures"
 
 
-def test_the_traces_are_an_approval_a_retried_one_a_refusal_and_one_cut_short(drawn: list[Any]) -> None:
+def test_traces_are_of_four_different_calls(drawn: list[Any]) -> None:
     calls = [each.spans[0] for each in drawn]
     assert [call.kind for call in calls] == [SpanKind.INTERNAL] * 4
     assert [call.attributes["loanasync.outcome"] for call in calls] == [
@@ -49,7 +47,7 @@ def test_the_traces_are_an_approval_a_retried_one_a_refusal_and_one_cut_short(dr
         assert all(attempt.parent.span_id == call.context.span_id for attempt in attempts)
 
 
-def test_each_span_is_a_bar_of_its_length_under_its_name(script: ModuleType, drawn: list[Any]) -> None:
+def test_span_is_drawn_with_name_and_duration(script: ModuleType, drawn: list[Any]) -> None:
     picture = script.picture(drawn)
     spans = [span for each in drawn for span in each.spans]
     names = [unescape(name) for name in re.findall(r"<text [^>]+>([^<]+)<tspan", picture)]
@@ -63,7 +61,7 @@ def test_each_span_is_a_bar_of_its_length_under_its_name(script: ModuleType, dra
         assert float(width) == pytest.approx(share * (script.RIGHT - script.LEFT), abs=0.1)
 
 
-def test_the_picture_names_no_trace_and_no_time(script: ModuleType, drawn: list[Any]) -> None:
+def test_picture_contains_no_ids_and_no_times(script: ModuleType, drawn: list[Any]) -> None:
     picture = script.picture(drawn)
     for each in drawn:
         for span in each.spans:

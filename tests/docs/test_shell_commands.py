@@ -45,7 +45,7 @@ async def given(folder: Path, sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", ["index.md", "howto/bulk.md"])
-def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path: Path) -> None:
+def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert page_commands.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
         asyncio.run(given(tmp_path, sandbox))
@@ -57,7 +57,7 @@ def test_commands_of_the_program_run_and_print_what_is_told(name: str, tmp_path:
         page_commands.run(DOCS / name, tmp_path, environment, {})
 
 
-def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> None:
+def test_curl_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     page = DOCS / "howto" / "curl.md"
     assert len(page_commands.steps(page)) > 10
     with Sandbox.in_thread() as sandbox:
@@ -67,7 +67,7 @@ def test_the_walk_with_curl_runs_and_says_what_is_answered(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "page", ["```sh\necho one\n```\n```text\ntwo\n```\n", "```sh\nfalse\n```\n", "```sh\necho one\n```\n"]
 )
-def test_a_page_that_says_otherwise_is_noticed(page: str, tmp_path: Path) -> None:
+def test_page_with_wrong_output_fails(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     with pytest.raises(AssertionError):
         page_commands.run(tmp_path / "page.md", tmp_path, {}, {})

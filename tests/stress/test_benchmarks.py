@@ -9,7 +9,7 @@ import pytest
 from support.benchmarks import printed, run
 
 
-def test_the_sandbox_is_measured_beside_a_bare_handler(tmp_path: Path) -> None:
+def test_sandbox_is_compared_with_a_minimal_handler(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("sandbox.py", "--rounds=2", "--approvals=1000", f"--json={file}")
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
@@ -19,7 +19,7 @@ def test_the_sandbox_is_measured_beside_a_bare_handler(tmp_path: Path) -> None:
         assert min(row[name] for name in ("bare", "sandbox", "ratio", "lowest", "highest")) > 0
 
 
-def test_the_soak_tells_the_memory_on_its_way() -> None:
+def test_soak_prints_memory_at_each_mark() -> None:
     output = printed("soak.py", "--requests=600", "--people=100", "--tolerance=100")
     assert [int(mark) for mark in re.findall(r"^ *([0-9]+) %  +[0-9,]+ requests", output, re.MULTILINE)] == [
         *(10, 50, 100)
@@ -28,7 +28,7 @@ def test_the_soak_tells_the_memory_on_its_way() -> None:
     assert re.search(r"^rate +[1-9][0-9,]* requests per second", output, re.MULTILINE)
 
 
-def test_what_telemetry_costs_is_measured_beside_what_is_written_by_hand(tmp_path: Path) -> None:
+def test_telemetry_is_compared_with_hand_written_telemetry(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("telemetry.py", "--rounds=5", "--calls=20", "--processes=1", f"--json={file}")
     rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
@@ -41,7 +41,7 @@ def test_what_telemetry_costs_is_measured_beside_what_is_written_by_hand(tmp_pat
     assert all(re.search(rf"^{name} +[0-9.]+ ", output, re.MULTILINE) for name in rows)
 
 
-def test_what_a_ledger_adds_is_measured_beside_the_call_without_one(tmp_path: Path) -> None:
+def test_ledgers_are_compared_with_calls_without_ledger(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("ledger.py", "--rounds=2", "--calls=10", "--in-flight=1,4", f"--json={file}")
     figures = json.loads(file.read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def test_what_a_ledger_adds_is_measured_beside_the_call_without_one(tmp_path: Pa
     assert all(f"skipped: {name}: {reason}" in output for name, reason in figures["skipped"].items())
 
 
-def test_clients_are_compared_and_those_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_clients_are_compared_and_missing_ones_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("calls.py", "--rounds=2", "--calls=20", "--in-flight=1,4", f"--json={file}")
     figures = json.loads(file.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def test_clients_are_compared_and_those_that_are_not_there_are_named(tmp_path: P
     assert all(f"skipped: {name}: {reason}" in output for name, reason in figures["skipped"].items())
 
 
-def test_some_clients_only_are_compared_with_the_baseline_and_drawn(tmp_path: Path) -> None:
+def test_selected_clients_are_compared_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot needs matplotlib")
     picture, second = tmp_path / "first.svg", tmp_path / "second.svg"
     file = tmp_path / "figures.json"
@@ -94,7 +94,7 @@ def test_some_clients_only_are_compared_with_the_baseline_and_drawn(tmp_path: Pa
     ]
 
 
-def test_conversions_are_measured_as_a_whole_and_step_by_step(tmp_path: Path) -> None:
+def test_conversions_and_their_steps_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("conversions.py", "--rounds=3", "--times=50", f"--json={file}")
     rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
@@ -106,7 +106,7 @@ def test_conversions_are_measured_as_a_whole_and_step_by_step(tmp_path: Path) ->
     assert all(library in output for library in ("pydantic", "msgspec")), "measured or listed as skipped"
 
 
-def test_growth_is_measured_beside_plain_aiohttp(tmp_path: Path) -> None:
+def test_growth_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     short = ("--in-flight=1,20,10000000", "--calls=700", "--items=100", "--rounds=1", f"--json={file}")
     output = printed("growth.py", *short)
@@ -140,7 +140,7 @@ def test_growth_is_measured_beside_plain_aiohttp(tmp_path: Path) -> None:
     assert "skipped: 10,000,000 in flight: this system allows" in output
 
 
-def test_instructions_are_not_counted_without_valgrind_and_it_says_so() -> None:
+def test_instructions_without_valgrind_fail_with_a_message() -> None:
     done = run("instructions.py", PATH="")
     assert (done.returncode, done.stderr) == (
         1,
@@ -148,6 +148,6 @@ def test_instructions_are_not_counted_without_valgrind_and_it_says_so() -> None:
     )
 
 
-def test_a_soak_that_grows_more_than_it_may_says_so() -> None:
+def test_soak_fails_above_the_tolerance() -> None:
     done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
     assert (done.returncode, done.stderr) == (1, "memory grew by more than -100.0 % in the second half\n")

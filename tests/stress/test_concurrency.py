@@ -35,7 +35,7 @@ PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds: ten thousand 
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
 
 
-async def test_ten_thousand_calls_in_flight_are_all_answered_over_no_more_connections_than_places() -> None:
+async def test_ten_thousand_calls_use_at_most_max_concurrency_connections() -> None:
     async with (
         serving(APPROVAL) as server,
         server.client(max_concurrency=200, timeout=PATIENT) as client,
@@ -59,7 +59,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_files")
-async def test_two_thousand_calls_are_on_the_wire_at_once_when_that_many_are_allowed() -> None:
+async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
     async with (
         serving(None) as server,
         server.client(max_concurrency=2000, timeout=PATIENT) as client,
@@ -71,7 +71,7 @@ async def test_two_thousand_calls_are_on_the_wire_at_once_when_that_many_are_all
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
 
 
-async def test_calls_get_their_places_in_the_order_they_came() -> None:
+async def test_slots_are_acquired_in_order() -> None:
     run = Run(*[approved()] * 50, slots=1)
     order: list[int] = []
 
@@ -83,7 +83,7 @@ async def test_calls_get_their_places_in_the_order_they_came() -> None:
     assert order == list(range(50))
 
 
-async def test_the_time_in_the_queue_is_a_metric() -> None:
+async def test_queue_duration_is_recorded() -> None:
     recorder = TelemetryRecorder()
     async with (
         serving(None) as server,
@@ -107,7 +107,7 @@ async def test_the_time_in_the_queue_is_a_metric() -> None:
             await first
 
 
-async def test_a_queue_is_measured_by_the_clients_clock_and_only_where_there_is_one(
+async def test_queue_duration_uses_the_clock_of_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)
@@ -136,7 +136,7 @@ async def test_a_queue_is_measured_by_the_clients_clock_and_only_where_there_is_
 
 
 @pytest.mark.parametrize("limit", ["limit", "limit_per_host"])
-async def test_a_full_pool_of_the_users_session_is_no_dead_service(limit: str) -> None:
+async def test_full_pool_of_user_session_is_pool_timeout(limit: str) -> None:
     connector = aiohttp.TCPConnector(**{limit: 2})  # type: ignore[arg-type]
     async with serving(None) as server, aiohttp.ClientSession(connector=connector) as session:
         client = server.client(session=session)
@@ -153,7 +153,7 @@ async def test_a_full_pool_of_the_users_session_is_no_dead_service(limit: str) -
         assert {type(decision) for decision in await asyncio.gather(*held)} == {Refused}
 
 
-async def test_a_connection_that_does_not_come_is_no_full_pool() -> None:
+async def test_slow_connection_is_connect_error_not_pool_timeout() -> None:
     class Never(aiohttp.TCPConnector):
         async def _create_connection(self, *_: object) -> aiohttp.client_proto.ResponseHandler:
             await asyncio.Event().wait()
@@ -167,7 +167,7 @@ async def test_a_connection_that_does_not_come_is_no_full_pool() -> None:
     assert isinstance(errors[0], ConnectError)
 
 
-async def test_closing_lets_the_calls_in_flight_and_in_the_queue_end() -> None:
+async def test_close_waits_for_calls_in_flight_and_queued() -> None:
     async with serving(None) as server:
         client = server.client(max_concurrency=3)
         calls = [asyncio.create_task(approve(client)) for _ in range(10)]
@@ -183,7 +183,7 @@ async def test_closing_lets_the_calls_in_flight_and_in_the_queue_end() -> None:
         await server.deserted.wait()
 
 
-async def test_closing_cuts_what_outlasts_its_limit_and_leaves_nothing(tracing: TracerProvider) -> None:
+async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider) -> None:
     async with serving(None) as server:
         before = asyncio.all_tasks()
         client = server.client(timeout=Timeout(total=0.2), max_concurrency=2, tracer_provider=tracing)
@@ -203,7 +203,7 @@ async def test_closing_cuts_what_outlasts_its_limit_and_leaves_nothing(tracing: 
         assert asyncio.all_tasks() == before
 
 
-async def test_closing_while_a_call_waits_for_its_second_attempt_waits_for_that_call() -> None:
+async def test_close_waits_for_a_call_between_two_attempts() -> None:
     run = Run(system_error(), approved())
     asleep, awake = asyncio.Event(), asyncio.Event()
 

@@ -30,7 +30,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("what", BOUNDS[3, 11])
-def test_an_approval_takes_no_more_work_than_it_did(what: str, counted: dict[str, float]) -> None:
+def test_approval_stays_below_its_bound(what: str, counted: dict[str, float]) -> None:
     version = max(row for row in BOUNDS if row <= sys.version_info[:2])
     bound = BOUNDS[version][what]
     plain = ", ".join(f"{counted[name]:.0f} {name}" for name in PLAIN)
@@ -40,7 +40,7 @@ def test_an_approval_takes_no_more_work_than_it_did(what: str, counted: dict[str
     )
 
 
-def test_a_call_in_flight_holds_no_more_bytes_than_plain_aiohttps(tmp_path: Path) -> None:
+def test_call_in_flight_uses_no_more_memory_than_plain_aiohttp(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     printed("growth.py", "--parts=memory", "--in-flight=200", "--rounds=1", f"--json={file}")
     for row in json.loads(file.read_text(encoding="utf-8")):

@@ -6,7 +6,7 @@ from support.servers import Valkey
 TIMES = {"total": 4.0, "patience": 1.0, "cap": 0.2, "redelivery": 14.0}
 
 
-async def test_a_fleet_loses_no_decision_and_asks_nobody_twice() -> None:
+async def test_fleet_loses_no_decision_and_repeats_no_request() -> None:
     plan = Plan(customers=300, workers=2, faults=0.05, kills_every=0.5, kills=1, broker=Valkey, times=TIMES)
     report = await run(plan)
     assert report.wrong == ()
@@ -22,6 +22,6 @@ async def test_a_fleet_loses_no_decision_and_asks_nobody_twice() -> None:
     assert "old" not in page
 
 
-def test_the_page_has_a_place_for_the_figures() -> None:
+def test_workers_page_has_markers_for_the_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.index(BEGIN) < page.index(END)

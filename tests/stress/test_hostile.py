@@ -118,12 +118,12 @@ STATUSES = st.sampled_from([200, 201, 202, 204, 400, 401, 403, 404, 409, 422, 42
 @example(call=CALLS[2], status=201, body=b'[{"a": "\\ud800"}]')
 @example(call=APPROVE, status=201, body='{"approved":true}'.encode("utf-16"))
 @settings(max_examples=400)
-def test_whatever_the_body_is_it_is_an_outcome_or_our_error(call: Call, status: int, body: bytes) -> None:
+def test_any_body_is_an_outcome_or_a_loan_error(call: Call, status: int, body: bytes) -> None:
     assert_ours(read(call, status, body))
 
 
 @given(approved=st.booleans(), members=st.lists(st.tuples(NAMES | TEXTS, VALUES), max_size=6), data=st.data())
-def test_a_decision_is_what_was_said_once_and_agrees_with_its_status(
+def test_decision_has_one_approved_member_that_fits_the_status(
     approved: bool,  # noqa: FBT001  (drawn)
     members: list[tuple[str, Any]],
     data: st.DataObject,
@@ -151,7 +151,7 @@ def test_a_decision_is_what_was_said_once_and_agrees_with_its_status(
     ],
 )
 @pytest.mark.parametrize("status", [201, 422])
-def test_a_decisive_member_that_comes_twice_is_refused_however_it_is_spelled(
+def test_repeated_approved_member_is_unexpected_response(
     status: int,
     first: str,
     second: str,
@@ -201,7 +201,7 @@ LARGE = {
 
 @pytest.mark.parametrize("status", [201, 400, 422, 500])
 @pytest.mark.parametrize("name", LARGE)
-def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status: int) -> None:
+def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int) -> None:
     assert len(LARGE[name]) <= LARGEST
     started = time.thread_time()
     outcome = read(APPROVE, status, LARGE[name])
@@ -217,7 +217,7 @@ def test_a_body_of_a_million_bytes_is_read_soon_and_kept_small(name: str, status
         assert len(pickle.dumps(small)) < 100_000
 
 
-def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> None:
+def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
     call = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
@@ -230,7 +230,7 @@ def test_what_is_cut_off_a_long_message_leaves_no_part_of_a_personal_value() -> 
         assert "Lung" not in str(outcome) + repr(outcome)
 
 
-def test_a_domain_error_is_found_among_the_first_of_its_fellows() -> None:
+def test_domain_error_is_found_after_many_field_messages() -> None:
     errors = {"city": ["x"] * 50, "domain": ["Something new"]}
     outcome = read(APPROVE, 400, json.dumps({"errors": errors}).encode())
     assert isinstance(outcome, DomainError)
@@ -251,7 +251,7 @@ DATES = st.builds(
 
 @given(DATES | st.text(max_size=30) | st.sampled_from([" ", "0", "- ", ", ", "0 0", ":::", "1e9", "\udc80"]))
 @settings(max_examples=500)
-def test_any_retry_after_is_a_wait_and_never_an_error(asked: str) -> None:
+def test_any_retry_after_is_a_finite_wait(asked: str) -> None:
     assert 0 <= retry_after({"Retry-After": asked}) < float("inf")
 
 
@@ -295,7 +295,7 @@ def replies(draw: st.DrawFn) -> bytes:
 
 @given(raw=st.lists(replies(), min_size=25, max_size=25))
 @settings(max_examples=6)
-async def test_whatever_comes_over_a_socket_is_an_outcome_or_our_error(raw: list[bytes]) -> None:
+async def test_any_bytes_over_a_socket_are_an_outcome_or_a_loan_error(raw: list[bytes]) -> None:
     async with serving(*raw) as server:
         server.hangs_up = True
         client = server.client(timeout=QUICK, retry=RetryPolicy(attempts=1))
@@ -315,7 +315,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("part", HEADS)
-async def test_a_reply_without_end_costs_no_memory_to_speak_of(part: str) -> None:
+async def test_endless_response_uses_little_memory(part: str) -> None:
     more = b"X: y\r\n" * 8192 if part == "headers" else b"x" * 65536
 
     async def never_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -345,7 +345,7 @@ async def test_a_reply_without_end_costs_no_memory_to_speak_of(part: str) -> Non
     assert peak < 8 << 20, "the largest body is one of these"
 
 
-async def test_a_500_with_a_hostile_body_is_a_500() -> None:
+async def test_500_with_a_hostile_body_is_system_fault() -> None:
     async with (
         serving(answer(500, LARGE["members, one of them twice"]), answer(500, b"\xff" * 1000)) as server,
         server.client(retry=RetryPolicy(attempts=2, base=0.001)) as client,
@@ -371,7 +371,7 @@ for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'
 """
 
 
-def test_no_body_ends_a_process_whose_recursion_has_no_limit() -> None:
+def test_deep_body_does_not_crash_without_recursion_limit() -> None:
     command = [sys.executable, "-c", UNLIMITED]
     said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
     deep = "body: nested too deeply"

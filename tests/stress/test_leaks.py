@@ -61,7 +61,7 @@ async def play(script: ScriptedTransport, client: LoanClient, rounds: int) -> No
         script.clock.slept.clear()
 
 
-async def test_calls_good_and_bad_leave_no_memory_and_no_task() -> None:
+async def test_calls_leak_no_memory_and_no_task() -> None:
     script = ScriptedTransport()
     client = script.client(retry=AT_ONCE, max_concurrency=5, remember=False)
     await play(script, client, 20)  # caches are filled once
@@ -93,7 +93,7 @@ ANSWERS = (
 )
 
 
-async def test_calls_over_a_socket_leave_no_file_no_connection_and_no_memory() -> None:
+async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
     def files() -> int:
         listing = Path("/proc/self/fd")
         return len(list(listing.iterdir())) if listing.exists() else 0
@@ -127,7 +127,7 @@ async def test_calls_over_a_socket_leave_no_file_no_connection_and_no_memory() -
         assert (asyncio.all_tasks(), files(), server.open) == (tasks, open_files, set())
 
 
-async def test_clients_that_come_and_go_leave_nothing() -> None:
+async def test_closed_clients_leak_no_memory() -> None:
     async with serving(APPROVAL) as server:
 
         async def come_and_go(number: int) -> None:
@@ -184,7 +184,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-async def test_no_failure_leaves_a_cycle(name: str, garbage: Callable[[], list[object]]) -> None:
+async def test_failure_creates_no_reference_cycle(name: str, garbage: Callable[[], list[object]]) -> None:
     client = ScriptedTransport(*FAILING[name]).client()
 
     async def fail() -> None:
@@ -199,7 +199,7 @@ async def test_no_failure_leaves_a_cycle(name: str, garbage: Callable[[], list[o
     assert garbage() == []
 
 
-async def test_no_invalid_request_leaves_a_cycle(garbage: Callable[[], list[object]]) -> None:
+async def test_invalid_request_creates_no_reference_cycle(garbage: Callable[[], list[object]]) -> None:
     client = ScriptedTransport().client()
     await ask(client, "short", amount=1)
     assert garbage() == []
@@ -210,7 +210,7 @@ async def test_no_invalid_request_leaves_a_cycle(garbage: Callable[[], list[obje
     [(FAULT,), (APPROVAL,), (answer(418),), (b"no HTTP\r\n\r\n",), (None,)],
     ids=lambda each: str(each)[:20],
 )
-async def test_no_failure_over_a_socket_leaves_a_cycle_of_ours(
+async def test_failure_over_a_socket_creates_no_reference_cycle(
     script: tuple[bytes | None, ...], garbage: Callable[[], list[object]]
 ) -> None:
     async with serving(*script) as server:
@@ -221,7 +221,7 @@ async def test_no_failure_over_a_socket_leaves_a_cycle_of_ours(
         assert garbage() == []
 
 
-async def test_a_client_that_was_used_is_gone_with_its_last_reference(
+async def test_closed_client_is_freed_with_its_last_reference(
     garbage: Callable[[], list[object]],
 ) -> None:
     async with serving(APPROVAL) as server:

@@ -58,9 +58,7 @@ def report(*command: str) -> Any:
 
 
 @pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
-def test_misuse_that_mypy_refuses_is_refused_by_others_and_nothing_else_is(
-    found: Callable[..., set[int]], tmp_path: Path
-) -> None:
+def test_checker_reports_exactly_the_errors_of_mypy(found: Callable[..., set[int]], tmp_path: Path) -> None:
     """The lines that mypy must refuse carry an ignore each, and mypy tells of one that is not needed."""
     misuse = {number for number, line in enumerate(SURFACE.splitlines(), 1) if IGNORED.search(line)}
     assert len(misuse) > 10
@@ -70,14 +68,14 @@ def test_misuse_that_mypy_refuses_is_refused_by_others_and_nothing_else_is(
 
 
 @pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
-def test_the_example_shops_are_in_order(found: Callable[..., set[int]]) -> None:
+def test_checker_accepts_the_example_shops(found: Callable[..., set[int]]) -> None:
     """All but Django's, which has no types of its own: each checker brings others."""
     files = set(EXAMPLES.glob("*.py")) - {EXAMPLES / "shop_django.py"}
     assert len(files) > 4
     assert found(*files) == set()
 
 
-def test_an_editor_shows_units_and_paragraph_of_each_field() -> None:
+def test_editor_shows_unit_and_paragraph_of_each_field() -> None:
     fields = [(name, field.name) for name in VALUES for field in attrs.fields(getattr(loanasync, name))]
     values = ", ".join(f"a_{name}: {name}" for name in VALUES)
     lines = [f"from loanasync import {', '.join(VALUES)}", f"def look({values}) -> None:"]
@@ -92,7 +90,7 @@ def test_an_editor_shows_units_and_paragraph_of_each_field() -> None:
     assert [name for name, unit in UNITS.items() if unit not in shown[name]] == []
 
 
-def test_an_editor_tells_what_a_name_is_for() -> None:
+def test_editor_shows_docstrings() -> None:
     """At the end of what is typed, or at the name of its argument."""
     told = {
         "ApprovalRequest(amount=1)": "Loan amount, euro cents",
