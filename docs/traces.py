@@ -1,7 +1,6 @@
-"""Draws the picture of four traces again, from the spans of real calls, with `nox -s pictures`.
+"""Draw the picture of four traces from the spans of real calls (`nox -s pictures`).
 
-The service plays a script, and the clock of client and spans is the script's: so long as calls tell the same,
-the picture stays the same.
+A scripted transport also provides the clock of client and spans, so the picture changes only with the spans.
 """
 
 import asyncio
@@ -31,10 +30,10 @@ from loanasync.testing import (
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "_static" / "traces.svg"
-SECONDS = 4  # the length of the axis, and what the last call has in all
+SECONDS = 4  # length of the axis, and deadline of the last call
 LEFT, RIGHT, TOP = 8, 712, 8
 ROW, HEADING, GAP = 34, 26, 16
-# The attributes that tell one span of these from another, in the order in which they are read.
+# Attributes that differ between the spans, in the order in which they are shown.
 SHOWN = {
     "http.response.status_code": "{}",
     "http.request.resend_count": "resend {}",
@@ -47,7 +46,7 @@ SHOWN = {
 
 @frozen
 class Trace:
-    """One call's spans, its own first, under a heading."""
+    """The spans of a call, the outer one first, and a heading."""
 
     heading: str
     spans: tuple[ReadableSpan, ...]
@@ -55,10 +54,10 @@ class Trace:
 
 @frozen
 class Row:
-    """One span as it is drawn."""
+    """A span and its position."""
 
     name: str
-    said: str
+    label: str
     kind: str
     indent: int
     left: float
@@ -76,12 +75,12 @@ class Group:
 
 
 def main() -> None:
-    """Draw it."""
+    """Write the picture."""
     PICTURE.write_text(picture(asyncio.run(traces())), encoding="utf-8")
 
 
 async def traces() -> list[Trace]:
-    """Four approvals; what the service answers takes the script's time, and no other."""
+    """Return the traces of four approvals, with the durations of the script."""
     return [
         await trace("Approved at once", (0.9, approved())),
         await trace(
@@ -100,16 +99,16 @@ async def traces() -> list[Trace]:
 
 
 async def trace(heading: str, *script: tuple[float, ScriptedResponse]) -> Trace:
-    """Make a call whose answers come after so many seconds each."""
+    """Make a call whose responses arrive after these seconds, and return its trace."""
     recorder = TelemetryRecorder()
     transport = ScriptedTransport()
 
     def after(seconds: float, step: ScriptedResponse) -> ScriptedResponse:
-        def answer(sent: SentRequest) -> ScriptedResponse:
+        def respond(sent: SentRequest) -> ScriptedResponse:
             transport.clock.time += min(seconds, sent.within)
             return step
 
-        return computed(answer)
+        return computed(respond)
 
     def now() -> int:
         return round(transport.clock.time * 1e9)
@@ -123,7 +122,7 @@ async def trace(heading: str, *script: tuple[float, ScriptedResponse]) -> Trace:
 
 
 def picture(drawn: list[Trace]) -> str:
-    """The picture as SVG; its text and lines have the colour of the page around it."""
+    """Return the picture as SVG, with text and lines in the colour of the surrounding page."""
     groups, top = [], TOP
     for each in drawn:
         groups.append(_group(each, top))
@@ -145,7 +144,7 @@ def _group(drawn: Trace, top: int) -> Group:
     rows = [
         Row(
             name=span.name,
-            said=", ".join(_said(span)),
+            label=", ".join(_labels(span)),
             kind=_kind(span),
             indent=LEFT if span.parent is None else 2 * LEFT,
             left=_x(_seconds(begun, span.start_time)),
@@ -157,10 +156,10 @@ def _group(drawn: Trace, top: int) -> Group:
     return Group(drawn.heading, top, tuple(rows))
 
 
-def _said(span: ReadableSpan) -> list[str]:
+def _labels(span: ReadableSpan) -> list[str]:
     attributes = span.attributes or {}
-    said = [form.format(attributes[name]) for name, form in SHOWN.items() if name in attributes]
-    return list(dict.fromkeys(said))  # an answer's error type is its status again
+    labels = [form.format(attributes[name]) for name, form in SHOWN.items() if name in attributes]
+    return list(dict.fromkeys(labels))  # the error type of a response is its status
 
 
 def _kind(span: ReadableSpan) -> str:

@@ -1,6 +1,6 @@
-"""docs/reference/cli.md, out of the commands themselves: what `--help` says, for who reads in the browser.
+"""Write docs/reference/cli.md from the help of the commands.
 
-`python docs/_generate/cli_page.py --write` puts it into the page.
+Run `python docs/_generate/cli_page.py --write`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ EXAMPLE = "Example: "
 
 
 def commands(within: typer.Typer = app, above: str = "loanasync") -> Iterator[tuple[str, Command]]:
-    """Every command with its whole name, in the order of `--help`."""
+    """Yield each command with its full name, in the order of `--help`."""
     for each in within.registered_commands:
         assert each.callback is not None
         yield f"{above} {each.name or each.callback.__name__.replace('_', '-')}", each.callback
@@ -36,12 +36,12 @@ def commands(within: typer.Typer = app, above: str = "loanasync") -> Iterator[tu
 
 
 def example_of(command: Command) -> str:
-    """The one line that its help shows."""
+    """Return the example in the help of a command."""
     return " ".join(str(inspect.getdoc(command)).partition(EXAMPLE)[2].split())
 
 
 def spellings_of(name: str) -> dict[str, tuple[str, ...]]:
-    """How each option of a command is typed, by its parameter: `as_json` is typed `--json`."""
+    """Return the option of each parameter of a command: `as_json` is `--json`."""
     found: Any = get_command(app)
     for word in name.split()[1:]:
         found = found.commands[word]
@@ -49,8 +49,8 @@ def spellings_of(name: str) -> dict[str, tuple[str, ...]]:
 
 
 def section(name: str, command: Command) -> str:
-    told = str(inspect.getdoc(command)).partition(EXAMPLE)[0].strip()
-    lines = [f"## `{name}`", "", told, "", "```sh", example_of(command), "```", "", "| | |", "|---|---|"]
+    text = str(inspect.getdoc(command)).partition(EXAMPLE)[0].strip()
+    lines = [f"## `{name}`", "", text, "", "```sh", example_of(command), "```", "", "| | |", "|---|---|"]
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
     for parameter in inspect.signature(command).parameters.values():
@@ -62,7 +62,7 @@ def section(name: str, command: Command) -> str:
 def row(
     parameter: inspect.Parameter, kind: Any, info: ArgumentInfo | OptionInfo, spellings: tuple[str, ...]
 ) -> str:
-    """An argument or an option: how it is written, and what it is for."""
+    """Return the line of an argument or option: its spelling and its help."""
     *_, inner = [each for each in (kind, *get_args(kind)) if each is not type(None)]
     if get_origin(inner) is list:
         (inner,) = get_args(inner)
@@ -73,21 +73,21 @@ def row(
         written = f"`{value}`"
     else:
         written = f"`{names}`" if inner is bool else f"`{names} {value}`"
-    told = str(info.help).replace("\\[", "[")
+    text = str(info.help).replace("\\[", "[")
     default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     if default not in (None, False, "", inspect.Parameter.empty):
-        told += f" By default `{default}`."
+        text += f" By default `{default}`."
     if info.envvar:
-        told += f" If it is not given: `{info.envvar}`."
-    return f"| {written} | {told} |"
+        text += f" If it is not given: `{info.envvar}`."
+    return f"| {written} | {text} |"
 
 
 def with_commands(page: str) -> str:
-    """A page with its commands as they are."""
+    """Return the page with the current commands."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    told = "\n".join(section(name, command) for name, command in commands())
-    return f"{before}{BEGIN}\n\n{told}\n{END}{after}"
+    written = "\n".join(section(name, command) for name, command in commands())
+    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
 
 
 def main() -> None:

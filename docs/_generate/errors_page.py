@@ -18,7 +18,7 @@ __all__ = ["ABSTRACT", "GROUPS", "PAGE", "Row", "with_table"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 BEGIN, END = "<!-- the table of errors begins -->", "<!-- the table of errors ends -->"
 
-# Base classes that no call raises: their subclasses have the rows.
+# Base classes that no call raises; their subclasses are listed.
 ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.LedgerError)
 
 

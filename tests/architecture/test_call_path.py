@@ -20,7 +20,7 @@ CALL_PATH = (
 
 
 class Approving(Transport):
-    """Approves each request."""
+    """A transport that approves each request."""
 
     def check(self) -> None:
         """Accept each call."""
@@ -30,20 +30,20 @@ class Approving(Transport):
         return Response(status=201, headers={}, body=b'{"approved": true}')
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 async def test_approval_with_a_ledger_goes_down_and_never_up() -> None:
-    """Each module calls those below it only, and no other module calls back into one of these."""
+    """A module calls only modules below it, and no other module calls back into one of them."""
     stacks: set[tuple[str, ...]] = set()
 
-    def note(frame: FrameType | None, event: str, _: Any) -> None:
-        modules = []
+    def record(frame: FrameType | None, event: str, _: Any) -> None:
+        names = []
         while event == "call" and frame is not None and frame.f_code is not here:
-            modules.append(str(frame.f_globals.get("__name__")))
+            names.append(str(frame.f_globals.get("__name__")))
             frame = frame.f_back
-        ours = [name for name in reversed(modules) if name.startswith("loanasync") or name == __name__]
-        stacks.add(tuple(name for name, _ in groupby(ours)))
+        path = [name for name in reversed(names) if name.startswith("loanasync") or name == __name__]
+        stacks.add(tuple(name for name, _ in groupby(path)))
 
     here = sys._getframe().f_code
     async with LoanClient(
@@ -55,7 +55,7 @@ async def test_approval_with_a_ledger_goes_down_and_never_up() -> None:
     ) as client:
         await client.approve("TSTXYZ00A00A000A", approval_request())  # opens the transport
         request = approval_request()
-        sys.setprofile(note)
+        sys.setprofile(record)
         try:
             await client.approve("TSTXYZ00A00A000B", request)
         finally:

@@ -39,12 +39,12 @@ def within(name: str, package: str) -> bool:
 
 
 def test_sandbox_shares_no_code_with_the_sdk() -> None:
-    """Only a client is made there; otherwise both could be wrong in the same way."""
+    """It creates a client and imports nothing else; otherwise both could be wrong in the same way."""
     sandbox = {name: file for name, file in modules().items() if within(name, "sandbox")}
     assert sandbox
     for name, file in sandbox.items():
-        ours = {each for each in imports(file) if within(each, "loanasync")}
-        others = {each for each in ours if not within(each, "loanasync.sandbox")}
+        own = {each for each in imports(file) if within(each, "loanasync")}
+        others = {each for each in own if not within(each, "loanasync.sandbox")}
         assert others <= {"loanasync.LoanClient"}, name
 
 
@@ -111,24 +111,24 @@ def test_importing_the_cli_loads_no_sandbox_and_no_sdk(absent: str) -> None:
 
 def test_pytest_plugin_imports_the_package_lazily() -> None:
     body = ast.parse(modules()["pytest_plugin"].read_text(encoding="utf-8")).body
-    ours = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]
-    assert not [name for name in ours if within(name, "loanasync")]
+    imported = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]
+    assert not [name for name in imported if within(name, "loanasync")]
 
 
 def test_no_module_depends_on_the_python_version() -> None:
-    """So what tests reach on one Python, where coverage is measured, they reach on all."""
+    """Coverage is measured with one Python, so every line must run on all of them."""
     for file in modules().values():
-        asked = re.findall(r"sys\.version|version_info|hexversion", file.read_text("utf-8"))
-        assert not asked, file
+        found = re.findall(r"sys\.version|version_info|hexversion", file.read_text("utf-8"))
+        assert not found, file
 
 
 @cache
 def loaded_by(module: str) -> frozenset[str]:
-    """All modules in a process that imported this one and nothing else."""
+    """Return all modules that are loaded in a new process after it imported this module."""
     script = f"import sys, {module}; print(*sys.modules)"
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(
-        [sys.executable, "-c", script], check=True, env=alone, capture_output=True, encoding="utf-8"
+        [sys.executable, "-c", script], check=True, env=environment, capture_output=True, encoding="utf-8"
     )
     return frozenset(done.stdout.split())
 

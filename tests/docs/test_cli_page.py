@@ -28,25 +28,25 @@ def test_cli_page_is_up_to_date() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_help_has_an_example(name: str) -> None:
     words = name.split()[1:]
-    told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*words, "--help"])
-    assert told.exit_code == 0
+    result = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*words, "--help"])
+    assert result.exit_code == 0
     example = example_of(COMMANDS[name])
     assert example.startswith(name)
-    assert example.split()[-1] in told.output
+    assert example.split()[-1] in result.output
     options = re.findall("--[a-z-]+", example)
-    assert not [option for option in options if option not in told.output.replace(example, "")]
+    assert not [option for option in options if option not in result.output.replace(example, "")]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_cli_page_has_the_options_of_each_command(name: str) -> None:
-    told = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"]).output
+    result = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"]).output
     on_page = {
         option
         for line in section(name, COMMANDS[name]).splitlines()
         if line.startswith("| `-")
         for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line.split("|")[1])
     }
-    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", told.partition("Options")[2]))
+    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", result.partition("Options")[2]))
     assert on_page == typed - {"--help"}
 
 
@@ -59,16 +59,16 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
     shop = {"LOANASYNC_BASE_URL": "https://loans.example.com", "LOANASYNC_SHOP_ID": "shop"}
     for name, value in {**shop, "LOANASYNC_AUTH_TOKEN": "token", "LOANASYNC_LEDGER": str(file)}.items():
         monkeypatch.setenv(name, value)
-    came = {}
+    exit_codes = {}
     lines = "".join(commands for commands, _ in page_commands.steps(SETTLING)).splitlines()
     for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
-        given = "TSTXYZ00A00A000A\n" if "--customer" in words else None
-        done = CliRunner(env=PLAIN).invoke(app, words, input=given)
-        came[" ".join(words[:3])] = done.exit_code
+        typed = "TSTXYZ00A00A000A\n" if "--customer" in words else None
+        done = CliRunner(env=PLAIN).invoke(app, words, input=typed)
+        exit_codes[" ".join(words[:3])] = done.exit_code
         assert "Usage" not in done.output, words
-    assert came == {
+    assert exit_codes == {
         "ledger sweep": 3,
-        "ledger show --customer": 2,  # of whom nothing is known here
+        "ledger show --customer": 2,  # this ledger has no entry of the customer
         "ledger show 491687359f07": 0,
         "ledger resolve 491687359f07": 0,
         "ledger resolve c7ee1cbfc005": 0,

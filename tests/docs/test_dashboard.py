@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for what the Prometheus exporter renders, and leave no metric of ours out."""
+"""Queries of the dashboard and of alerts match the Prometheus exporter, and use every metric."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ from loanasync.testing.telemetry import _CLIENT_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "_static" / "grafana.json").read_text(encoding="utf-8"))
-# What Grafana puts into a query, and Prometheus into every sample that it scrapes.
+# Values that Grafana fills into queries, and labels that Prometheus adds to samples.
 FILLED_IN = {"$__rate_interval": "5m", "$__range": "1h", "$job": ".+"}
 SCRAPED = {"job": "shop", "instance": "shop:8000"}
 MATCHES: dict[str, Callable[[str, str], bool]] = {
@@ -48,7 +48,7 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
 
 
 async def _make_calls(metering: MeterProvider) -> None:
-    """Calls of every outcome, one that waits for its place, and one that gets none in time."""
+    """Make calls with every outcome, one that waits for a slot, and one that times out waiting."""
     lost = response(201, b'{"approved": tr')
     for script in (
         *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
@@ -57,27 +57,27 @@ async def _make_calls(metering: MeterProvider) -> None:
         client = scripted_client(*script, meter_provider=metering)
         with contextlib.suppress(LoanError):
             await client.approve(fiscal_code(), approval_request())
-    arrived, answering = asyncio.Event(), asyncio.Event()
+    arrived, responding = asyncio.Event(), asyncio.Event()
 
     async def wait(_: SentRequest) -> ScriptedResponse:
         arrived.set()
-        await answering.wait()
+        await responding.wait()
         return approved()
 
-    crowded = scripted_client(computed(wait), approved(), meter_provider=metering, max_concurrency=1)
-    first = asyncio.create_task(crowded.approve(fiscal_code(), approval_request()))
+    busy = scripted_client(computed(wait), approved(), meter_provider=metering, max_concurrency=1)
+    first = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))
     await arrived.wait()
-    second = asyncio.create_task(crowded.approve(fiscal_code(), approval_request()))
-    hasty = Timeout(total=0.001, attempt=0.001, connect=0.0005)
+    second = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))
+    short = Timeout(total=0.001, attempt=0.001, connect=0.0005)
     with contextlib.suppress(LoanError):
-        await crowded.approve(fiscal_code(), approval_request(), timeout=hasty)
-    answering.set()
+        await busy.approve(fiscal_code(), approval_request(), timeout=short)
+    responding.set()
     await asyncio.gather(first, second)
 
 
 @pytest.fixture(scope="module")
 def families() -> list[Metric]:
-    """What the real exporter renders of them, without what is not ours."""
+    """Metrics of the package, as the real exporter renders them."""
     registry = CollectorRegistry()
     metering = MeterProvider([PrometheusMetricReader(registry=registry)], shutdown_on_exit=False)
     asyncio.run(_make_calls(metering))
@@ -120,7 +120,7 @@ def selectors(expression: str) -> list[promql.VectorSelector]:
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels that are left after the aggregations of an expression."""
+    """Return the labels that remain after the aggregations of an expression."""
     modifiers = [node.modifier for node in nodes(expression) if isinstance(node, promql.AggregateExpr)]
     return {label for modifier in modifiers if modifier is not None for label in modifier.labels}
 
@@ -132,10 +132,10 @@ def test_selectors_match_metrics_of_the_exporter(expression: str, families: list
     assert found
     for selector in found:
         named = [labels for name, labels in samples if name == selector.name]
-        assert named, f"no metric is called {selector.name}"
+        assert named, f"no metric has the name {selector.name}"
         for matcher in selector.matchers.matchers:
             matches = MATCHES[str(matcher.op).removeprefix("MatchOp.")]
-            assert all(matcher.name in labels for labels in named), f"no label is called {matcher.name}"
+            assert all(matcher.name in labels for labels in named), f"no label has the name {matcher.name}"
             named = [labels for labels in named if matches(labels[matcher.name], matcher.value)]
         assert named, f"{selector.name} has no such values: {selector.matchers}"
         assert grouped(expression) <= set().union(*named)
@@ -143,14 +143,14 @@ def test_selectors_match_metrics_of_the_exporter(expression: str, families: list
 
 @pytest.mark.parametrize("target", QUERIES)
 def test_legend_has_the_labels_of_its_query(target: dict[str, Any]) -> None:
-    said = set(re.findall(r"{{\s*(\w+)\s*}}", target.get("legendFormat", "")))
-    assert said == grouped(target["expr"]) - {"le"}
+    labels = set(re.findall(r"{{\s*(\w+)\s*}}", target.get("legendFormat", "")))
+    assert labels == grouped(target["expr"]) - {"le"}
 
 
 def test_every_metric_is_on_a_panel(families: list[Metric]) -> None:
     used = {selector.name for title, target in panels() for selector in selectors(target["expr"])}
-    unseen = [family.name for family in families if not used & {each.name for each in family.samples}]
-    assert unseen == []
+    unused = [family.name for family in families if not used & {each.name for each in family.samples}]
+    assert unused == []
 
 
 def test_calls_of_this_module_record_every_metric(families: list[Metric]) -> None:
@@ -170,24 +170,24 @@ def test_each_outcome_has_its_colour_and_unknown_alerts(families: list[Metric]) 
     assert len(set(colours.values())) == len(outcomes)
     [stat] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Outcome unknown"]
     assert 'loanasync_outcome="unknown"' in stat["targets"][0]["expr"]
-    calm, alarm = stat["fieldConfig"]["defaults"]["thresholds"]["steps"]
-    assert (alarm["value"], alarm["color"]) == (1, colours["unknown"])
-    assert calm["color"] != alarm["color"]
+    normal, alert = stat["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert (alert["value"], alert["color"]) == (1, colours["unknown"])
+    assert normal["color"] != alert["color"]
 
 
 def test_job_variable_lists_jobs_with_metrics_of_the_package(families: list[Metric]) -> None:
     [query] = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
-    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
-    assert asked is not None
-    assert asked[1] in {sample.name for family in families for sample in family.samples}
-    assert asked[2] in SCRAPED
+    match = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+    assert match is not None
+    assert match[1] in {sample.name for family in families for sample in family.samples}
+    assert match[2] in SCRAPED
 
 
 def test_dashboard_works_with_any_prometheus_data_source() -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
-    asked = [*DASHBOARD["panels"], variables["job"], *(target for _, target in panels())]
-    assert {json.dumps(each["datasource"], sort_keys=True) for each in asked} == {
+    sources = [*DASHBOARD["panels"], variables["job"], *(target for _, target in panels())]
+    assert {json.dumps(each["datasource"], sort_keys=True) for each in sources} == {
         '{"type": "prometheus", "uid": "${datasource}"}'
     }
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
@@ -197,11 +197,11 @@ def test_dashboard_works_with_any_prometheus_data_source() -> None:
 
 
 def test_panels_fill_the_grid_without_overlaps() -> None:
-    places = [
+    cells = [
         (x, y)
         for at in (panel["gridPos"] for panel in DASHBOARD["panels"])
         for x in range(at["x"], at["x"] + at["w"])
         for y in range(at["y"], at["y"] + at["h"])
     ]
-    height = max(y for _, y in places) + 1
-    assert sorted(places) == [(x, y) for x in range(24) for y in range(height)]
+    height = max(y for _, y in cells) + 1
+    assert sorted(cells) == [(x, y) for x in range(24) for y in range(height)]

@@ -37,7 +37,7 @@ def top_level() -> set[str]:
 
 
 def test_picture_in_the_docs_is_up_to_date(script: ModuleType) -> None:
-    assert script.PICTURE.read_text(encoding="utf-8") == script.picture(), "draw it: nox -s pictures"
+    assert script.PICTURE.read_text(encoding="utf-8") == script.picture(), "update it: nox -s pictures"
 
 
 def test_each_package_in_the_picture_exists(script: ModuleType) -> None:

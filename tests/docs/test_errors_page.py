@@ -30,7 +30,7 @@ def test_error_after_evaluation_is_not_repeatable(row: Row) -> None:
         assert not (error.repeatable and error.outcome in UNREPEATABLE)
 
 
-# The outcomes that users are promised. The table follows the classes, so the test below pins the classes.
+# Documented outcomes. The table is generated from the classes, so this test pins the classes.
 DECIDED = {
     "not_sent, not repeatable": {"InvalidRequestError", "ConfigurationError", "ClientClosedError"},
     "not_sent, repeatable": {

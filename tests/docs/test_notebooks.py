@@ -1,4 +1,4 @@
-"""The documentation's notebooks run from their first cell to their last, and show what their text says."""
+"""The notebooks of the documentation run completely, and show the described output."""
 
 import os
 import re
@@ -16,24 +16,28 @@ FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
 
 
 def executed(text: str, folder: Path) -> list[Any]:
-    """The cells of a notebook that are code, with what stands below each."""
+    """Run a notebook, and return its code cells with their output."""
     notebook = jupytext.reads(text, fmt="md:myst")
-    around = {"IPYTHONDIR": str(folder / "ipython"), "MPLCONFIGDIR": str(folder), "PYTHONWARNINGS": "default"}
+    environment = {
+        "IPYTHONDIR": str(folder / "ipython"),
+        "MPLCONFIGDIR": str(folder),
+        "PYTHONWARNINGS": "default",
+    }
     resources = {"metadata": {"path": str(folder)}}
-    with mock.patch.dict(os.environ, around):
+    with mock.patch.dict(os.environ, environment):
         NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def below(cells: list[Any], source: str, kind: str = "text/plain") -> str:
-    """What stands below the one cell that has this in it, on one line each."""
+    """Return the output of the one cell that contains this source, one line per output."""
     [cell] = [cell for cell in cells if source in cell.source]
     found = [each["text"] if "text" in each else each["data"].get(kind, "") for each in cell.outputs]
     return re.sub(r"[ \t]+", " ", "\n".join(found))
 
 
 def first(cells: list[Any]) -> None:
-    """A customer is approved once, and another one refused."""
+    """Check that one customer is approved once, and another one refused."""
     problems = below(cells, "amount=450.0", "text/html")
     assert "InvalidRequestError" in problems
     assert "loses its leading zeros" in problems
@@ -45,7 +49,7 @@ def first(cells: list[Any]) -> None:
 
 
 def day(cells: list[Any]) -> None:
-    """Every trap of the table is named, and the outcomes are drawn."""
+    """Check that each mistake in the table is reported, and that the outcomes are plotted."""
     problems = below(cells, "for order in careless")
     for trap in ("reads NA (Napoli)", "loses its leading zeros", "use None for missing values"):
         assert trap in problems

@@ -17,7 +17,7 @@ LINES = [
 ]
 LINKS = re.compile(r"\[(§[\d.]+)\]\(service\.md#spec-[\d-]+\)")
 
-# Paragraph, and a part of the line, for each point that has a decision.
+# Paragraph, and a part of the line, for each open point.
 DECIDED = {
     "refusal with 201": ("§3, §4.1", "a 201 with `approved: false` is `Refused`"),
     "201 without a decision": ("§3, §4.1", "a 201 without a readable boolean `approved`"),

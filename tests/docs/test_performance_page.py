@@ -1,4 +1,4 @@
-"""The page on performance tells what was measured: its tables are made of the figures that lie beside it."""
+"""The tables of the page on performance are those of docs/figures."""
 
 import importlib.util
 from pathlib import Path
@@ -21,7 +21,7 @@ def script() -> ModuleType:
 
 def test_performance_page_is_up_to_date(script: ModuleType) -> None:
     page = script.PAGE.read_text(encoding="utf-8")
-    assert page == script.with_tables(page), "write them: python benchmarks/page.py"
+    assert page == script.with_tables(page), "update it: python benchmarks/page.py"
 
 
 def test_changed_table_is_restored_from_the_figures(script: ModuleType) -> None:
@@ -30,6 +30,6 @@ def test_changed_table_is_restored_from_the_figures(script: ModuleType) -> None:
         begin = script.BEGIN.format(name)
         rows = page.partition(begin)[2].partition(script.END.format(name))[0].splitlines()
         assert len(rows) > 3, name
-        spoilt = page.replace(begin + rows[0], f"{begin}| spoilt")
-        assert spoilt != page
-        assert script.with_tables(spoilt) == page
+        changed = page.replace(begin + rows[0], f"{begin}| changed")
+        assert changed != page
+        assert script.with_tables(changed) == page

@@ -1,4 +1,4 @@
-"""The picture of traces in the pages shows the spans of real calls, and is the one that is drawn today."""
+"""The picture of traces is up to date, and shows the spans of real calls."""
 
 import importlib.util
 import re
@@ -30,7 +30,7 @@ async def drawn(script: ModuleType) -> list[Any]:
 
 
 def test_traces_picture_is_up_to_date(script: ModuleType, drawn: list[Any]) -> None:
-    assert script.PICTURE.read_text(encoding="utf-8") == script.picture(drawn), "draw it: nox -s pictures"
+    assert script.PICTURE.read_text(encoding="utf-8") == script.picture(drawn), "update it: nox -s pictures"
 
 
 def test_traces_are_of_four_different_calls(drawn: list[Any]) -> None:
@@ -65,6 +65,6 @@ def test_picture_contains_no_ids_and_no_times(script: ModuleType, drawn: list[An
     picture = script.picture(drawn)
     for each in drawn:
         for span in each.spans:
-            for unsteady in (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"):
-                assert unsteady not in picture
-    assert "REDACTED" not in picture, "only names, kinds, lengths and ends are drawn"
+            for identifier in (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"):
+                assert identifier not in picture
+    assert "REDACTED" not in picture, "only names, kinds, durations and outcomes are drawn"

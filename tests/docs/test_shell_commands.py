@@ -1,4 +1,4 @@
-"""The commands that a page shows run as they stand, and print what the page says."""
+"""Shell commands of pages run unchanged, and print the shown output."""
 
 import asyncio
 import csv
@@ -31,8 +31,8 @@ ORDER = {
 }
 
 
-async def given(folder: Path, sandbox: Sandbox) -> None:
-    """The reader's own files: orders in euro, whose requests are created, and one in euro cents."""
+async def create_files(folder: Path, sandbox: Sandbox) -> None:
+    """Create the files that a page assumes: orders in euro with created requests, and one in euro cents."""
     orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
     with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ORDER)
@@ -48,7 +48,7 @@ async def given(folder: Path, sandbox: Sandbox) -> None:
 def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert page_commands.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
-        asyncio.run(given(tmp_path, sandbox))
+        asyncio.run(create_files(tmp_path, sandbox))
         environment = {
             "LOANASYNC_BASE_URL": sandbox.base_url,
             "LOANASYNC_SHOP_ID": sandbox.shop_id,

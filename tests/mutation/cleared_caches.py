@@ -1,6 +1,6 @@
-"""A plugin for mutation testing: what the package builds once is built again for each test.
+"""A pytest plugin for mutation testing: clears the caches of the package before each test.
 
-Else a changed builder would not run under the tests that are to notice it, nor be counted as run by them.
+Otherwise a changed function would not run in the tests that should fail, nor be counted as called by them.
 """
 
 import os
@@ -12,10 +12,10 @@ from loanasync._validation import rules
 
 
 @pytest.fixture(autouse=True)
-def _built_for_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (rules._approval_rules, rules._additional_rules, rules._user_data_rules):
         cached.cache_clear()
-    # Converters take long to build: only where one is changed, and where mutmut notes which test runs what.
+    # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
         codec._writer.cache_clear()
         monkeypatch.setattr(codec, "_ECHO", {kind: codec._echo_of(kind) for kind in codec._ECHO})

@@ -1,6 +1,6 @@
-"""Judges mutation testing: enough changes were noticed, and each other one is explained in mutants.toml.
+"""Check the results of mutation testing: enough changes were noticed, and mutants.toml explains the others.
 
-It reads what mutmut and cosmic-ray left in the folder where it is run: `nox -s mutants` does it all.
+It reads the results of mutmut and cosmic-ray in the current folder; `nox -s mutants` runs all three.
 """
 
 import json
@@ -18,12 +18,12 @@ LEAST_KILLED = 0.9
 
 
 class Change(NamedTuple):
-    """One change that was tried, by what it did to the lines, so that it is known again after other edits."""
+    """A change of the code, identified by its lines, so that other edits do not affect it."""
 
     module: str
     function: str
-    was: str
-    becomes: str
+    before: str
+    after: str
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)
@@ -41,7 +41,7 @@ def change(module: str, function: str, diff: str) -> Change:
 
 
 def by_mutmut() -> Iterator[tuple[str, Change | None]]:
-    """Each change's module, and the change itself if no test noticed it."""
+    """Yield the module of each change of mutmut, and the change if no test noticed it."""
     for line in run("mutmut", "results", "--all", "true").splitlines():
         name, _, status = line.strip().partition(": ")
         _, *path, changed = name.split(".")
@@ -54,7 +54,7 @@ def by_mutmut() -> Iterator[tuple[str, Change | None]]:
 
 
 def by_cosmic_ray() -> Iterator[tuple[str, Change | None]]:
-    """The same of the numbers and truth values in tables."""
+    """Yield the same for the changes of cosmic-ray."""
     for line in run("cosmic-ray", "dump", "tables.sqlite").splitlines():
         item, result = json.loads(line)
         (mutation,) = item["mutations"]
@@ -88,11 +88,11 @@ def main() -> str | None:
     share = killed.total() / tried.total()
     sys.stdout.write(f"{killed.total()} of {tried.total()} killed: {share:.1%}\n")
     known = explained()
-    wrong = [f"not noticed, and not explained: {each}" for each in sorted(survivors - known)]
-    wrong += [f"explained, but noticed or gone: {each}" for each in sorted(known - survivors)]
+    problems = [f"not noticed, and not explained: {each}" for each in sorted(survivors - known)]
+    problems += [f"explained, but noticed or removed: {each}" for each in sorted(known - survivors)]
     if share < LEAST_KILLED:
-        wrong.append(f"less than {LEAST_KILLED:.0%} were noticed")
-    return "\n".join(wrong) or None
+        problems.append(f"less than {LEAST_KILLED:.0%} were noticed")
+    return "\n".join(problems) or None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from support.bulk import approvals_of, approve_at_once, rows
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_approve_many_memory_does_not_grow_with_the_rows(*, ordered: bool) -> None:
-    async def most(number: int) -> int:
+    async def peak(number: int) -> int:
         gc.collect()
         tracemalloc.start()
         try:
@@ -20,7 +20,7 @@ async def test_approve_many_memory_does_not_grow_with_the_rows(*, ordered: bool)
         finally:
             tracemalloc.stop()
 
-    await most(100)
-    # The least of three: threads of other tests may allocate at the same time.
-    many, few = [min([await most(number) for _ in range(3)]) for number in (20_000, 2_000)]
+    await peak(100)
+    # The lowest of three, since threads of other tests may allocate at the same time.
+    many, few = [min([await peak(number) for _ in range(3)]) for number in (20_000, 2_000)]
     assert many < 1.2 * few

@@ -1,4 +1,4 @@
-"""Many calls at once: places, the queue and how long it was, pools that are full, and closing amid calls."""
+"""Many concurrent calls: slots, queue time, full pools, and closing."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ from loanasync.testing import (
 from support.canned_server import APPROVAL, REFUSAL, approve, serving
 from support.scripted_pipeline import Run
 
-PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds: ten thousand beginnings take a while
+PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds; 10,000 calls take a while to start
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
 
 
@@ -48,11 +48,11 @@ async def test_ten_thousand_calls_use_at_most_max_concurrency_connections() -> N
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """Let this process open as many files as two thousand connections and their other ends are."""
+    """Raise the limit of open files for 2,000 connections and their server side."""
     resource = pytest.importorskip("resource", reason="a limit of open files is POSIX")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 5000:
-        pytest.skip(f"this machine lets a process open {hard} files only")
+        pytest.skip(f"this machine allows only {hard} open files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 5000), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -97,11 +97,13 @@ async def test_queue_duration_is_recorded() -> None:
         await server.asked.wait()
         with pytest.raises(PoolTimeoutError):
             await approve(client, timeout=Timeout(total=0.2))
-        in_vain = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
-        assert in_vain.count == 1
-        assert in_vain.sum == pytest.approx(0.2, abs=0.1) or in_vain.sum > 0.2
-        everyone = {"loanasync.operation": "approve"}
-        assert recorder.metric("loanasync.queue.duration", everyone).count == 1, "the first did not wait"
+        timed_out = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
+        assert timed_out.count == 1
+        assert timed_out.sum == pytest.approx(0.2, abs=0.1) or timed_out.sum > 0.2
+        approvals = {"loanasync.operation": "approve"}
+        assert recorder.metric("loanasync.queue.duration", approvals).count == 1, (
+            "the first call did not wait"
+        )
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -128,7 +130,7 @@ async def test_queue_duration_uses_the_clock_of_the_client(
     await asyncio.gather(approve(client), approve(client))
     await approve(client)
     waited = limited.metric("loanasync.queue.duration")
-    assert waited.count == 1, "once for a call that had to wait, however often it is sent"
+    assert waited.count == 1, "once per call that had to wait, even if it is retried"
     assert waited.sum == pytest.approx(7)
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         await approve(server.client(session=session, meter_provider=unlimited.meter_provider))
@@ -192,7 +194,7 @@ async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider)
         await server.asked_times(2)
         started = time.monotonic()
         await client.aclose()
-        assert time.monotonic() - started < 15, "far less than the calls would have waited"
+        assert time.monotonic() - started < 15, "far less than the timeout of the calls"
         errors = await asyncio.gather(*calls, return_exceptions=True)
         in_flight = [error for error in errors if isinstance(error, ConnectionLostError)]
         queued = [error for error in errors if isinstance(error, ConnectError)]
@@ -216,7 +218,7 @@ async def test_close_waits_for_a_call_between_two_attempts() -> None:
     await asleep.wait()
     closing = asyncio.create_task(run.pipeline.aclose(60))
     await asyncio.sleep(0)
-    assert not closing.done(), "a call between two attempts is under way"
+    assert not closing.done(), "a call between two attempts is in progress"
     awake.set()
     assert isinstance(await call, Approved)
     await closing

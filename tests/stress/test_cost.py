@@ -1,4 +1,4 @@
-"""What a call costs, held to bounds without a clock: the same work on every machine, busy or not."""
+"""Upper bounds of function calls and objects per call, which are equal on every machine."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ import pytest
 
 from support.benchmarks import printed
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service reads its orders from a pipe")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service reads commands from a pipe")
 
-# To be lowered whenever the client gets better: `python benchmarks/counts.py` tells the figures, and a bound
-# is a hundredth or two above. A newer Python than these is held to the last row. When they were set, plain
+# Lower the bounds when the client improves: `python benchmarks/counts.py` prints the figures, and a bound is
+# one or two percent above them. The last row also applies to newer Pythons. When the bounds were set, plain
 # aiohttp took 240, 201 and 200 functions over a socket, and 45 objects.
 BOUNDS = {
     (3, 11): {"function calls, script": 116, "function calls, socket": 189, "objects in flight": 19},
@@ -29,14 +29,14 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return figures
 
 
-@pytest.mark.parametrize("what", BOUNDS[3, 11])
-def test_approval_stays_below_its_bound(what: str, counted: dict[str, float]) -> None:
+@pytest.mark.parametrize("figure", BOUNDS[3, 11])
+def test_approval_stays_below_its_bound(figure: str, counted: dict[str, float]) -> None:
     version = max(row for row in BOUNDS if row <= sys.version_info[:2])
-    bound = BOUNDS[version][what]
+    bound = BOUNDS[version][figure]
     plain = ", ".join(f"{counted[name]:.0f} {name}" for name in PLAIN)
-    assert counted[what] <= bound, (
-        f"{counted[what]:.1f} {what}; allowed are {bound}. Find what a call does that it did not do before. "
-        f"If plain aiohttp takes more, too, it was aiohttp, and the bound may be raised: now {plain}"
+    assert counted[figure] <= bound, (
+        f"{counted[figure]:.1f} {figure}; the bound is {bound}. Find the work that was added to a call. "
+        f"If plain aiohttp has more as well, aiohttp is the cause, and the bound may be raised: now {plain}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A small fleet of what `nox -s fleet` is at length, and a table that is written from what it did."""
+"""A small version of `nox -s fleet`, and the table that is generated from its report."""
 
 from support.fleet.run import BEGIN, END, PAGE, Plan, run, told, with_table
 from support.servers import Valkey

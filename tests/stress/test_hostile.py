@@ -1,4 +1,4 @@
-"""Replies that nobody sends in good faith: only decisions and our own errors come out, soon and small."""
+"""Hostile responses result in decisions or LoanErrors, quickly and with little memory."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ CALLS = [
     endpoints.CREATE_REQUEST.call(SHOP, DIALECT, None, {"fiscalCode": FISCAL_CODE}),
     endpoints.UPLOAD_DOCUMENTS.call(SHOP, DIALECT, FISCAL_CODE, {}),
 ]
-LARGEST = 1 << 20  # bytes: what the transport lets through
+LARGEST = 1 << 20  # bytes; the transport accepts no larger body
 
 
 def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = None) -> Any:
@@ -56,19 +56,19 @@ def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = 
     return call.read(reply, Meta(status, 1, 0.1))
 
 
-def assert_ours(outcome: object) -> None:
-    """A decision, an open answer or one of our errors; it can be shown, and it crosses processes."""
+def assert_outcome(outcome: object) -> None:
+    """Check that this is a decision, an open response or a LoanError, and can be printed and pickled."""
     if outcome is None or isinstance(outcome, str | int | float):
-        return  # a JSON value of an open answer (spec §4.3)
+        return  # a JSON value of an open response (spec §4.3)
     assert isinstance(outcome, LoanError | Approved | Refused | UserData | Body | Items)
     for shown in (str(outcome), repr(outcome)):
-        shown.encode()  # no half of a surrogate pair in a log
+        shown.encode()  # contains no lone surrogate
         assert "secret-token" not in shown
-    again = pickle.loads(pickle.dumps(outcome))  # noqa: S301  (our own bytes)
-    assert type(again) is type(outcome)
+    copy = pickle.loads(pickle.dumps(outcome))  # noqa: S301  (bytes of this test)
+    assert type(copy) is type(outcome)
 
 
-# All that JSON can hold and some that it cannot: NaN, lone surrogates, numbers without end.
+# All JSON values, and some that JSON does not allow: NaN, lone surrogates, huge numbers.
 NAMES = st.sampled_from(
     [
         "approved",
@@ -119,7 +119,7 @@ STATUSES = st.sampled_from([200, 201, 202, 204, 400, 401, 403, 404, 409, 422, 42
 @example(call=APPROVE, status=201, body='{"approved":true}'.encode("utf-16"))
 @settings(max_examples=400)
 def test_any_body_is_an_outcome_or_a_loan_error(call: Call, status: int, body: bytes) -> None:
-    assert_ours(read(call, status, body))
+    assert_outcome(read(call, status, body))
 
 
 @given(approved=st.booleans(), members=st.lists(st.tuples(NAMES | TEXTS, VALUES), max_size=6), data=st.data())
@@ -132,9 +132,9 @@ def test_decision_has_one_approved_member_that_fits_the_status(
     body = "{" + ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in members) + "}"
     status = data.draw(st.sampled_from([201, 422]))
     outcome = read(APPROVE, status, body.encode())
-    said = [value for name, value in members if name == "approved"]
+    values = [value for name, value in members if name == "approved"]
     if isinstance(outcome, Approved | Refused):
-        assert said == [outcome.approved]
+        assert values == [outcome.approved]
         assert (outcome.approved, status) != (True, 422)  # 201 with a refusal is a refusal (readings, R1)
     else:
         assert isinstance(outcome, UnexpectedResponseError)
@@ -205,12 +205,12 @@ def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int) -
     assert len(LARGE[name]) <= LARGEST
     started = time.thread_time()
     outcome = read(APPROVE, status, LARGE[name])
-    # Most take a hundredth of it; the quadratic ones took minutes. The event loop stands still meanwhile.
+    # Most take a hundredth of this; quadratic code took minutes. The event loop is blocked meanwhile.
     assert time.thread_time() - started < 1.5
     assert isinstance(outcome, LoanError | Approved | Refused)
     if isinstance(outcome, LoanError):
         assert len(str(outcome)) < 50_000
-        # The response itself is kept, so that nothing is lost.
+        # The error keeps the response itself, so that it is not lost.
         small = outcome
         if isinstance(outcome, UnexpectedResponseError | UnexpectedStatusError):
             small = attrs.evolve(outcome, response=None)
@@ -221,11 +221,9 @@ def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
     call = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
-        text = (
-            " " * (pad - 4900) + f"{last_name} " * 300
-        )  # masked, five thousand become less than three hundred
+        text = " " * (pad - 4900) + f"{last_name} " * 300  # 5,000 characters become less than 300 when masked
         outcome = read(call, 400, json.dumps({"errors": {"lastname": text}}).encode())
-        assert isinstance(outcome, UnexpectedResponseError)  # too long to be read whole
+        assert isinstance(outcome, UnexpectedResponseError)  # too long to be read completely
         assert [problem.wire_name for problem in outcome.problems] == ["lastname"]
         assert "Lung" not in str(outcome) + repr(outcome)
 
@@ -251,8 +249,8 @@ DATES = st.builds(
 
 @given(DATES | st.text(max_size=30) | st.sampled_from([" ", "0", "- ", ", ", "0 0", ":::", "1e9", "\udc80"]))
 @settings(max_examples=500)
-def test_any_retry_after_is_a_finite_wait(asked: str) -> None:
-    assert 0 <= retry_after({"Retry-After": asked}) < float("inf")
+def test_any_retry_after_is_a_finite_wait(value: str) -> None:
+    assert 0 <= retry_after({"Retry-After": value}) < float("inf")
 
 
 QUICK = Timeout(total=0.3, attempt=20, connect=10)
@@ -281,8 +279,8 @@ HEADERS = st.sampled_from(
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> bytes:
-    """Bytes that are HTTP to some degree."""
+def responses(draw: st.DrawFn) -> bytes:
+    """Draw bytes that resemble HTTP."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(min_size=1, max_size=200)) + b"\r\n\r\n"
     body = draw(st.binary(max_size=60) | JSONS)
@@ -293,7 +291,7 @@ def replies(draw: st.DrawFn) -> bytes:
     return "\r\n".join([start, *headers]).encode("latin-1") + b"\r\n\r\n" + body
 
 
-@given(raw=st.lists(replies(), min_size=25, max_size=25))
+@given(raw=st.lists(responses(), min_size=25, max_size=25))
 @settings(max_examples=6)
 async def test_any_bytes_over_a_socket_are_an_outcome_or_a_loan_error(raw: list[bytes]) -> None:
     async with serving(*raw) as server:
@@ -302,7 +300,7 @@ async def test_any_bytes_over_a_socket_are_an_outcome_or_a_loan_error(raw: list[
         outcomes = await asyncio.gather(*(approve(client) for _ in raw), return_exceptions=True)
         await client.aclose()
     for outcome in outcomes:
-        assert_ours(outcome)
+        assert_outcome(outcome)
 
 
 HEADS = {
@@ -342,7 +340,7 @@ async def test_endless_response_uses_little_memory(part: str) -> None:
     if part in ("body", "chunks"):
         assert isinstance(caught.value, UnexpectedResponseError)
         assert (caught.value.outcome, caught.value.reasons) == ("unknown", ("body: too large",))
-    assert peak < 8 << 20, "the largest body is one of these"
+    assert peak < 8 << 20, "a body has at most 1 MiB"
 
 
 async def test_500_with_a_hostile_body_is_system_fault() -> None:
@@ -360,7 +358,7 @@ import sys
 from loanasync._protocol.json import Malformed, decode
 
 sys.setrecursionlimit(1_000_000)
-half = b'"\\ud800"'  # which keeps the fast parser from reading it
+half = b'"\\ud800"'  # orjson does not read it
 texts = b'"\\"' + b"[" * 20_000 + b'"'
 assert decode(b'{"a": [' + b"[]," * 20_000 + texts + b"," + half + b"]}")["a"][20_000] == '"' + "[" * 20_000
 for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'["' + b'\\"' * 400_000):
@@ -373,6 +371,6 @@ for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'
 
 def test_deep_body_does_not_crash_without_recursion_limit() -> None:
     command = [sys.executable, "-c", UNLIMITED]
-    said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
+    output = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
     deep = "body: nested too deeply"
-    assert said.splitlines() == [deep, deep, "body: not JSON"]
+    assert output.splitlines() == [deep, deep, "body: not JSON"]

@@ -1,6 +1,6 @@
-"""What is left of calls, good and bad: no task, no connection, no file, no memory, no cycle.
+"""Calls leak no tasks, connections, files or memory, and create no reference cycles.
 
-`LOANASYNC_SOAK=1` makes a hundred times as many calls (`nox -s soak`).
+With `LOANASYNC_SOAK=1`, they are a hundred times as many calls (`nox -s soak`).
 """
 
 import asyncio
@@ -44,10 +44,10 @@ GOOD_AND_BAD = (
 
 @pytest.fixture(autouse=True)
 def _no_records_are_kept(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "loanasync")  # pytest keeps each, to show it with a failure
+    caplog.set_level(logging.CRITICAL, "loanasync")  # pytest would keep each record
 
 
-async def ask(client: LoanClient, fiscal_code: str = FISCAL_CODE, **changes: object) -> None:
+async def request_approval(client: LoanClient, fiscal_code: str = FISCAL_CODE, **changes: object) -> None:
     with contextlib.suppress(LoanError):
         await client.approve(fiscal_code, approval_request(**changes))
 
@@ -56,7 +56,7 @@ async def play(script: ScriptedTransport, client: LoanClient, rounds: int) -> No
     for _ in range(rounds):
         script.add(*GOOD_AND_BAD)
         while script.left:
-            await ask(client)
+            await request_approval(client)
         script.sent.clear()
         script.clock.slept.clear()
 
@@ -77,7 +77,7 @@ async def test_calls_leak_no_memory_and_no_task() -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < 100_000, "less than a hundred bytes a call, or one in the soak"
+    assert after - before < 100_000, "less than 100 bytes per call, or 1 in the soak"
     assert asyncio.all_tasks() == tasks
 
 
@@ -100,7 +100,7 @@ async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
 
     async def crowd(number: int) -> None:
         async with server.client(retry=AT_ONCE, max_concurrency=20) as client:
-            calls = [asyncio.create_task(ask(client)) for _ in range(number)]
+            calls = [asyncio.create_task(request_approval(client)) for _ in range(number)]
             for call in calls[::10]:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
@@ -130,19 +130,19 @@ async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
 async def test_closed_clients_leak_no_memory() -> None:
     async with serving(APPROVAL) as server:
 
-        async def come_and_go(number: int) -> None:
+        async def use_clients(number: int) -> None:
             for _ in range(number):
                 async with server.client() as client:
                     await approve(client)
 
-        await come_and_go(20)
+        await use_clients(20)
         gc.collect()
         tracemalloc.start()
         try:
-            await come_and_go(5)
+            await use_clients(5)
             gc.collect()
             before, _ = tracemalloc.get_traced_memory()
-            await come_and_go(50 * FEWER)
+            await use_clients(50 * FEWER)
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
         finally:
@@ -152,15 +152,15 @@ async def test_closed_clients_leak_no_memory() -> None:
 
 @pytest.fixture
 def garbage() -> Iterator[Callable[[], list[object]]]:
-    """What only the collector of cycles could free since the fixture was made, of our own."""
+    """Return objects of the package that only the garbage collector could free."""
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
 
-    def ours() -> list[object]:
+    def collect() -> list[object]:
         gc.collect()
         return [each for each in gc.garbage if (type(each).__module__ or "").startswith("loanasync")]
 
-    yield ours
+    yield collect
     gc.set_debug(0)
     gc.garbage.clear()
     gc.collect()
@@ -172,11 +172,11 @@ async def hang(_: object) -> Any:
 
 FAILING = {
     "faults": (system_error(),) * 3,
-    "a fault, then an answer": (system_error(), approved()),
+    "a fault, then an approval": (system_error(), approved()),
     "lost": (connection_lost(),),
     "a fault, then lost": (system_error(), connection_lost()),
     "unexpected status": (response(418, {}),),
-    "unexpected reply": (response(201, b"{"),),
+    "unexpected response": (response(201, b"{"),),
     "domain": (domain_error("User not found"),),
     "cancelled": (computed(hang),),
     "cancelled in the second attempt": (system_error(), computed(hang)),
@@ -191,7 +191,7 @@ async def test_failure_creates_no_reference_cycle(name: str, garbage: Callable[[
         call = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
         for _ in range(20):
             await asyncio.sleep(0)
-        call.cancel()  # for those which would never end
+        call.cancel()  # some would never end
         await asyncio.wait({call})
         assert call.cancelled() or call.exception() is None or isinstance(call.exception(), LoanError)
 
@@ -201,7 +201,7 @@ async def test_failure_creates_no_reference_cycle(name: str, garbage: Callable[[
 
 async def test_invalid_request_creates_no_reference_cycle(garbage: Callable[[], list[object]]) -> None:
     client = ScriptedTransport().client()
-    await ask(client, "short", amount=1)
+    await request_approval(client, "short", amount=1)
     assert garbage() == []
 
 
@@ -215,7 +215,7 @@ async def test_failure_over_a_socket_creates_no_reference_cycle(
 ) -> None:
     async with serving(*script) as server:
         client = server.client(retry=AT_ONCE, timeout=Timeout(total=0.2))
-        await ask(client)
+        await request_approval(client)
         await client.aclose()
         del client
         assert garbage() == []

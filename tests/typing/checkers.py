@@ -1,4 +1,4 @@
-"""What other type checkers make of the public surface, and what an editor shows of it; for `nox -s types`."""
+"""Results of other type checkers for the public API, and hover texts of an editor; for `nox -s types`."""
 
 import json
 import re
@@ -32,7 +32,7 @@ UNITS = {
     "Timeout.attempt": "Seconds",
     "Timeout.connect": "Seconds",
 }
-# Of this package, or of HTTP: the specification has no paragraph on them.
+# Fields of this package or of HTTP, which the specification does not mention.
 OWN = (
     *("RetryPolicy.", "Meta.elapsed", "Meta.trace_id", "Meta.entry", "Meta.after_unknown"),
     *("Meta.request_id", "Meta.date", "Meta.retry_after"),
@@ -40,15 +40,15 @@ OWN = (
 
 
 def found_by_pyright(*files: Path) -> set[int]:
-    # Left to itself, it takes a folder .venv beside the project for the environment.
-    said = report("basedpyright", "--pythonpath", sys.executable, "--outputjson", *map(str, files))
-    return {each["range"]["start"]["line"] + 1 for each in said["generalDiagnostics"]}
+    # Without --pythonpath it uses a folder .venv of the project.
+    found = report("basedpyright", "--pythonpath", sys.executable, "--outputjson", *map(str, files))
+    return {each["range"]["start"]["line"] + 1 for each in found["generalDiagnostics"]}
 
 
 def found_by_ty(*files: Path) -> set[int]:
-    beside = ("--extra-search-path", str(EXAMPLES))  # where the examples find each other
-    said = report("ty", "check", "--output-format", "gitlab", *beside, *map(str, files))
-    return {each["location"]["positions"]["begin"]["line"] for each in said}
+    options = ("--extra-search-path", str(EXAMPLES))  # the examples import each other
+    found = report("ty", "check", "--output-format", "gitlab", *options, *map(str, files))
+    return {each["location"]["positions"]["begin"]["line"] for each in found}
 
 
 def report(*command: str) -> Any:
@@ -59,7 +59,7 @@ def report(*command: str) -> Any:
 
 @pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
 def test_checker_reports_exactly_the_errors_of_mypy(found: Callable[..., set[int]], tmp_path: Path) -> None:
-    """The lines that mypy must refuse carry an ignore each, and mypy tells of one that is not needed."""
+    """Each line that mypy refuses has an ignore, and mypy reports ignores that are not needed."""
     misuse = {number for number, line in enumerate(SURFACE.splitlines(), 1) if IGNORED.search(line)}
     assert len(misuse) > 10
     file = tmp_path / "surface.py"
@@ -69,7 +69,7 @@ def test_checker_reports_exactly_the_errors_of_mypy(found: Callable[..., set[int
 
 @pytest.mark.parametrize("found", [found_by_pyright, found_by_ty])
 def test_checker_accepts_the_example_shops(found: Callable[..., set[int]]) -> None:
-    """All but Django's, which has no types of its own: each checker brings others."""
+    """Django has no types, and each checker bundles different ones, so its example is skipped."""
     files = set(EXAMPLES.glob("*.py")) - {EXAMPLES / "shop_django.py"}
     assert len(files) > 4
     assert found(*files) == set()
@@ -91,8 +91,8 @@ def test_editor_shows_unit_and_paragraph_of_each_field() -> None:
 
 
 def test_editor_shows_docstrings() -> None:
-    """At the end of what is typed, or at the name of its argument."""
-    told = {
+    """Hover at the end of the line, or at the name of the argument."""
+    expected_texts = {
         "ApprovalRequest(amount=1)": "Loan amount, euro cents",
         "Timeout(total=1)": "Seconds for the whole call",
         "client.approve": "It may be requested once; a refusal is a result, and final.",
@@ -104,8 +104,8 @@ def test_editor_shows_docstrings() -> None:
         "client.lifespan": "FastAPI(lifespan=client.lifespan)",
     }
     lines = ["from loanasync import *", "def look(client: LoanClient) -> None:"]
-    lines += [f"    {typed}" for typed in told]
+    lines += [f"    {typed}" for typed in expected_texts]
     with editing("\n".join(lines)) as server:
-        for number, (typed, expected) in enumerate(told.items(), 2):
+        for number, (typed, expected) in enumerate(expected_texts.items(), 2):
             name = typed.partition("=")[0]
             assert expected in " ".join(server.hover(number, 3 + len(name)).split())

@@ -1,4 +1,4 @@
-"""What type checkers must make of the public surface; mypy reads it, and nothing of it runs."""
+"""Types of the public API, as users see them; mypy checks this file, and it is never run."""
 
 from collections.abc import Mapping
 from typing import Any, assert_never, assert_type
@@ -40,7 +40,7 @@ async def calls(client: LoanClient, request: ApprovalRequest, data: UserData) ->
     assert_type(client.with_options(), LoanClient)
 
 
-def decisions_are_matched_as_a_whole(decision: Decision) -> str | None:
+def decisions_are_matched_exhaustively(decision: Decision) -> str | None:
     match decision:
         case Approved(redirect_url=url):
             return url
@@ -58,13 +58,13 @@ def attributes(decision: Decision, error: AlreadyEvaluatedError, service: Servic
     assert_type(service.problems, tuple[Problem, ...])
 
 
-async def later(sent: SentRequest) -> ScriptedResponse:
+async def respond(sent: SentRequest) -> ScriptedResponse:
     return approved() if sent.body["amount"] == 1 else refused()
 
 
 def help_for_tests(recorder: TelemetryRecorder) -> None:
     assert_type(approval_request(amount=1), ApprovalRequest)
-    script = ScriptedTransport(approved(net_amount=1), computed(later), computed(lambda _: refused()))
+    script = ScriptedTransport(approved(net_amount=1), computed(respond), computed(lambda _: refused()))
     assert_type(script.client(tracer_provider=recorder.tracer_provider), LoanClient)
     assert_type(scripted_client(approved()), LoanClient)
     assert_type(script.sent, list[SentRequest])
@@ -72,14 +72,14 @@ def help_for_tests(recorder: TelemetryRecorder) -> None:
     ScriptedTransport(approved)  # type: ignore[arg-type]
 
 
-# Misuse that must not pass: each ignore is an error of its own when nothing is wrong on its line.
+# Wrong uses: mypy reports an ignore that is not needed, so each line must be an error.
 def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: Any) -> None:
     ApprovalRequest(amount=1)  # type: ignore[call-arg]
     ApprovalRequest(anything, anything)  # type: ignore[call-arg]
     LoanClient("https://loans.example.com")  # type: ignore[call-arg]
     LoanClient("https://loans.example.com", shop_id="a", auth_token="b", timeout=3)  # type: ignore[arg-type]
     decision.approved = False  # type: ignore[misc, assignment]
-    refused.redirect_url  # type: ignore[attr-defined]  # noqa: B018  (a refusal leads nowhere)
+    refused.redirect_url  # type: ignore[attr-defined]  # noqa: B018  (a refusal has no redirect)
     client.approve("code", {"amount": 1})  # type: ignore[arg-type, unused-coroutine]
     client.approve("code", request=UserData()).approved  # type: ignore[arg-type, attr-defined]  # noqa: B018
     LoanClient("a", shop_id="b", auth_token="c", dialect="street_number")  # type: ignore[arg-type]
