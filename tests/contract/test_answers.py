@@ -63,7 +63,7 @@ async def rejected(client: LoanClient, **changes: Any) -> ServiceError:
         ("postal_code", "", "postalCode", BLANK),
     ],
 )
-async def test_each_validation_message_comes_under_our_field_name(
+async def test_validation_message_has_its_field_name(
     client: LoanClient, field: str, value: object, wire_name: str, message: str
 ) -> None:
     error = await rejected(client, **{field: value})
@@ -75,7 +75,7 @@ async def test_each_validation_message_comes_under_our_field_name(
 
 
 @pytest.mark.usefixtures("unchecked")
-async def test_an_invalid_fiscal_code_comes_under_our_field_name(client: LoanClient) -> None:
+async def test_invalid_fiscal_code_has_its_field_name(client: LoanClient) -> None:
     with pytest.raises(RejectedError) as caught:
         await client.approve("SHORT", approval_request())
     assert [(each.field, each.message) for each in caught.value.problems] == [
@@ -92,7 +92,7 @@ async def test_an_invalid_fiscal_code_comes_under_our_field_name(client: LoanCli
     ],
     ids=["actualJobEndingDate", "privacy", "fiscalCode"],
 )
-async def test_each_validation_message_of_the_create_call(
+async def test_validation_message_of_create_request(
     client: LoanClient, payload: dict[str, Any], name: str, message: str
 ) -> None:
     with pytest.raises(RejectedError) as caught:
@@ -119,14 +119,14 @@ async def test_each_domain_error_has_its_class(
 
 
 @pytest.mark.usefixtures("unchecked")
-async def test_an_invalid_fiscal_code_is_a_domain_error_of_the_completion(client: LoanClient) -> None:
+async def test_invalid_fiscal_code_of_complete_is_a_domain_error(client: LoanClient) -> None:
     with pytest.raises(InvalidFiscalCodeError) as caught:
         await client.complete("SHORT", user_data())
     assert [each.message for each in caught.value.problems] == ["Invalid fiscalCode."]
 
 
 @pytest.mark.usefixtures("unchecked")
-async def test_an_invalid_fiscal_code_is_a_domain_error_of_one_description() -> None:
+async def test_invalid_fiscal_code_of_one_dialect_is_a_domain_error() -> None:
     async with (
         Sandbox(dialect="civic_number") as sandbox,
         LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token) as client,
@@ -140,7 +140,7 @@ async def test_an_invalid_fiscal_code_is_a_domain_error_of_one_description() -> 
     ("field", "wire_name"),
     [("document_city", "documentCity"), ("document_expiration_date", "documentExpirationDate")],
 )
-async def test_the_completion_is_rejected_field_by_field_in_italian(
+async def test_complete_rejection_in_italian_has_each_field(
     client: LoanClient, field: str, wire_name: str
 ) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
@@ -155,7 +155,7 @@ async def test_the_completion_is_rejected_field_by_field_in_italian(
 
 @pytest.mark.parametrize(("shop_id", "auth_token"), [("other", "sandbox-token"), ("sandbox-shop", "wrong")])
 @pytest.mark.parametrize("operation", ["create_request", "approve", "upload_documents", "complete"])
-async def test_wrong_credentials_are_denied_at_every_call(
+async def test_wrong_credentials_are_denied_in_every_call(
     client: LoanClient, operation: str, shop_id: str, auth_token: str
 ) -> None:
     stranger = client.with_options(shop_id=shop_id, auth_token=auth_token)
@@ -171,7 +171,7 @@ async def test_wrong_credentials_are_denied_at_every_call(
     assert [each.message for each in caught.value.problems] == ["Access denied"]
 
 
-async def test_a_request_that_cannot_be_completed_is_409_with_a_plain_string(client: LoanClient) -> None:
+async def test_request_that_cannot_be_completed_is_409_with_a_string(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     with pytest.raises(CannotCompleteError) as caught:
         await client.approve(FISCAL_CODE, approval_request(email="a+conflict@example.com"))
@@ -179,7 +179,7 @@ async def test_a_request_that_cannot_be_completed_is_409_with_a_plain_string(cli
     assert caught.value.problems[0].message
 
 
-async def test_a_fault_that_stays_is_500_with_a_system_error(client: LoanClient) -> None:
+async def test_permanent_fault_is_500_with_a_system_error(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     with pytest.raises(SystemFaultError) as caught:
         await client.approve(FISCAL_CODE, approval_request(email="a+500x9@example.com"))
@@ -198,7 +198,7 @@ async def test_a_fault_that_stays_is_500_with_a_system_error(client: LoanClient)
     ],
     ids=["amount", "instalments", "province", "postalCode"],
 )
-async def test_each_limit_is_where_the_service_has_it(
+async def test_limits_equal_those_of_the_service(
     client: LoanClient,
     monkeypatch: pytest.MonkeyPatch,
     field: str,

@@ -34,36 +34,36 @@ async def decision(client: LoanClient) -> Approved:
 
 
 @pytest.mark.parametrize("field", ECHOED)
-async def test_each_input_field_comes_back_as_it_was_sent(decision: Approved, field: str) -> None:
+async def test_input_field_is_echoed_unchanged(decision: Approved, field: str) -> None:
     assert getattr(decision, field) == FULL[field]
 
 
-async def test_the_answer_names_the_customer(decision: Approved) -> None:
+async def test_decision_has_the_fiscal_code(decision: Approved) -> None:
     assert decision.fiscal_code == FISCAL_CODE
 
 
-async def test_the_answer_says_what_the_shop_receives_in_cents(decision: Approved) -> None:
+async def test_decision_has_the_net_amount_in_cents(decision: Approved) -> None:
     assert isinstance(decision.net_amount, int)
     assert 0 < decision.net_amount <= 45_000
 
 
-async def test_the_answer_says_where_to_send_the_customer(decision: Approved) -> None:
+async def test_decision_has_the_redirect_url(decision: Approved) -> None:
     assert str(decision.redirect_url).startswith("http://127.0.0.1:")
     assert FISCAL_CODE not in str(decision.redirect_url)
 
 
-async def test_the_day_of_payment_goes_as_a_string_and_comes_as_an_integer(decision: Approved) -> None:
+async def test_payment_day_is_sent_as_text_and_read_as_an_integer(decision: Approved) -> None:
     assert decision.raw["paymentDayOfMonth"] == 5
     assert type(decision.payment_day_of_month) is int
 
 
 @pytest.mark.parametrize("deprecated", ["approvalMessageApiFull", "approvalMessageApiSemiFull"])
-async def test_the_deprecated_texts_come_and_are_no_attributes(decision: Approved, deprecated: str) -> None:
+async def test_deprecated_members_are_not_attributes(decision: Approved, deprecated: str) -> None:
     assert deprecated in decision.raw
     assert not {"approval_message_api_full", "approval_message_api_semi_full"} & set(dir(decision))
 
 
-async def test_every_member_of_the_answer_is_known_or_deprecated(decision: Approved) -> None:
+async def test_decision_members_are_known_or_deprecated(decision: Approved) -> None:
     known = {*APPROVAL_NAMES.values(), "approved", "approvalMessageApiFull", "approvalMessageApiSemiFull"}
     assert set(decision.raw) <= known
     assert decision.meta.unread == ()
@@ -91,7 +91,9 @@ async def test_each_citizenship_is_accepted_in_both_dialects(
 
 
 @pytest.mark.parametrize(("sent", "answered"), [(None, False), (False, False), (True, True)])
-async def test_the_zero_rate_is_three_valued(client: LoanClient, sent: bool | None, answered: bool) -> None:  # noqa: FBT001  (parametrised)
+async def test_zero_interest_rate_is_true_false_or_none(
+    client: LoanClient, *, sent: bool | None, answered: bool
+) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     decided = await client.approve(FISCAL_CODE, approval_request(zero_interest_rate=sent))
     assert decided.zero_interest_rate is answered
@@ -120,16 +122,14 @@ async def test_the_zero_rate_is_three_valued(client: LoanClient, sent: bool | No
         ("residence_start_date", date(2019, 5, 1)),
     ],
 )
-async def test_each_value_of_the_conditional_block_is_accepted(
-    client: LoanClient, field: str, value: Any
-) -> None:
+async def test_additional_data_values_are_accepted(client: LoanClient, field: str, value: Any) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE, "additionalDataNeeded": True})
     request = approval_request(additional=additional_data(**{field: value}))
     decided = await client.approve(FISCAL_CODE, request, additional_data_needed=True)
     assert decided.approved
 
 
-async def test_some_fields_of_the_conditional_block_are_accepted(client: LoanClient) -> None:
+async def test_additional_data_with_some_fields_is_accepted(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     request = approval_request(additional=AdditionalData(children="2"))
     assert (await client.approve(FISCAL_CODE, request)).approved
@@ -144,13 +144,13 @@ async def test_each_field_of_the_completion_is_saved_alone(client: LoanClient, f
 
 
 @pytest.mark.parametrize("kind", ["identity_card", "driving_license", "passport"])
-async def test_each_kind_of_document_is_accepted(client: LoanClient, kind: str) -> None:
+async def test_document_types_are_accepted(client: LoanClient, kind: str) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     await client.upload_documents(FISCAL_CODE, {})
     saved = await client.complete(FISCAL_CODE, user_data(document_type=kind))
     assert saved.document_type == kind
 
 
-async def test_an_extra_member_is_sent_and_does_no_harm(client: LoanClient) -> None:
+async def test_extra_member_is_sent_and_accepted(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     assert (await client.approve(FISCAL_CODE, approval_request(extra={"newField": [1]}))).approved

@@ -29,9 +29,7 @@ async def create(client: LoanClient, **more: object) -> None:
 
 
 @BOTH
-async def test_a_loan_request_travels_from_creation_to_completion(
-    client: LoanClient, dialect: Dialect
-) -> None:
+async def test_loan_request_from_creation_to_completion(client: LoanClient, dialect: Dialect) -> None:
     speaking = client.with_options(dialect=dialect)
     await create(speaking)  # §1.1
     decision = await speaking.approve(FISCAL_CODE, approval_request(order_token="order-1"))  # §1.2
@@ -44,7 +42,7 @@ async def test_a_loan_request_travels_from_creation_to_completion(
 
 
 @pytest.mark.parametrize("dialect", ["street_number", "civic_number"])
-async def test_a_sandbox_of_one_description_understands_the_client_that_speaks_it(dialect: str) -> None:
+async def test_sandbox_and_client_of_one_dialect_agree(dialect: str) -> None:
     spoken = Dialect.street_number() if dialect == "street_number" else Dialect.civic_number()
     other = Dialect.civic_number() if dialect == "street_number" else Dialect.street_number()
     async with (
@@ -79,13 +77,13 @@ async def test_created_then_refused_is_422_with_approved_false_and_no_redirect(c
     assert "redirectUrl" not in decision.raw
 
 
-async def test_an_amount_above_ten_thousand_euro_is_refused_by_the_sandbox(client: LoanClient) -> None:
+async def test_sandbox_refuses_an_amount_above_ten_thousand_euro(client: LoanClient) -> None:
     await create(client)
     assert isinstance(await client.approve(FISCAL_CODE, approval_request(amount=1_000_001)), Refused)
 
 
 @pytest.mark.parametrize("tag", ["approved", "refused"])
-async def test_a_second_approval_is_answered_with_already_evaluated(
+async def test_second_approval_raises_already_evaluated(
     sandbox: Sandbox, client: LoanClient, tag: str
 ) -> None:
     await create(client)
@@ -118,7 +116,7 @@ async def test_approve_after_already_evaluated_is_blocked(client: LoanClient) ->
     assert caught.value.state == "lost"
 
 
-async def test_an_evaluation_behind_a_500_is_reported_as_such(sandbox: Sandbox, client: LoanClient) -> None:
+async def test_evaluation_before_a_500_has_after_retry(sandbox: Sandbox, client: LoanClient) -> None:
     await create(client)
     with pytest.raises(AlreadyEvaluatedError) as caught:
         await client.approve(FISCAL_CODE, approval_request(email="a+500after@example.com"))
@@ -134,13 +132,13 @@ async def test_two_faults_before_the_decision_are_retried(sandbox: Sandbox, clie
     assert [entry.status for entry in sandbox.journal] == [201, 500, 500, 201]
 
 
-async def test_a_refused_customer_is_never_asked_again(sandbox: Sandbox, client: LoanClient) -> None:
+async def test_refused_customer_is_not_evaluated_again(sandbox: Sandbox, client: LoanClient) -> None:
     await create(client)
     await client.approve(FISCAL_CODE, approval_request(email="a+refused@example.com"))
     assert [entry.status for entry in sandbox.journal] == [201, 422]
 
 
-async def test_an_approval_needs_a_created_request(client: LoanClient) -> None:
+async def test_approve_without_created_request_is_user_not_found(client: LoanClient) -> None:
     with pytest.raises(UserNotFoundError):
         await client.approve(FISCAL_CODE, approval_request())
 

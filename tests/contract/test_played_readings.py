@@ -56,7 +56,7 @@ async def test_validation_errors_of_422_are_unknown(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_conflict_is_unknown_whenever_it_comes(when: Any) -> None:
+async def test_conflict_is_always_unknown(when: Any) -> None:
     async with reading(conflict=when) as client:
         error = await failure(client, email="a+conflict@example.com")
     assert type(error) is CannotCompleteError
@@ -111,7 +111,7 @@ async def test_echo_of_the_customer_in_any_form_is_accepted(echo: Any) -> None:
 
 
 @pytest.mark.parametrize(("url", "unread"), [("missing", ()), ("empty", ("redirectUrl",))])
-async def test_redirect_that_leads_nowhere_is_none(url: Any, unread: tuple[str, ...]) -> None:
+async def test_redirect_that_is_blank_is_none(url: Any, unread: tuple[str, ...]) -> None:
     async with reading(redirect_url=url) as client:
         decision = await client.approve(FISCAL_CODE, approval_request())
     assert isinstance(decision, Approved)
@@ -130,7 +130,7 @@ async def test_completion_of_any_shape_is_saved(completion: Any, dates: Any) -> 
 
 
 @pytest.mark.parametrize(("shape", "kind"), [("object", "Body"), ("array", "Items"), ("empty", "Body")])
-async def test_open_shapes_are_any_json(shape: Any, kind: str) -> None:
+async def test_prerequisite_responses_are_any_json(shape: Any, kind: str) -> None:
     readings = Readings(creation=shape, documents=shape)
     async with Sandbox(readings=readings) as sandbox, sandbox.client() as client:
         created = await client.create_request({"fiscalCode": FISCAL_CODE})

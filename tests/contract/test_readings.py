@@ -48,5 +48,5 @@ def test_pairwise_services_have_all_pairs_of_values() -> None:
         assert found == set(product(choices[first], choices[second]))
 
 
-def test_exhaustive_services_are_4096_different_ones() -> None:
+def test_exhaustive_services_are_4096_different_services() -> None:
     assert len(set(exhaustive())) == 4096

@@ -167,7 +167,7 @@ def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
         client_of(transport=Recorded, **{option: "anything"})
 
 
-def test_transport_that_is_no_function_is_refused() -> None:
+def test_transport_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="transport: must be a function or class that returns"):
         client_of(transport=ScriptedTransport())
 
@@ -183,7 +183,7 @@ async def test_entry_key_finds_the_entry_of_an_approval() -> None:
     assert client.entry_key(FISCAL_CODE) != entry.key
 
 
-async def test_entry_key_of_an_order_finds_its_entry() -> None:
+async def test_entry_key_with_order_token_finds_the_entry() -> None:
     ledger, policy = MemoryLedger(), LedgerPolicy(scope="order_token")
     async with scripted_client(approved(), ledger=ledger, ledger_policy=policy) as client:
         await client.approve(FISCAL_CODE, approval_request(order_token="A-1"))
@@ -192,7 +192,7 @@ async def test_entry_key_of_an_order_finds_its_entry() -> None:
     assert entry is not None
 
 
-def test_entry_key_without_a_ledger_says_what_is_missing() -> None:
+def test_entry_key_without_a_ledger_raises_configuration_error() -> None:
     client = scripted_client()
     assert (client.ledger, client.ledger_policy) == (None, None)
     with pytest.raises(ConfigurationError, match="ledger: is missing"):
@@ -200,7 +200,7 @@ def test_entry_key_without_a_ledger_says_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE[:-1]])
-def test_entry_key_error_holds_no_fiscal_code(code: str) -> None:
+def test_entry_key_error_has_no_fiscal_code(code: str) -> None:
     client = scripted_client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(scope="order_token"))
     with pytest.raises(InvalidRequestError) as caught:
         client.entry_key(code)
@@ -209,13 +209,13 @@ def test_entry_key_error_holds_no_fiscal_code(code: str) -> None:
     assert code not in repr([frame.f_locals for frame in frames])
 
 
-def test_timeout_is_that_of_the_copy() -> None:
+def test_with_options_timeout_belongs_to_the_copy() -> None:
     client = scripted_client()
     assert client.with_options(timeout=Timeout(total=120)).timeout.total == 120
     assert client.timeout == Timeout()
 
 
-async def test_close_in_an_event_loop_says_what_to_do() -> None:
+async def test_close_in_an_event_loop_raises_runtime_error() -> None:
     async with scripted_client(approved()) as client:
         with pytest.raises(RuntimeError, match=r"use `await client.aclose\(\)`"):
             client.close()

@@ -26,7 +26,7 @@ def shop(**changes: object) -> Any:
         ("http://[::1]:5", "::1", 5),
     ],
 )
-def test_an_address_is_taken_apart_once(base_url: str, host: str, port: int) -> None:
+def test_base_url_is_parsed(base_url: str, host: str, port: int) -> None:
     made = shop(base_url=base_url)
     assert (made.base_url, made.host, made.port) == (base_url.rstrip("/"), host, port)
 
@@ -41,7 +41,7 @@ def test_an_address_is_taken_apart_once(base_url: str, host: str, port: int) -> 
         ("http://127.0.0.1:443", "http://127.0.0.1:443"),
     ],
 )
-def test_an_address_has_one_spelling_for_keys_are_made_from_it(base_url: str, spelt: str) -> None:
+def test_base_url_is_normalized(base_url: str, spelt: str) -> None:
     assert shop(base_url=base_url).base_url == spelt
 
 
@@ -71,7 +71,7 @@ def test_an_address_has_one_spelling_for_keys_are_made_from_it(base_url: str, sp
     ],
     ids=repr,
 )
-def test_an_address_that_cannot_work_is_named(base_url: object) -> None:
+def test_base_url_invalid_is_refused(base_url: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         shop(base_url=base_url)
     assert caught.value.setting == "base_url"
@@ -100,33 +100,33 @@ def test_an_address_that_cannot_work_is_named(base_url: object) -> None:
     ],
     ids=repr,
 )
-def test_a_shop_id_that_could_lead_elsewhere_is_named(shop_id: object) -> None:
+def test_shop_id_that_changes_the_path_is_refused(shop_id: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         shop(shop_id=shop_id)
     assert caught.value.setting == "shop_id"
 
 
-def test_a_shop_id_is_quoted() -> None:
+def test_shop_id_is_percent_encoded() -> None:
     assert shop(shop_id="a:b@c+d").shop_id == "a%3Ab%40c%2Bd"
 
 
 @pytest.mark.parametrize(
     "token", [None, 5, "", " ", "se cret", "secret\r\nX: y", "secret\x00", "sécret"], ids=repr
 )
-def test_a_token_that_could_split_a_header_is_named_and_not_shown(token: object) -> None:
+def test_auth_token_invalid_is_refused_and_not_shown(token: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         shop(auth_token=token)
     assert caught.value.setting == "auth_token"
     assert "cret" not in str(caught.value)
 
 
-def test_a_shop_shows_no_token() -> None:
+def test_shop_repr_masks_the_token() -> None:
     assert "token" not in repr(shop(auth_token="token-value")).replace("auth_token", "")
 
 
 @pytest.mark.parametrize("missing", ["LOANASYNC_BASE_URL", "LOANASYNC_SHOP_ID", "LOANASYNC_AUTH_TOKEN"])
 @pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_missing_variable_is_named(missing: str, value: str | None) -> None:
+def test_from_environment_names_a_missing_variable(missing: str, value: str | None) -> None:
     environment = {"LOANASYNC_BASE_URL": "a", "LOANASYNC_SHOP_ID": "b", "LOANASYNC_AUTH_TOKEN": "c"}
     assert from_environment(environment) == {"base_url": "a", "shop_id": "b", "auth_token": "c"}
     del environment[missing]
@@ -150,21 +150,21 @@ def test_a_missing_variable_is_named(missing: str, value: str | None) -> None:
         ("cap", float("nan")),
     ],
 )
-def test_a_retry_policy_that_cannot_be_is_named(setting: str, value: Any) -> None:
+def test_retry_policy_invalid_value_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"retry.{setting}: must be"):
         RetryPolicy(**{setting: value})
 
 
 @pytest.mark.parametrize("setting", ["total", "attempt", "connect"])
 @pytest.mark.parametrize("value", [0, -1, None, "5", float("nan"), True])
-def test_a_timeout_that_cannot_be_is_named(setting: str, value: Any) -> None:
+def test_timeout_invalid_value_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=f"timeout.{setting}: must be a number of seconds greater than 0"
     ):
         Timeout(**{setting: value})
 
 
-def test_connecting_takes_less_than_an_attempt() -> None:
+def test_timeout_connect_must_be_less_than_attempt() -> None:
     with pytest.raises(ConfigurationError, match=r"timeout\.connect: must be less than timeout\.attempt"):
         Timeout(attempt=5, connect=5)
 
@@ -187,12 +187,12 @@ def test_connecting_takes_less_than_an_attempt() -> None:
         ("single_line", 1),
     ],
 )
-def test_limits_that_cannot_be_are_named(setting: str, value: Any) -> None:
+def test_limits_invalid_value_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"limits\."):
         Limits(**{setting: value})
 
 
-def test_the_limits_are_those_of_the_specification() -> None:
+def test_limits_defaults_are_those_of_the_specification() -> None:
     assert attrs.asdict(Limits()) == {  # spec §8
         "amount_min": 5_000,
         "amount_max": 1_500_000,
@@ -210,13 +210,13 @@ def test_the_limits_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("knob", ["street_number_field", "instalments_field", "italian"])
-def test_a_dialect_that_neither_description_speaks_is_named(knob: str) -> None:
+def test_dialect_unknown_value_is_refused(knob: str) -> None:
     wrong: dict[str, Any] = {knob: "else"}
     with pytest.raises(ConfigurationError, match=f"dialect.{knob}: must be .* or .*"):
         attrs.evolve(Dialect.street_number(), **wrong)
 
 
-def test_a_dialect_preset_turns_only_the_knob_of_its_name() -> None:
+def test_dialect_preset_sets_only_the_option_in_its_name() -> None:
     """Spec §2.1 does not say which differences of the two descriptions belong together."""
     assert Dialect.street_number() == Dialect(street_number_field="streetNumber") == Dialect()
     assert Dialect.civic_number() == Dialect(street_number_field="civicNumber")
@@ -230,7 +230,7 @@ def test_a_dialect_preset_turns_only_the_knob_of_its_name() -> None:
     }
 
 
-def test_our_field_names_are_found_from_either_spelling() -> None:
+def test_field_name_accepts_both_spellings() -> None:
     wire_names = ["streetNumber", "civicNumber", "installments", "lastname", "documentOfType", "new"]
     assert [field_name(name) for name in wire_names] == [
         "street_number",

@@ -54,7 +54,7 @@ async def awaits_of(run: Run) -> int:
 
 
 @MOMENTS
-async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
+async def test_scripted_call_cancelled_at_any_await_leaves_nothing(
     moment: Moment, tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     faults = (system_error(), system_error())
@@ -79,7 +79,7 @@ async def test_at_every_await_a_scripted_call_ends_cancelled_and_leaves_nothing(
 
 
 @MOMENTS
-async def test_at_every_await_in_the_queue_a_call_gives_its_turn_to_the_next(moment: Moment) -> None:
+async def test_queued_call_cancelled_at_any_await_passes_its_turn(moment: Moment) -> None:
     for at in (1, 2):  # in the queue, and with the first answer
         held = asyncio.Event()
         run = Run(held, *[approved()] * 3, slots=1)
@@ -97,7 +97,7 @@ async def test_at_every_await_in_the_queue_a_call_gives_its_turn_to_the_next(mom
 
 @MOMENTS
 @pytest.mark.parametrize("faults", [0, 1])
-async def test_at_every_await_a_call_over_a_socket_ends_cancelled_and_leaves_nothing(
+async def test_socket_call_cancelled_at_any_await_leaves_nothing(
     moment: Moment, faults: int, tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     async with serving(*[FAULT] * faults, APPROVAL) as server:
@@ -129,7 +129,7 @@ async def test_at_every_await_a_call_over_a_socket_ends_cancelled_and_leaves_not
                     await asyncio.sleep(0)
 
 
-async def test_a_cancelled_call_is_heard_of_by_the_service_as_a_connection_that_ends() -> None:
+async def test_cancelled_call_closes_its_connection() -> None:
     async with serving(None) as server, server.client() as client:
         call = asyncio.create_task(approve(client))
         await server.asked.wait()
@@ -140,7 +140,7 @@ async def test_a_cancelled_call_is_heard_of_by_the_service_as_a_connection_that_
         assert server.requests == 1
 
 
-async def test_a_time_limit_of_the_caller_ends_a_call_as_any_cancellation_does() -> None:
+async def test_caller_timeout_ends_a_call_like_a_cancellation() -> None:
     async with serving(None) as server, server.client() as client:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -148,7 +148,7 @@ async def test_a_time_limit_of_the_caller_ends_a_call_as_any_cancellation_does()
         await server.deserted.wait()
 
 
-async def test_a_group_of_calls_falls_together_and_leaves_nothing() -> None:
+async def test_task_group_failure_cancels_all_its_calls() -> None:
     async def fails() -> None:
         raise LookupError
 

@@ -39,7 +39,7 @@ async def approval(client: LoanClient, fiscal_code: str = FISCAL_CODE) -> loanas
     return await client.approve(fiscal_code, approval_request())
 
 
-def test_a_client_is_made_without_a_loop_and_shows_no_token() -> None:
+def test_client_is_created_without_a_loop_and_masks_its_token() -> None:
     client = made()
     assert repr(client) == "LoanClient('https://loans.example.com', shop_id='shop', auth_token=***)"
     assert "secret-token" not in str(vars(client))
@@ -66,13 +66,13 @@ def test_a_client_is_made_without_a_loop_and_shows_no_token() -> None:
         ("tracer_provider", "console"),
     ],
 )
-def test_a_wrong_setting_is_named_when_the_client_is_made(setting: str, value: object) -> None:
+def test_client_with_an_invalid_setting_names_it(setting: str, value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         made(**{setting: value})
     assert caught.value.setting == setting
 
 
-def test_strict_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync._config.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"strict: needs python-stdnum.*loanasync\[strict\]"):
         made(strict=True)
@@ -85,7 +85,7 @@ def test_strict_checks_the_check_letter() -> None:
     assert made().check(FISCAL_CODE, approval_request()) == ()
 
 
-def test_from_env_reads_three_variables_and_has_no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_env_reads_three_variables_without_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
     monkeypatch.setenv("LOANASYNC_SHOP_ID", "env-shop")
     monkeypatch.delenv("LOANASYNC_AUTH_TOKEN", raising=False)
@@ -107,7 +107,7 @@ def test_from_env_reads_three_variables_and_has_no_defaults(monkeypatch: pytest.
         pytest.param(lambda client: client.create_request(None), id="none"),
     ],
 )
-async def test_bad_input_is_named_and_nothing_is_sent(
+async def test_invalid_input_is_reported_and_not_sent(
     sandbox: Sandbox, client: LoanClient, call: object
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
@@ -116,13 +116,13 @@ async def test_bad_input_is_named_and_nothing_is_sent(
     assert not sandbox.journal
 
 
-def test_user_data_can_be_checked_beforehand() -> None:
+def test_check_accepts_user_data() -> None:
     assert made().check(FISCAL_CODE, user_data()) == ()
     problems = made().check("short", user_data(marketing="yes"))
     assert [problem.field for problem in problems] == ["fiscal_code", "marketing"]
 
 
-async def test_every_broken_rule_is_named_at_once(client: LoanClient) -> None:
+async def test_all_broken_rules_are_reported_at_once(client: LoanClient) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         await client.approve(
             "short", approval_request(amount=1, province="roma", postal_code=100), additional_data_needed=True
@@ -141,7 +141,7 @@ async def test_every_broken_rule_is_named_at_once(client: LoanClient) -> None:
     ]
 
 
-async def test_personal_values_do_not_stand_in_the_frames_of_an_error(client: LoanClient) -> None:
+async def test_error_frames_have_no_personal_values(client: LoanClient) -> None:
     request = approval_request(amount=1, email="marker@example.com")
     with pytest.raises(InvalidRequestError) as caught:
         await client.approve(FISCAL_CODE, request)
@@ -157,9 +157,7 @@ async def test_personal_values_do_not_stand_in_the_frames_of_an_error(client: Lo
     assert seen
 
 
-async def test_with_options_shares_sessions_and_changes_what_it_is_told(
-    sandbox: Sandbox, client: LoanClient
-) -> None:
+async def test_with_options_shares_sessions_and_changes_options(sandbox: Sandbox, client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     small = client.with_options(limits=Limits(amount_max=10_000), timeout=Timeout(total=9))
     assert small.check(FISCAL_CODE, approval_request())
@@ -178,7 +176,7 @@ async def test_with_options_shares_sessions_and_changes_what_it_is_told(
     assert len(sandbox.journal) == 3
 
 
-async def test_a_call_can_have_its_own_time_and_retries(client: LoanClient) -> None:
+async def test_call_with_its_own_timeout_and_retry(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     request = approval_request(email="anna+500x1@example.com")
     with pytest.raises(loanasync.SystemFaultError):
@@ -187,7 +185,7 @@ async def test_a_call_can_have_its_own_time_and_retries(client: LoanClient) -> N
         await client.approve(FISCAL_CODE, request, timeout=3)  # type: ignore[arg-type]
 
 
-async def test_closing_twice_is_fine_and_a_closed_client_says_so(client: LoanClient) -> None:
+async def test_aclose_twice_works_and_later_calls_raise(client: LoanClient) -> None:
     assert (await approval(client)).approved
     await client.aclose()
     await client.aclose()
@@ -195,7 +193,7 @@ async def test_closing_twice_is_fine_and_a_closed_client_says_so(client: LoanCli
         await client.approve(FISCAL_CODE, approval_request())
 
 
-async def test_a_hundred_calls_at_once_pass_through_a_few_places(sandbox: Sandbox) -> None:
+async def test_hundred_concurrent_calls_share_four_slots(sandbox: Sandbox) -> None:
     async with LoanClient(
         sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, max_concurrency=4
     ) as client:
@@ -236,7 +234,7 @@ def test_one_client_serves_one_loop_after_another() -> None:
         assert asyncio.run(use("TSTXYZ00A00A002Z"))
 
 
-def test_a_client_left_open_in_a_dead_loop_works_in_the_next() -> None:
+def test_unclosed_client_of_a_closed_loop_works_in_the_next() -> None:
     script = """
 import asyncio, sys
 from loanasync import LoanClient
@@ -276,7 +274,7 @@ def test_one_client_serves_two_threads_and_closes_both_sessions() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
-def test_a_forked_child_opens_its_own_connections_and_leaves_the_parents_alone() -> None:
+def test_forked_child_opens_its_own_connections() -> None:
     script = """
 import asyncio, os, sys
 from loanasync import LoanClient

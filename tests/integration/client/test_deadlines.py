@@ -39,7 +39,7 @@ async def failure(client: LoanClient, tag: str = "approved", **options: object) 
     return caught.value
 
 
-async def test_a_call_that_waited_long_for_its_place_has_the_rest_for_its_attempt() -> None:
+async def test_call_after_a_long_queue_has_the_remaining_time() -> None:
     held = asyncio.Event()
     run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
@@ -55,7 +55,7 @@ async def test_a_call_that_waited_long_for_its_place_has_the_rest_for_its_attemp
     assert run.transport.sent[1].within == 15
 
 
-async def test_a_place_that_comes_with_the_deadline_sends_nothing() -> None:
+async def test_slot_at_the_deadline_sends_nothing() -> None:
     held = asyncio.Event()
     run = Run(held, approved(), slots=1)
     first = asyncio.create_task(run.approve())
@@ -88,7 +88,7 @@ async def test_queue_attempts_and_waits_share_one_deadline() -> None:
 
 
 @pytest.mark.parametrize("tag", ["slow60000", "slow60000after", "hangbefore", "hangafter"])
-async def test_the_deadline_cuts_an_attempt_that_the_service_does_not_answer(
+async def test_deadline_ends_an_attempt_without_response(
     sandbox: Sandbox, client: LoanClient, tag: str
 ) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
@@ -98,14 +98,14 @@ async def test_the_deadline_cuts_an_attempt_that_the_service_does_not_answer(
     assert [call.operation for call in sandbox.journal].count("approve") <= 1
 
 
-async def test_the_time_of_an_attempt_ends_it_long_before_the_deadline(client: LoanClient) -> None:
+async def test_attempt_timeout_ends_an_attempt_before_the_deadline(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     error = await failure(client, "hangbefore", timeout=Timeout(total=600, attempt=0.2, connect=0.1))
     assert isinstance(error, ReadTimeoutError)
     assert error.outcome == "unknown"
 
 
-async def test_the_deadline_forbids_a_wait_that_a_service_asks_for() -> None:
+async def test_deadline_prevents_a_longer_retry_after() -> None:
     fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\n\r\n", 1)
     async with serving(fault, APPROVAL) as server, server.client(timeout=SHORT) as client:
         error = await failure(client)
@@ -113,14 +113,14 @@ async def test_the_deadline_forbids_a_wait_that_a_service_asks_for() -> None:
         assert (error.stopped_by, server.requests) == ("deadline", 1)
 
 
-async def test_the_deadline_cuts_the_second_attempt_and_the_first_is_remembered() -> None:
+async def test_deadline_in_the_second_attempt_is_unknown() -> None:
     async with serving(FAULT, None) as server, server.client(retry=RetryPolicy(base=0.001)) as client:
         error = await failure(client, timeout=SHORT)
         assert isinstance(error, DeadlineExceededError)
         assert (error.outcome, error.attempts, server.requests) == ("unknown", 2, 2)
 
 
-async def test_the_deadline_cuts_the_queue() -> None:
+async def test_deadline_ends_the_wait_for_a_slot() -> None:
     async with serving(None) as server, server.client(max_concurrency=1) as client:
         first = asyncio.create_task(approve(client))
         await server.asked.wait()
@@ -152,7 +152,7 @@ def unreachable() -> Iterator[str]:
 @pytest.mark.parametrize(
     "timeout", [SHORT, Timeout(total=60, attempt=30, connect=0.2)], ids=["total", "connect"]
 )
-async def test_what_never_connected_is_known_to_be_unsent_whichever_time_ran_out(
+async def test_call_without_connection_is_not_sent_after_any_timeout(
     unreachable: str, timeout: Timeout
 ) -> None:
     async with LoanClient(unreachable, shop_id="s", auth_token="t", timeout=timeout) as client:

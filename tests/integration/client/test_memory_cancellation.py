@@ -42,7 +42,7 @@ class Pause:
 
 
 @pytest.mark.parametrize("leaver", [0, 1], ids=["first", "second"])
-async def test_memory_one_of_two_callers_cancelled_leaves_the_other_its_decision(leaver: int) -> None:
+async def test_memory_cancelling_one_of_two_callers_keeps_the_other(leaver: int) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
@@ -72,7 +72,7 @@ async def test_memory_response_after_the_last_caller_left_is_remembered(session:
 
 
 @each_session
-async def test_memory_response_that_nobody_waits_for_is_remembered(session: str) -> None:
+async def test_memory_response_without_a_waiting_caller_is_remembered(session: str) -> None:
     async with held_server(session) as (server, client):
         call = asyncio.create_task(request(client))
         await server.asked_times(1)
@@ -118,7 +118,7 @@ async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str
 
 
 @each_session
-async def test_memory_late_500_is_retried_by_a_caller_that_waits(session: str) -> None:
+async def test_memory_late_500_is_retried_by_a_waiting_caller(session: str) -> None:
     async with held_server(session, retry=AT_ONCE) as (server, client):
         call = asyncio.create_task(request(client))
         await server.asked_times(1)
@@ -133,7 +133,7 @@ async def test_memory_late_500_is_retried_by_a_caller_that_waits(session: str) -
 
 
 @each_session
-async def test_memory_late_response_that_never_comes_is_unknown(session: str) -> None:
+async def test_memory_late_response_that_never_arrives_is_unknown(session: str) -> None:
     quick = Timeout(total=60, attempt=0.3, connect=0.2)
     async with held_server(session, timeout=quick) as (server, client):
         call = asyncio.create_task(request(client))
@@ -219,7 +219,7 @@ async def test_memory_call_cancelled_in_the_queue_sends_nothing() -> None:
     assert isinstance(await shop.approve(OTHER), Refused)
 
 
-async def test_memory_late_response_keeps_its_slot_until_it_comes() -> None:
+async def test_memory_late_response_keeps_its_slot_until_it_arrives() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, refused(), max_concurrency=1)
     first = asyncio.create_task(shop.approve())
@@ -247,7 +247,7 @@ async def test_memory_call_cancelled_in_a_retry_wait_is_unknown() -> None:
     assert isinstance(await shop.approve(repeat_unknown=True), Approved)
 
 
-async def test_memory_retry_wait_of_a_cancelled_caller_goes_on_with_the_next() -> None:
+async def test_memory_retry_wait_continues_with_the_next_caller() -> None:
     shop = Shop(system_error(), approved())
     pause = Pause(shop)
     first = asyncio.create_task(shop.approve())
@@ -261,7 +261,7 @@ async def test_memory_retry_wait_of_a_cancelled_caller_goes_on_with_the_next() -
     assert shop.sent == 2
 
 
-async def test_memory_all_callers_cancelled_in_a_retry_wait_leave_it_unknown() -> None:
+async def test_memory_retry_wait_without_callers_is_unknown() -> None:
     """The first caller leaves the retry to the second, which was cancelled in the same turn."""
     shop = Shop(system_error(), approved())
     pause = Pause(shop)
@@ -276,7 +276,7 @@ async def test_memory_all_callers_cancelled_in_a_retry_wait_leave_it_unknown() -
     assert shop.sent == 1
 
 
-async def test_memory_retry_that_gets_no_slot_from_the_first_caller_is_unknown() -> None:
+async def test_memory_retry_without_a_slot_is_unknown() -> None:
     holding, arrived, go = held_response(refused())
     shop = Shop(system_error(), holding, approved(), max_concurrency=1)
     pause = Pause(shop)
@@ -341,7 +341,7 @@ async def test_memory_time_limit_of_the_caller_is_a_cancellation() -> None:
         assert server.requests == 1
 
 
-async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
+async def test_memory_failed_step_leaves_no_call_in_flight() -> None:
     def broken(_: object) -> ScriptedResponse:
         raise LookupError("no such step")
 
@@ -354,7 +354,7 @@ async def test_memory_step_that_fails_leaves_no_call_in_flight() -> None:
     assert shop.sent == 1
 
 
-async def test_memory_call_that_takes_over_keeps_its_own_time() -> None:
+async def test_memory_call_that_takes_over_keeps_its_deadline() -> None:
     """The time in which it shared another request counts: `Timeout.total` is for the whole call."""
     step, arrived, go = held_response(approved())
     shop = Shop(step, approved(), max_concurrency=1)

@@ -10,9 +10,7 @@ from loanasync.testing import approval_request, fiscal_code
 from support.canned_server import FAULT, approve, serving
 
 
-async def test_calls_that_repeat_at_the_same_time_count_their_own_attempts(
-    sandbox: Sandbox, client: LoanClient
-) -> None:
+async def test_concurrent_retries_count_their_own_attempts(sandbox: Sandbox, client: LoanClient) -> None:
     async def attempts(faults: int) -> int:
         code = fiscal_code()
         await client.create_request({"fiscalCode": code})
@@ -24,7 +22,7 @@ async def test_calls_that_repeat_at_the_same_time_count_their_own_attempts(
     assert len(sandbox.journal.calls(operation="approve")) == sum(faults) + len(faults)
 
 
-async def test_calls_to_a_failing_service_send_one_request_each_and_the_quota() -> None:
+async def test_retries_to_a_failing_service_end_with_the_quota() -> None:
     async with (
         serving(FAULT) as server,
         server.client(retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30)) as client,
@@ -40,7 +38,7 @@ async def test_calls_to_a_failing_service_send_one_request_each_and_the_quota() 
         assert (caught.value.attempts, caught.value.stopped_by) == (1, "quota")
 
 
-async def test_light_copies_share_the_quota_so_that_they_cannot_storm_together() -> None:
+async def test_copies_of_a_client_share_its_quota() -> None:
     async with (
         serving(FAULT) as server,
         server.client(retry=RetryPolicy(base=0.001, cap=0.001, quota=5)) as client,

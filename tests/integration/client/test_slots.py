@@ -40,7 +40,7 @@ async def test_slot_is_free_while_a_call_waits_for_its_retry() -> None:
     assert decision.meta.attempts == 2
 
 
-async def test_slot_taken_meanwhile_is_waited_for() -> None:
+async def test_retry_waits_for_a_slot_that_was_taken() -> None:
     step, arrived, leave = held_response(refused())
     shop = Shop(system_error(), step, approved(), max_concurrency=1)
     began, go = paused(shop)
@@ -57,7 +57,7 @@ async def test_slot_taken_meanwhile_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
-async def test_slot_not_to_be_had_again_is_a_system_fault(options: dict[str, Any]) -> None:
+async def test_retry_without_a_free_slot_raises_system_fault(options: dict[str, Any]) -> None:
     step, arrived, leave = held_response(refused())
     shop = Shop(system_error(), step, approved(), max_concurrency=1, **options)
     began, go = paused(shop)
@@ -77,7 +77,7 @@ async def test_slot_not_to_be_had_again_is_a_system_fault(options: dict[str, Any
     assert shop.script.left == 1
 
 
-async def test_slots_of_calls_that_retry_serve_a_crowd() -> None:
+async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:
     """Each of ten customers is answered with a 500 first, over two slots."""
     async with serving() as server:
         server.script = lambda number: FAULT if number < 10 else APPROVAL
@@ -90,7 +90,7 @@ async def test_slots_of_calls_that_retry_serve_a_crowd() -> None:
         assert server.most_open <= 2
 
 
-async def test_slot_of_a_call_cancelled_in_a_retry_wait_is_not_given_back_twice() -> None:
+async def test_slot_of_a_cancelled_retry_wait_is_released_once() -> None:
     shop = Shop(system_error(), *[held_response(approved())[0]] * 2, max_concurrency=1)
     began, _ = paused(shop)
     first = asyncio.create_task(shop.approve())
@@ -126,7 +126,7 @@ async def test_retry_after_beyond_the_deadline_ends_the_call() -> None:
     assert (error.stopped_by, error.outcome, shop.script.left) == ("deadline", "unknown", 1)
 
 
-async def test_retry_after_of_the_last_500_is_told_to_the_caller() -> None:
+async def test_retry_after_of_the_last_500_is_in_the_error() -> None:
     fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\nX-Request-Id: r-17\r\n\r\n", 1)
     async with serving(fault) as server, server.client(retry=RetryPolicy(attempts=1)) as client:
         with pytest.raises(SystemFaultError) as caught:

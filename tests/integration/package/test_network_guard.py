@@ -59,7 +59,7 @@ def forgiven() -> Iterator[None]:
     asked.clear()
 
 
-def test_importing_every_module_and_making_a_call_asks_nobody() -> None:
+def test_imports_and_a_call_open_no_outside_connection() -> None:
     ended = alone(WHOLE_PACKAGE)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -75,7 +75,7 @@ def test_importing_every_module_and_making_a_call_asks_nobody() -> None:
     ],
     ids=["loudly", "silently"],
 )
-def test_a_module_that_asked_would_be_noticed(asking: str, told: str) -> None:
+def test_network_guard_detects_a_connecting_module(asking: str, told: str) -> None:
     ended = alone(
         f"import socket, support.network_guard\nfrom contextlib import suppress\n{asking}\n{WHOLE_PACKAGE}"
     )
@@ -97,21 +97,21 @@ def test_a_module_that_asked_would_be_noticed(asking: str, told: str) -> None:
         lambda _: socket.gethostbyaddr("192.0.2.1"),
     ],
 )
-def test_whoever_asks_outside_is_stopped(ask: Callable[[socket.socket], object]) -> None:
+def test_network_guard_stops_outside_connections(ask: Callable[[socket.socket], object]) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as sender, pytest.raises(OutsideError, match="this machine"):
         ask(sender)
     assert len(asked) == 1
 
 
 @pytest.mark.usefixtures("forgiven")
-async def test_a_client_of_a_real_address_gets_no_further_than_its_name() -> None:
+async def test_network_guard_stops_a_client_at_name_resolution() -> None:
     async with LoanClient("https://loans.example.com", shop_id="s", auth_token="t") as client:
         with pytest.raises(OutsideError):
             await client.approve(FISCAL_CODE, approval_request())
     assert asked == ["socket.getaddrinfo of 'loans.example.com'"]
 
 
-def test_what_stays_on_this_machine_is_nobodys_business() -> None:
+def test_network_guard_allows_local_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         for host in ("127.0.0.1", "localhost"):
             socket.create_connection((host, server.getsockname()[1])).close()
@@ -127,7 +127,7 @@ def test_what_stays_on_this_machine_is_nobodys_business() -> None:
     assert not asked
 
 
-def test_a_test_that_asks_fails_although_the_error_was_caught(
+def test_network_guard_fails_a_test_that_caught_its_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

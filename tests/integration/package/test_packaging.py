@@ -39,7 +39,7 @@ def test_the_package_is_typed_and_licensed() -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
-def test_the_version_is_told_in_one_place() -> None:
+def test_version_is_defined_once() -> None:
     assert loanasync.__version__ == distribution("loanasync").version
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         loanasync.nothing  # noqa: B018  (reading it is the point)
@@ -48,7 +48,7 @@ def test_the_version_is_told_in_one_place() -> None:
 @pytest.mark.parametrize(
     "module", [loanasync, loanasync.bulk, loanasync.errors, loanasync.sandbox, loanasync.testing]
 )
-def test_what_is_exported_is_there(module: object) -> None:
+def test_exported_names_exist(module: object) -> None:
     names: list[str] = module.__all__  # type: ignore[attr-defined]
     assert names
     assert all(hasattr(module, name) for name in names)
@@ -73,7 +73,7 @@ def test_every_error_is_importable_from_the_package() -> None:
     assert set(loanasync.errors.__all__) <= set(loanasync.__all__)
 
 
-def test_the_core_has_few_dependencies_and_the_extras_bring_the_rest() -> None:
+def test_core_has_few_dependencies_and_extras_the_rest() -> None:
     required = distribution("loanasync").requires or []
     core = {re.split("[<>=]", line)[0] for line in required if "extra ==" not in line}
     assert core == {"aiohttp", "attrs", "cattrs", "opentelemetry-api", "orjson", "tenacity", "yarl"}

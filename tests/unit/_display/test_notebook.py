@@ -73,7 +73,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_no_text_of_anybodys_is_taken_for_html_or_for_a_formula() -> None:
+def test_table_texts_are_escaped() -> None:
     for harmless, hostile in zip(texts("harmless"), texts(HOSTILE), strict=True):
         usual, page = Page(shown(harmless)), Page(shown(hostile))
         assert (page.elements, page.attributes) == (usual.elements, usual.attributes), hostile
@@ -85,12 +85,12 @@ def test_no_text_of_anybodys_is_taken_for_html_or_for_a_formula() -> None:
 @pytest.mark.parametrize(
     "value", [Approved(email=SECRET, meta=META), Refused(meta=META), Problem("a", "a", "b"), META]
 )
-def test_value_that_is_no_table_has_no_html(value: object) -> None:
+def test_single_values_have_no_notebook_html(value: object) -> None:
     """A notebook shows its `repr`."""
     assert not hasattr(value, "_repr_html_")
 
 
-def test_an_error_shows_what_to_do_and_each_problem_once() -> None:
+def test_error_html_shows_advice_and_each_problem_once() -> None:
     problems = (Problem("amount", "amount", "must be more"), Problem("last_name", "lastname", "is required"))
     page = Page(shown(InvalidRequestError(problems)))
     assert page.text == (
@@ -103,7 +103,7 @@ def test_an_error_shows_what_to_do_and_each_problem_once() -> None:
     assert ClientClosedError()._repr_html_() is None
 
 
-def test_an_error_that_carries_a_decision_does_not_show_it() -> None:
+def test_error_html_does_not_show_its_decision() -> None:
     decision = Approved(redirect_url=SECRET, last_name=SECRET, meta=META)
     error = DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
     result = RowResult(3, Row(SECRET, approval_request(), id=SECRET), "approved", decision, error)
@@ -112,12 +112,12 @@ def test_an_error_that_carries_a_decision_does_not_show_it() -> None:
     assert page.text.endswith(f"3approvedDecisionNotRecordedError: {error}")
 
 
-def test_an_error_that_is_not_ours_is_shown_by_its_class_alone() -> None:
+def test_foreign_error_html_shows_only_its_class() -> None:
     result = RowResult(3, (SECRET, approval_request()), "unknown", None, ValueError(SECRET))
     assert Page(shown(result)).text.endswith("error3unknownValueError")
 
 
-def test_a_row_shows_its_result() -> None:
+def test_row_result_html_shows_the_result() -> None:
     error = ConnectionLostError("approve", "ServerDisconnectedError", "unknown", 1)
     page = Page(shown(RowResult(0, (SECRET, approval_request()), "unknown", None, error)))
     head = "Result of a rowrowstatusamountnet amounterror"
@@ -127,7 +127,7 @@ def test_a_row_shows_its_result() -> None:
     assert page.text == f"{head}4approved1,234.50 euro1,197.47 euro"
 
 
-def test_a_summary_shows_each_kind_there_is_with_its_sum() -> None:
+def test_summary_html_has_each_status_with_its_sum() -> None:
     summary = Summary(
         approved=2, unknown=1, error=1, amount_approved=90_000, amount_unknown=10_000, net_amount=88_000,
         elapsed=2.5, latency_50=0.1, latency_95=0.2, latency_99=0.3, latency_max=0.4,
@@ -139,7 +139,7 @@ def test_a_summary_shows_each_kind_there_is_with_its_sum() -> None:
     )
 
 
-def test_what_is_no_sum_is_shown_as_it_is() -> None:
+def test_euro_returns_other_values_as_text() -> None:
     assert (notebook.euro(5), notebook.euro("x"), notebook.euro(None)) == ("0.05 euro", "x", "")
 
 
@@ -163,7 +163,7 @@ def ratio(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_a_table_is_read_in_the_colours_of_its_notebook(browser: Browser, theme: str) -> None:
+def test_table_is_readable_in_light_and_dark_notebooks(browser: Browser, theme: str) -> None:
     ground, ink = THEMES[theme]
     table = notebook.table("Title", ("a", "b"), [("1", "2")], notes=["n"])
     page = browser.new_page()

@@ -42,12 +42,12 @@ def test_a_model_is_frozen_and_survives_copies(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_what_is_sent_has_no_dict(model: Any) -> None:
+def test_request_models_have_slots(model: Any) -> None:
     assert not hasattr(model, "__dict__")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_no_personal_value_shows_in_a_repr(model: Any) -> None:
+def test_repr_masks_personal_values(model: Any) -> None:
     shown = repr(model) + str(model)
     texts = [value for value in attrs.asdict(model).values() if isinstance(value, str)]
     assert texts
@@ -55,7 +55,7 @@ def test_no_personal_value_shows_in_a_repr(model: Any) -> None:
     assert not [text for text in texts if text in shown and text not in public]
 
 
-def test_amounts_and_counts_show_in_a_repr() -> None:
+def test_repr_shows_amounts_and_counts() -> None:
     assert repr(approval_request()).startswith("ApprovalRequest(amount=45000, instalments=12, ")
     shown = repr(DECISIONS[0])
     assert "anna@" not in shown
@@ -63,7 +63,7 @@ def test_amounts_and_counts_show_in_a_repr() -> None:
     assert "redirect_url=***" in shown
 
 
-def test_an_error_of_a_mapping_of_the_shops_own_is_not_taken_for_a_wrong_field() -> None:
+def test_model_reraises_a_type_error_of_a_custom_mapping() -> None:
     class Broken(UserDict[str, Any]):
         def __iter__(self) -> Any:
             raise TypeError("of the shop's own")
@@ -72,14 +72,14 @@ def test_an_error_of_a_mapping_of_the_shops_own_is_not_taken_for_a_wrong_field()
         approval_request(extra=Broken(a=1))
 
 
-def test_fields_are_given_by_name_only() -> None:
+def test_model_fields_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         ApprovalRequest(45_000)  # type: ignore[call-arg]
     for decision in (Approved, Refused):
         assert all(each.kw_only for each in attrs.fields(decision))
 
 
-def test_every_missing_and_every_unknown_field_is_named_at_once() -> None:
+def test_model_reports_all_missing_and_unknown_fields() -> None:
     given = attrs.asdict(approval_request())
     given["adress"], given["zzz"] = given.pop("address"), given.pop("city")
     with pytest.raises(InvalidRequestError) as caught:
@@ -91,14 +91,14 @@ def test_every_missing_and_every_unknown_field_is_named_at_once() -> None:
     assert "did you mean" not in said["zzz"]
 
 
-def test_each_field_of_additional_data_may_be_left_out() -> None:
+def test_additional_data_fields_are_optional() -> None:
     assert set(attrs.asdict(AdditionalData()).values()) == {None}
     assert AdditionalData(salary=1).salary == 1
     with pytest.raises(InvalidRequestError, match="did you mean residence"):
         AdditionalData(residense="rent")  # type: ignore[call-arg]
 
 
-def test_a_failed_construction_keeps_its_values_out_of_the_traceback() -> None:
+def test_model_error_has_no_values_in_its_traceback() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         UserData(document_code="marker-value", nonsense="marker-value")  # type: ignore[call-arg]
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
@@ -124,7 +124,7 @@ def test_extra_members_are_a_read_only_copy() -> None:
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=["approved", "refused"])
-def test_a_decision_is_neither_true_nor_false(decision: Approved | Refused) -> None:
+def test_decision_has_no_truth_value(decision: Approved | Refused) -> None:
     advice = (
         "a decision has no truth value; use decision.approved, "
         "or match with case Approved() and case Refused()"
@@ -133,7 +133,7 @@ def test_a_decision_is_neither_true_nor_false(decision: Approved | Refused) -> N
         bool(decision)
 
 
-def test_a_decision_cannot_say_otherwise() -> None:
+def test_decision_approved_is_fixed_by_its_class() -> None:
     assert [decision.approved for decision in DECISIONS] == [True, False]
     with pytest.raises(TypeError):
         Refused(approved=True, meta=META)  # type: ignore[call-arg]
@@ -146,7 +146,7 @@ def test_enumerations_are_their_wire_values() -> None:
     assert str(Citizenship.EU) == "eu"
 
 
-def test_a_body_counts_its_members_and_shows_none() -> None:
+def test_body_repr_counts_its_members() -> None:
     assert [repr(Body()), repr(Body({"a": 1})), repr(Body({"a": 1, "b": 2}))] == [
         "<Body of 0 members>",
         "<Body of 1 member>",
@@ -156,7 +156,7 @@ def test_a_body_counts_its_members_and_shows_none() -> None:
     assert "a" in Body({"a": 1})
 
 
-def test_items_are_a_read_only_sequence_that_shows_no_value() -> None:
+def test_items_are_read_only_and_masked() -> None:
     values: list[Any] = ["anna@example.com", {"a": 1}, 5]
     received = values.copy()
     items: Any = Items(received)
@@ -180,7 +180,7 @@ def test_items_are_a_read_only_sequence_that_shows_no_value() -> None:
         assert (type(other), other) == (Items, items)
 
 
-def test_none_is_no_secret() -> None:
+def test_mask_of_none_is_none() -> None:
     assert (mask(None), mask("x"), mask("")) == ("None", "***", "***")
 
 
@@ -189,7 +189,7 @@ def test_a_problem_prints_as_a_line() -> None:
     assert str(Problem("", "", "Access denied")) == "Access denied"
 
 
-def test_what_is_of_another_type_than_a_field_may_show_is_masked() -> None:
+def test_repr_masks_values_of_other_types() -> None:
     show = masked_unless(bool)
     assert (show(True), show("zzq"), show(None)) == ("True", mask("zzq"), mask(None))  # noqa: FBT003  (a value)
     assert mask("zzq") != mask(None), "whether there is one may be seen"

@@ -78,7 +78,7 @@ def decision(**members: object) -> Approved:
     ],
     ids=["street", "civic", "other"],
 )
-def test_each_description_is_written_exactly(dialect: Dialect, own: dict[str, object]) -> None:
+def test_write_approval_in_each_dialect(dialect: Dialect, own: dict[str, object]) -> None:
     assert json.loads(write(FULL, dialect)) == {**COMMON, **own}
 
 
@@ -100,11 +100,13 @@ def test_none_is_not_sent() -> None:
         (Citizenship.OUTSIDE_EU, OTHER, "outside_eu"),
     ],
 )
-def test_citizenship_is_spelt_as_the_dialect_has_it(given_as: str, dialect: Dialect, written: str) -> None:
+def test_write_citizenship_in_the_spelling_of_the_dialect(
+    given_as: str, dialect: Dialect, written: str
+) -> None:
     assert json.loads(write(approval_request(citizenship=given_as), dialect))["citizenship"] == written
 
 
-def test_additional_data_sends_only_the_fields_that_are_given() -> None:
+def test_write_additional_data_omits_none() -> None:
     """Spec §2.1: the conditional fields are required only when additionalDataNeeded is true."""
     plain = json.loads(write(approval_request(), STREET))
     for additional, members in (
@@ -116,7 +118,7 @@ def test_additional_data_sends_only_the_fields_that_are_given() -> None:
 
 
 @given(APPROVAL_REQUESTS)
-def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
+def test_write_and_read_decision_round_trip(request: ApprovalRequest) -> None:
     for dialect in (STREET, CIVIC, OTHER):
         echoed = read_decision(Refused, decode(write(request, dialect)), META)
         for name in ("amount", "instalments", "email", "street_number", "citizenship", "iban", "order_token"):
@@ -150,7 +152,7 @@ def test_what_is_sent_is_what_is_echoed(request: ApprovalRequest) -> None:
         ({"amount": None}, "amount", None),
     ],
 )
-def test_every_spelling_is_read(members: dict[str, object], field: str, value: object) -> None:
+def test_read_decision_accepts_all_spellings(members: dict[str, object], field: str, value: object) -> None:
     read = decision(**members)
     assert getattr(read, field) == value
     assert type(getattr(read, field)) is type(value)
@@ -177,7 +179,7 @@ def test_every_spelling_is_read(members: dict[str, object], field: str, value: o
         ("redirectUrl", ["https://x"]),
     ],
 )
-def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: str, value: object) -> None:
+def test_read_decision_keeps_the_decision_with_a_wrong_type(wire_name: str, value: object) -> None:
     read = decision(**{"redirectUrl": "https://x", "instalments": 9, wire_name: value})
     assert read.meta.unread == (wire_name,)
     assert read.raw[wire_name] == value
@@ -186,17 +188,17 @@ def test_a_member_of_a_wrong_type_is_no_reason_to_lose_the_decision(wire_name: s
     assert again == dict.fromkeys(again)
 
 
-def test_what_json_does_not_have_is_never_sent_even_if_no_rule_has_seen_it() -> None:
+def test_encode_nan_raises_value_error() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"a": float("nan")})
 
 
-def test_a_decision_with_nothing_wrong_is_read_once_and_keeps_the_meta_it_was_given() -> None:
+def test_read_decision_without_unread_members_keeps_its_meta() -> None:
     members = decode(b'{"approved":true,"amount":45000}')
     assert read_decision(Approved, members, META).meta is META
 
 
-def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
+def test_read_decision_raw_is_the_unchanged_body() -> None:
     read = decision(raw="x", meta="y", approvalMessageApiFull="z", unknown=[1])
     assert dict(read.raw) == {
         "approved": True,
@@ -227,7 +229,7 @@ def test_the_body_is_kept_as_it_came_and_cannot_pass_for_ours() -> None:
     ],
     ids=lambda value: value[:20].decode("latin-1") if isinstance(value, bytes) else value,
 )
-def test_what_is_no_json_object_is_named_without_its_content(body: bytes, reason: str) -> None:
+def test_decode_error_has_no_content(body: bytes, reason: str) -> None:
     with pytest.raises(Malformed) as caught:
         decode(body)
     assert caught.value.args == (f"body: {reason}",)
@@ -244,12 +246,12 @@ def test_decode_any_accepts_any_json_value(body: bytes, value: object) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1", b"NaN"])
-def test_decode_any_refuses_what_is_not_json(body: bytes) -> None:
+def test_decode_any_refuses_invalid_json(body: bytes) -> None:
     with pytest.raises(Malformed):
         decode_any(body)
 
 
-def test_a_byte_order_mark_does_no_harm() -> None:
+def test_decode_accepts_a_byte_order_mark() -> None:
     assert decode(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
 
 
@@ -265,7 +267,7 @@ def test_a_byte_order_mark_does_no_harm() -> None:
         (b'\xef\xbb\xbf{"a":1,"a":2}', {"a": [1, 2]}),
     ],
 )
-def test_members_given_more_than_once_are_found(body: bytes, found: dict[str, list[int]]) -> None:
+def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[int]]) -> None:
     assert repeated_members(body, (b"c", b"a")) == found
     assert decode(body)
 
@@ -278,32 +280,32 @@ def test_members_given_more_than_once_are_found(body: bytes, found: dict[str, li
         b'{"a":-1e999}',
     ],
 )
-def test_what_the_fast_library_does_not_read_the_standard_one_does(body: bytes) -> None:
+def test_decode_falls_back_to_the_standard_library(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  (its own, of a class that is not ours to name)
         orjson.loads(body)
     assert decode(body) == json.loads(body.decode("utf-8-sig"))
 
 
 @pytest.mark.parametrize("value", [2**70, {1: "a"}, "\x7f\u2028"])
-def test_open_members_are_written_as_the_standard_library_does(value: Any) -> None:
+def test_encode_payload_equals_the_standard_library(value: Any) -> None:
     written = write(approval_request(extra={"a": value}), STREET)
     assert json.loads(written)["a"] == json.loads(json.dumps(value))
 
 
 @given(APPROVAL_REQUESTS)
-def test_what_is_written_does_not_depend_on_the_library(request: ApprovalRequest) -> None:
+def test_encode_is_equal_with_both_libraries(request: ApprovalRequest) -> None:
     written = write(request, STREET)
     assert written == encode(json.loads(written))
 
 
-def test_names_that_are_looked_for_too_deep_in_a_body_are_malformed() -> None:
+def test_repeated_names_in_a_deep_body_are_malformed() -> None:
     deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
     with pytest.raises(Malformed, match="nested too deeply"):
         repeated_members(deep, [b"a"])
 
 
 @given(st.binary())
-def test_any_bytes_are_members_or_malformed(body: bytes) -> None:
+def test_decode_any_bytes_returns_members_or_malformed(body: bytes) -> None:
     with contextlib.suppress(Malformed):
         assert isinstance(decode(body), dict)
 
@@ -320,7 +322,7 @@ WIRE_NAMES = st.sampled_from(
 
 
 @given(st.dictionaries(WIRE_NAMES, JSON_VALUES))
-def test_any_members_are_read_or_left_in_raw(body: dict[str, Any]) -> None:
+def test_read_decision_any_members_are_read_or_in_raw(body: dict[str, Any]) -> None:
     read = read_decision(Refused, decode(json.dumps(body).encode()), META)
     assert dict(read.raw) == body
 

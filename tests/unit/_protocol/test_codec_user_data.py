@@ -29,12 +29,12 @@ def test_user_data_is_written_exactly() -> None:
     )
 
 
-def test_a_kind_of_document_is_read_as_the_one_that_has_a_name() -> None:
+def test_read_user_data_document_type_is_an_enum_member() -> None:
     assert read_user_data({"documentOfType": "passport"}).document_type is DocumentType.PASSPORT
 
 
 @given(USER_DATA)
-def test_user_data_comes_back_as_it_was_sent(data: UserData) -> None:
+def test_user_data_round_trip(data: UserData) -> None:
     assert read_user_data(decode(write(data, CIVIC))) == data
 
 
@@ -45,12 +45,12 @@ def test_unknown_members_of_user_data_go_into_extra() -> None:
 
 
 @pytest.mark.parametrize("day", [b'"5"', b"5"])
-def test_a_day_of_month_is_read_in_either_form(day: bytes) -> None:
+def test_read_user_data_day_of_month_as_text_or_integer(day: bytes) -> None:
     read = read_user_data(decode(b'{"paymentDayOfMonth":%s}' % day))
     assert read == UserData(payment_day_of_month=5)
 
 
-def test_what_is_null_in_user_data_is_neither_a_text_nor_false() -> None:
+def test_read_user_data_null_is_none() -> None:
     names = ("usPerson", "marketing", "profession", "iban", "documentIssueDate", "paymentDayOfMonth")
     assert read_user_data(decode(json.dumps(dict.fromkeys(names)).encode())) == UserData()
 
@@ -69,7 +69,7 @@ def test_what_is_null_in_user_data_is_neither_a_text_nor_false() -> None:
         ({"iban": ["IT00"], "documentCode": 5, "marketing": 0}, ("documentCode", "iban", "marketing")),
     ],
 )
-def test_unreadable_members_of_user_data_are_none_and_named(
+def test_read_user_data_unreadable_members_are_none_and_unread(
     body: dict[str, Any], unread: tuple[str, ...]
 ) -> None:
     """Spec §4.2: 200 means that the data are saved, so that no member makes an error of it."""
@@ -90,7 +90,7 @@ def test_unreadable_members_of_user_data_are_none_and_named(
         "2020-01-31 00:00",
     ],
 )
-def test_a_date_with_a_time_is_read_as_its_day(written: str) -> None:
+def test_read_user_data_timestamp_is_its_date(written: str) -> None:
     read = read_user_data({"documentIssueDate": written, "documentExpirationDate": written})
     assert (read.document_issue_date, read.document_expiration_date) == (date(2020, 1, 31), date(2020, 1, 31))
     assert read.unread == ()
@@ -105,7 +105,7 @@ def test_unread_is_not_sent_and_not_compared() -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*USER_DATA_NAMES.values(), "new"]), JSON_VALUES))
-def test_any_member_of_user_data_is_read_or_named(body: dict[str, Any]) -> None:
+def test_read_user_data_any_member_is_read_or_unread(body: dict[str, Any]) -> None:
     members = decode(json.dumps(body).encode())
     read = read_user_data(members)
     for field, wire in USER_DATA_NAMES.items():

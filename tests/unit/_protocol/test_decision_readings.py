@@ -82,7 +82,7 @@ def test_approve_201_without_a_boolean_is_unknown(body: object, reason: str) -> 
     ],
     ids=str,
 )
-def test_approve_201_cut_off_after_approved_true_is_approved(part: bytes, fault: str) -> None:
+def test_approve_201_truncated_after_approved_true_is_approved(part: bytes, fault: str) -> None:
     decision = read(APPROVE, 201, part, fault=fault)
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread, decision.meta.status) == (None, ("body",), 201)
@@ -116,11 +116,11 @@ def test_approve_201_cut_off_after_approved_true_is_approved(part: bytes, fault:
     ],
     ids=str,
 )
-def test_approve_201_cut_off_without_one_true_is_unknown(part: bytes) -> None:
+def test_approve_201_truncated_without_one_true_is_unknown(part: bytes) -> None:
     assert unknown(201, part, "truncated").reasons == ("body: truncated",)
 
 
-def test_approve_201_cut_off_after_many_trues_is_read_at_once() -> None:
+def test_approve_201_truncated_with_many_trues_is_read_once() -> None:
     """Each value costs a pass over the body, so only a few are looked at."""
     unknown(201, b"{" + b'"approved":true,' * (LARGEST // 16 - 1), "truncated")
 
@@ -188,7 +188,7 @@ def test_approve_422_with_validation_errors_keeps_its_problems() -> None:
     assert "This value should not be blank." in str(error)
 
 
-def test_approve_422_cut_off_after_approved_false_is_refused() -> None:
+def test_approve_422_truncated_after_approved_false_is_refused() -> None:
     for fault in ("truncated", "timed out", "too large"):
         decision = read(APPROVE, 422, b'{"approved":false,"amount":45', fault=fault)
         assert isinstance(decision, Refused)
@@ -210,11 +210,11 @@ def test_approve_422_cut_off_after_approved_false_is_refused() -> None:
     ],
     ids=str,
 )
-def test_approve_422_cut_off_without_one_false_is_unknown(part: bytes) -> None:
+def test_approve_422_truncated_without_one_false_is_unknown(part: bytes) -> None:
     assert unknown(422, part, "truncated").reasons == ("body: truncated",)
 
 
-def test_approve_409_is_unknown_and_says_so() -> None:
+def test_approve_409_is_unknown() -> None:
     """Spec §4.1, §7: "request cannot be completed" is no proof that nobody was evaluated."""
     error = read(APPROVE, 409, {"errors": "The request cannot be completed"})
     assert type(error) is CannotCompleteError
@@ -235,7 +235,7 @@ def test_approve_already_evaluated_is_unknown(status: int, text: str) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 202, 204, 303])
-def test_approve_other_status_with_approved_is_no_decision(status: int) -> None:
+def test_approve_other_status_with_approved_is_not_a_decision(status: int) -> None:
     error = read(APPROVE, status, {"approved": True})
     assert type(error) is UnexpectedStatusError
     assert (error.outcome, error.response) == ("unknown", RawResponse(status, b'{"approved": true}'))
@@ -263,14 +263,14 @@ def test_approve_missing_redirect_is_none_and_not_unread() -> None:
         b'{"approved":true,"redirectUrl":5}',
     ],
 )
-def test_approve_unusable_redirect_costs_no_decision(body: bytes) -> None:
+def test_approve_unusable_redirect_keeps_the_decision(body: bytes) -> None:
     """Which of two redirects is right is not known, so none is returned."""
     decision = read(APPROVE, 201, body)
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == (None, ("redirectUrl",))
 
 
-async def test_approve_unknown_reply_is_raised_with_its_response() -> None:
+async def test_approve_unexpected_response_error_has_the_response() -> None:
     client = scripted_client(
         response(201, {"redirectUrl": "https://x.example/#t", "email": "anna@example.com"})
     )
@@ -285,7 +285,7 @@ async def test_approve_unknown_reply_is_raised_with_its_response() -> None:
     assert repr(error.response) == "RawResponse(status=201, body=***)"
 
 
-def test_cut_off_body_is_read_once_however_often_it_has_the_name() -> None:
+def test_truncated_body_with_many_names_is_read_once() -> None:
     def work(count: int) -> int:
         body = b'{"x":[%s' % (b"0," * 10_000) + b'"approved":1,' * count
         return lines_run(lambda: read(APPROVE, 201, body, fault="truncated"))
@@ -302,7 +302,7 @@ def test_cut_off_body_is_read_once_however_often_it_has_the_name() -> None:
         b'{"approved":true}{"approved":true}',
     ],
 )
-def test_body_that_is_no_json_with_the_name_twice_is_unknown(body: bytes) -> None:
+def test_invalid_json_with_a_repeated_name_is_unknown(body: bytes) -> None:
     for fault in (None, "truncated"):
         unknown(201, body, fault)
         unknown(422, body, fault)

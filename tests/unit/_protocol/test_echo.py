@@ -69,18 +69,18 @@ def test_echo_same_code_in_another_form_is_accepted(echoed: object) -> None:
     ],
     ids=ascii,
 )
-def test_echo_other_code_is_another_customers(echoed: str) -> None:
+def test_echo_of_another_code_belongs_to_another_customer(echoed: str) -> None:
     assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
 @pytest.mark.parametrize(
     "echoed", [[], [FISCAL_CODE], {}, {"a": FISCAL_CODE}, 5, 0, True, False, 1.5], ids=repr
 )
-def test_echo_of_another_type_is_another_customers(echoed: object) -> None:
+def test_echo_of_another_type_belongs_to_another_customer(echoed: object) -> None:
     assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
-def test_echo_omocodia_is_the_same_customers() -> None:
+def test_echo_with_omocodia_belongs_to_the_customer() -> None:
     assert not belongs_to_another_customer(OMOCODE, FISCAL_CODE)
     assert not belongs_to_another_customer(FISCAL_CODE, OMOCODE)
     assert not belongs_to_another_customer(OMOCODE, OMOCODE)
@@ -98,7 +98,7 @@ def test_echo_omocodia_letter_stands_for_one_digit(place: int, digit: int) -> No
 
 
 @pytest.mark.parametrize("place", sorted({*range(15)} - {*PLACES}))
-def test_echo_omocodia_letter_elsewhere_is_another_customers(place: int) -> None:
+def test_echo_omocodia_letter_elsewhere_is_not_accepted(place: int) -> None:
     written = f"{FISCAL_CODE[:place]}L{FISCAL_CODE[place + 1 :]}"
     assert belongs_to_another_customer(written, FISCAL_CODE)
 
@@ -144,7 +144,7 @@ def test_echo_masked_code_that_agrees_is_accepted(echoed: str) -> None:
         "xxx?",
     ],
 )
-def test_echo_masked_code_that_differs_is_another_customers(echoed: str) -> None:
+def test_echo_masked_code_that_differs_is_not_accepted(echoed: str) -> None:
     assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
@@ -169,7 +169,7 @@ def test_echo_of_anything_is_compared_without_failing(echoed: object) -> None:
     "echoed", [FISCAL_CODE, FISCAL_CODE.lower(), "TST XYZ-00A00A000A", OMOCODE, "TST***", "", None]
 )
 @pytest.mark.parametrize(("status", "kind"), [(201, Approved), (422, Refused)])
-def test_approve_echo_of_the_customer_costs_no_decision(
+def test_approve_echo_of_the_customer_keeps_the_decision(
     status: int, kind: type[Approved | Refused], echoed: object
 ) -> None:
     decision = read(APPROVE, status, {"approved": kind is Approved, "fiscalCode": echoed})
@@ -200,7 +200,7 @@ def test_approve_echo_of_two_codes_needs_both_to_agree(second: str | None, *, ac
 
 
 @pytest.mark.parametrize(("status", "part"), [(201, b'{"approved":true'), (422, b'{"approved":false')])
-def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: bytes) -> None:
+def test_approve_truncated_echo_of_another_customer_is_unknown(status: int, part: bytes) -> None:
     body = part + b',"fiscalCode":"TSTXYZ00A00A000B","city":"Ro'
     error = read(APPROVE, status, body, fault="truncated")
     assert isinstance(error, UnexpectedResponseError)
@@ -225,13 +225,13 @@ def test_approve_cut_off_echo_of_another_customer_is_unknown(status: int, part: 
         (f"{FISCAL_CODE}1", False),
     ],
 )
-def test_approve_echo_cut_within_the_code_compares_its_start(start: str, *, accepted: bool) -> None:
+def test_approve_echo_truncated_in_the_code_compares_its_start(start: str, *, accepted: bool) -> None:
     body = f'{{"approved":true,"fiscalCode":"{start}'.encode()
     outcome = read(APPROVE, 201, body, fault="truncated")
     assert isinstance(outcome, Approved if accepted else UnexpectedResponseError)
 
 
-def test_approve_echo_in_a_body_that_is_no_json_is_unknown() -> None:
+def test_approve_echo_in_invalid_json_is_unknown() -> None:
     body = b'{"approved":true"x"", "fiscalCode":"TSTXYZ00A00A000B"'
     for fault in (None, "truncated"):
         assert read(APPROVE, 201, body, fault=fault).reasons == ("fiscalCode: belongs to another customer",)
@@ -243,7 +243,7 @@ async def failure(members: dict[str, Any]) -> LoanError:
     return caught.value
 
 
-async def test_approve_error_of_another_customer_carries_the_response() -> None:
+async def test_approve_error_of_another_customer_has_the_response() -> None:
     members = {"approved": True, "fiscalCode": OTHER, "redirectUrl": "https://x.example/#t"}
     error = await failure(members)
     assert isinstance(error, UnexpectedResponseError)
@@ -253,7 +253,7 @@ async def test_approve_error_of_another_customer_carries_the_response() -> None:
     assert again.response == error.response
 
 
-async def test_approve_error_of_another_customer_shows_no_person() -> None:
+async def test_approve_error_of_another_customer_has_no_personal_data() -> None:
     error = await failure({"approved": True, "fiscalCode": OTHER, "redirectUrl": "https://x.example/#t"})
     for shown in (repr(error), str(error), repr(error.args), str(error._repr_html_())):
         assert not [each for each in (OTHER, FISCAL_CODE, "x.example") if each in shown]

@@ -45,7 +45,7 @@ from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, 
     ],
     ids=["approve", "complete", "create_request", "upload_documents"],
 )
-def test_each_call_has_its_address_and_shows_none_of_it(call: Call, method: str, path: str) -> None:
+def test_call_url_is_masked_in_repr(call: Call, method: str, path: str) -> None:
     request = call.request({"traceparent": "x"})
     assert (request.method, request.url) == (method, f"https://loans.example.com/base/api/shops{path}")
     assert request.headers["X-Auth-Token"] == "secret-token"
@@ -70,7 +70,7 @@ def test_201_is_approved_and_422_is_refused() -> None:
     assert read(APPROVE, 201, {"approved": True, "redirectUrl": None}).redirect_url is None
 
 
-def test_an_error_after_a_large_upload_names_its_problem() -> None:
+def test_error_after_a_large_upload_has_its_problem() -> None:
     upload = endpoints.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {"front": "x" * (1 << 20)})
     error = read(upload, 400, errors(front=["too large, said secret-token"]))
     assert error.problems == (Problem("front", "front", "too large, said ***"),)
@@ -91,9 +91,7 @@ def test_an_error_after_a_large_upload_names_its_problem() -> None:
         ("Something new", DomainError),
     ],
 )
-def test_a_domain_error_of_a_call_that_evaluates_nobody_has_its_class(
-    message: str, kind: type[ServiceError]
-) -> None:
+def test_domain_error_of_other_calls_has_its_class(message: str, kind: type[ServiceError]) -> None:
     """Approvals are stricter: see test_rejections.py."""
     for call in (COMPLETE, CREATE, DOCUMENTS):
         error = read(call, 400, errors(domain=[message]))
@@ -105,13 +103,13 @@ def test_a_domain_error_of_a_call_that_evaluates_nobody_has_its_class(
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
-def test_already_evaluated_says_whether_a_500_came_before(attempts: int, after_retry: bool) -> None:  # noqa: FBT001  (parametrised)
+def test_already_evaluated_has_after_retry(attempts: int, after_retry: bool) -> None:  # noqa: FBT001  (parametrised)
     error = read(APPROVE, 400, errors(domain=["User already evaluated for approval"]), attempts=attempts)
     assert isinstance(error, AlreadyEvaluatedError)
     assert error.after_retry is after_retry
 
 
-def test_validation_problems_come_under_our_names_in_order() -> None:
+def test_validation_problems_have_field_names_in_order() -> None:
     said = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
     error = read(APPROVE, 400, said)
     assert type(error) is RejectedError
@@ -132,7 +130,7 @@ def test_validation_problems_come_under_our_names_in_order() -> None:
         (500, errors(system=["System error"]), SystemFaultError, "System error"),
     ],
 )
-def test_each_error_status_has_its_shape(
+def test_error_status_is_read_in_its_shape(
     status: int, body: object, kind: type[ServiceError], message: str
 ) -> None:
     error = read(APPROVE, status, body)
@@ -145,7 +143,7 @@ def test_each_error_status_has_its_shape(
     ("status", "kind"), [(403, AccessDeniedError), (409, CannotCompleteError), (500, SystemFaultError)]
 )
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"errors": null}'])
-def test_a_status_that_says_all_needs_no_body(status: int, kind: type[ServiceError], body: bytes) -> None:
+def test_error_status_without_body_has_its_class(status: int, kind: type[ServiceError], body: bytes) -> None:
     error = read(APPROVE, status, body)
     assert type(error) is kind
     assert error.problems == ()
@@ -162,14 +160,14 @@ def test_a_status_that_says_all_needs_no_body(status: int, kind: type[ServiceErr
     ],
     ids=["approve", "complete", "create_request", "upload_documents"],
 )
-def test_a_status_that_is_not_named_is_unexpected(call: Call, statuses: list[int]) -> None:
+def test_unlisted_status_is_unexpected(call: Call, statuses: list[int]) -> None:
     for status in statuses:
         error = read(call, status, {"approved": True})
         assert type(error) is UnexpectedStatusError
         assert error.status == status
 
 
-def test_a_completion_is_saved_whatever_its_members_are() -> None:
+def test_completion_with_unreadable_members_is_saved() -> None:
     """Spec §4.2: 200 is success."""
     assert read(COMPLETE, 200, COMPLETE.body) == user_data()
     saved = read(COMPLETE, 200, b'{"usPerson":"no","marketing":true}')
@@ -190,9 +188,7 @@ def test_a_completion_is_saved_whatever_its_members_are() -> None:
         (b'{"iban"', "timed out", "body: timed out"),
     ],
 )
-def test_a_completion_is_done_even_if_its_body_is_unreadable(
-    body: bytes, fault: str | None, reason: str
-) -> None:
+def test_completion_with_unreadable_body_is_done(body: bytes, fault: str | None, reason: str) -> None:
     error = read(COMPLETE, 200, body, fault=fault)
     assert isinstance(error, UnexpectedResponseError)
     assert (error.reasons, error.outcome, error.status) == ((reason,), "done", 200)
@@ -205,7 +201,7 @@ def test_a_completion_is_done_even_if_its_body_is_unreadable(
 @pytest.mark.parametrize(
     "value", [{"a": [1]}, {}, [], ["created", {"a": 1}], "created", "", 5, 0.5, True, None], ids=repr
 )
-def test_an_open_shape_is_any_json_value(call: Call, status: int, value: object) -> None:
+def test_prerequisite_response_is_any_json_value(call: Call, status: int, value: object) -> None:
     """Spec §4.3: the shapes of creation and documents are not shown."""
     found = read(call, status, value)
     assert found == value
@@ -213,7 +209,7 @@ def test_an_open_shape_is_any_json_value(call: Call, status: int, value: object)
 
 
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])
-def test_an_open_shape_may_be_empty_and_must_be_json(call: Call) -> None:
+def test_prerequisite_response_is_empty_or_json(call: Call) -> None:
     for body in (b"", b" \n"):
         assert read(call, 204, body) == {}
     for body, fault, reason in (
@@ -227,7 +223,7 @@ def test_an_open_shape_may_be_empty_and_must_be_json(call: Call) -> None:
         assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
 
 
-def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
+def test_messages_with_personal_values_are_redacted() -> None:
     said = errors(
         email=["anna@example.com is taken by PROVA Anna"],
         fiscalCode=[f"{FISCAL_CODE.lower()} with secret-token"],
@@ -243,7 +239,7 @@ def test_what_the_service_repeats_of_a_person_is_taken_out() -> None:
     ]
 
 
-def test_a_name_that_is_a_word_of_a_message_does_not_change_the_error() -> None:
+def test_name_equal_to_a_message_word_keeps_the_error_class() -> None:
     call = endpoints.APPROVE.call(
         SHOP, STREET, FISCAL_CODE, approval_request(last_name="User", first_name="found")
     )
@@ -252,13 +248,13 @@ def test_a_name_that_is_a_word_of_a_message_does_not_change_the_error() -> None:
     assert error.problems[0].message == "*** not ***"
 
 
-def test_values_within_lists_and_objects_are_personal_too() -> None:
+def test_nested_values_are_redacted() -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, STREET, None, {"a": [{"b": "hidden-value"}], "c": "no"})
     error = read(call, 400, errors(a=["hidden-value has no place here"]))
     assert error.problems[0].message == "*** has no place here"
 
 
-def test_a_message_is_cut_and_its_control_characters_are_not_printed() -> None:
+def test_message_is_truncated_without_control_characters() -> None:
     error = read(APPROVE, 400, {"errors": {"x" * 100: ["line\nbreak\x1b[31m" + "z" * 1000]}})
     [problem] = error.problems
     assert problem.message.startswith("line break [31mzzz")
@@ -282,7 +278,7 @@ MEMBERS = st.dictionaries(
     st.binary(max_size=40) | MEMBERS.map(lambda members: json.dumps(members).encode()),
     st.sampled_from([None, "truncated"]),
 )
-def test_whatever_comes_is_an_outcome_or_one_of_our_errors(
+def test_any_response_is_an_outcome_or_a_loan_error(
     call: Call, status: int, body: bytes, fault: str | None
 ) -> None:
     outcome = read(call, status, body, fault=fault)

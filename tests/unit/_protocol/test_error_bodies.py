@@ -28,17 +28,17 @@ def message(text: str) -> str:
     ],
     ids=["as long as can be", "one too long", "much too long"],
 )
-def test_a_message_is_shown_up_to_its_limit(text: str, shown: str) -> None:
+def test_message_is_truncated_at_its_limit(text: str, shown: str) -> None:
     assert message(text) == shown
 
 
-def test_a_name_is_shown_up_to_its_limit() -> None:
+def test_name_is_truncated_at_its_limit() -> None:
     said = {"errors": {"n" * NAMED: "a", "m" * (NAMED + 1): "b"}}
     names = [each.wire_name for each in read_problems(said)]
     assert names == ["n" * NAMED, "m" * (NAMED - 1) + "…"]
 
 
-def test_a_body_has_no_more_problems_than_the_limit() -> None:
+def test_read_problems_returns_at_most_the_limit() -> None:
     for said in (MANY, MANY + 1):
         assert len(read_problems({"errors": {"city": ["x"] * said}})) == MANY
 
@@ -84,7 +84,7 @@ def test_is_already_evaluated_twice_the_text_is_twice_the_work() -> None:
     ],
     ids=lambda body: str(body)[:40],
 )
-def test_already_evaluated_is_found_wherever_it_stands(body: object) -> None:
+def test_already_evaluated_is_found_anywhere_in_the_body(body: object) -> None:
     assert is_already_evaluated(body)
 
 
@@ -95,21 +95,19 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
     assert not is_already_evaluated(text)
 
 
-def test_already_evaluated_at_a_field_is_no_rejection() -> None:
+def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
     assert rejection_class({"errors": {"city": "already evaluat"}}, None) is AlreadyEvaluatedError
     assert rejection_class({"errors": {"city": "evaluated"}}, None) is RejectedError
 
 
-def test_a_message_without_a_field_and_one_that_is_no_text() -> None:
+def test_read_problems_without_field_or_text() -> None:
     assert read_problems({"error": "Access denied"}) == (Problem("", "", "Access denied"),)
     assert read_problems({"errors": {"city": 5}}) == (Problem("city", "city", "is not accepted"),)
     assert read_problems({"errors": "a", "error": "b"}) == (Problem("", "", "a"),)
 
 
 @pytest.mark.parametrize("character", ["\ufdfa", "\ufdfb", "\u3302", "\ufb04"])
-def test_texts_that_grow_when_normalized_stay_bounded(
-    character: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normalized_texts_have_a_bounded_size(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one Arabic ligature NFKC makes eighteen characters, which the event loop would wait for."""
     sizes = [0]
 

@@ -29,7 +29,7 @@ def only_call(wire: aioresponses) -> tuple[str, str, RequestCall]:
     return method, str(url), call
 
 
-async def test_an_approval_is_one_post_with_exactly_these_headers_and_bytes(wire: aioresponses) -> None:
+async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresponses) -> None:
     wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
     request = approval_request(
         amount=45_000,
@@ -69,7 +69,7 @@ async def test_an_approval_is_one_post_with_exactly_these_headers_and_bytes(wire
     assert agent.startswith(f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/3.")
 
 
-async def test_the_transport_follows_no_redirect_and_no_middleware(wire: aioresponses) -> None:
+async def test_request_follows_no_redirect_and_no_middleware(wire: aioresponses) -> None:
     wire.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
     async with made_client() as client:
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
@@ -97,7 +97,7 @@ async def test_the_transport_follows_no_redirect_and_no_middleware(wire: aioresp
         pytest.param(Dialect(italian="Italian"), "streetNumber", "instalments", "Italian", id="capital"),
     ],
 )
-async def test_each_dialect_spells_its_own_way(
+async def test_approve_request_uses_the_names_of_the_dialect(
     wire: aioresponses, dialect: Dialect, street_number: str, instalments: str, italian: str
 ) -> None:
     wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
@@ -116,7 +116,7 @@ async def test_each_dialect_spells_its_own_way(
     assert sent["residenceStartDate"] == "05/2019"
 
 
-async def test_a_completion_is_a_patch_with_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
+async def test_complete_request_has_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
     wire.patch(URL(REQUEST, encoded=True), status=200, payload={"usPerson": False})
     data = UserData(document_issue_date=date(2022, 5, 7), payment_day_of_month=5, us_person=False)
     async with made_client() as client:
@@ -126,7 +126,7 @@ async def test_a_completion_is_a_patch_with_iso_dates_and_an_integer_day(wire: a
     assert call.kwargs["data"] == b'{"documentIssueDate":"2022-05-07","usPerson":false,"paymentDayOfMonth":5}'
 
 
-async def test_the_prerequisite_calls_send_their_object_as_it_is(wire: aioresponses) -> None:
+async def test_prerequisite_requests_send_the_payload_unchanged(wire: aioresponses) -> None:
     wire.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
     wire.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
     async with made_client() as client:

@@ -153,7 +153,7 @@ def test_redactor_within_a_word_removes_eight_letters(value: str, shown: str) ->
 
 
 @pytest.mark.parametrize("longer", [*range(570, 602, 3)])
-def test_redactor_text_that_is_cut_ends_before_a_value_begins(longer: int) -> None:
+def test_redactor_truncated_text_ends_before_a_value(longer: int) -> None:
     """Half a value at the end of what is read could not be recognised."""
     for value in (CODE, "Li", "D'Amicò Ferrè", SENT["email"]):
         start = "Li " * (longer // 3)
@@ -161,19 +161,19 @@ def test_redactor_text_that_is_cut_ends_before_a_value_begins(longer: int) -> No
         assert set(shown) <= set("* …"), shown
 
 
-def test_redactor_text_encoded_too_often_is_not_kept() -> None:
+def test_redactor_text_encoded_too_often_is_masked() -> None:
     text = CODE
     for _ in range(9):
         text = "".join(f"%{byte:02x}" for byte in text.encode())
         assert redacted(text[:500]) == "***"
 
 
-def test_redactor_of_too_many_values_keeps_no_text() -> None:
+def test_redactor_with_too_many_values_masks_the_text() -> None:
     assert redacted("no", [f"value {number}" for number in range(20_000)]) == "***"
     assert redacted("too large", ["x" * 1_000_000] * 9) == "too large", "pictures are cut"
 
 
-def test_redactor_of_deep_values_finds_them() -> None:
+def test_redactor_finds_nested_values() -> None:
     deep: Any = CODE
     for _ in range(5_000):
         deep = [deep]
@@ -187,7 +187,7 @@ def test_redactor_any_value_between_spaces_is_removed(value: str, before: str, a
         assert value not in shown
 
 
-def test_names_of_fields_stay_and_others_lose_their_values() -> None:
+def test_redaction_keeps_field_names_and_masks_others() -> None:
     sent = {"city": "Street Number", "lastname": "Lastname", "people": {"anna@example.com": 1}}
     said = {"errors": {"streetNumber": "a", "lastname": "b", "people[anna@example.com]": "c"}}
     assert read_problems(said, sent) == (

@@ -113,7 +113,7 @@ def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
     assert state(400, errors(lastname=[BLANK]), attempts=2) is UNKNOWN
 
 
-def test_rejection_of_a_field_that_was_sent_as_extra_is_released() -> None:
+def test_rejection_of_an_extra_field_is_released() -> None:
     call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
     assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
     assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedResponseError
@@ -160,7 +160,7 @@ def test_rejection_of_another_shape_is_unknown(body: object) -> None:
     assert state(400, body) is UNKNOWN
 
 
-def test_rejection_that_is_cut_off_is_unknown() -> None:
+def test_rejection_truncated_is_unknown() -> None:
     for fault in ("truncated", "timed out", "too large"):
         error = read(APPROVE, 400, errors(lastname=[BLANK]), fault=fault)
         assert (type(error), error.reasons) == (UnexpectedResponseError, (f"body: {fault}",))
@@ -235,7 +235,7 @@ def test_domain_beside_anything_else_is_unknown(said: dict[str, Any]) -> None:
     assert state(400, {"errors": said}) is UNKNOWN
 
 
-def test_domain_error_is_no_rejection_of_fields() -> None:
+def test_domain_error_is_not_a_rejected_error() -> None:
     assert not issubclass(DomainError, RejectedError)
     assert issubclass(DomainError, ServiceError)
 
@@ -291,7 +291,7 @@ def test_already_evaluated_in_an_unknown_language_is_not_released(text: str) -> 
             assert state(status, {"errors": said}) is UNKNOWN
 
 
-def test_already_evaluated_beyond_the_messages_shown_is_not_released() -> None:
+def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
     """Only 100 messages of 5000 characters are read, so the others could say anything."""
     text = "User already evaluated"
     assert state(400, errors(lastname=[BLANK] * 99 + [text])) is LOST
@@ -319,7 +319,7 @@ def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
-def test_already_evaluated_says_whether_a_500_came_before(attempts: int, *, after_retry: bool) -> None:
+def test_already_evaluated_has_after_retry(attempts: int, *, after_retry: bool) -> None:
     for status in (400, 409):
         error = read(APPROVE, status, errors(domain=["User already evaluated"]), attempts=attempts)
         assert isinstance(error, AlreadyEvaluatedError)
@@ -361,7 +361,7 @@ def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
-def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: int) -> None:
+def test_error_for_an_unreadable_request_has_no_problems(status: int) -> None:
     """Its values could not be removed from the messages."""
     for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
         error = read(evolve(call, body=b"[" * 5_000), status, errors(city=["no"]))
@@ -369,7 +369,7 @@ def test_error_of_a_request_that_cannot_be_read_again_has_no_problems(status: in
         assert error.problems == ()
 
 
-def test_name_beside_a_request_that_cannot_be_read_again_is_repeated_in_it() -> None:
+def test_leaks_into_with_an_unreadable_request_is_true() -> None:
     for call in (APPROVE, CREATE):
         assert not call.leaks_into("r-7Kq2")
         assert evolve(call, body=b"[" * 5_000).leaks_into("r-7Kq2")

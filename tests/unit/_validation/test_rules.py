@@ -71,13 +71,13 @@ def test_valid_user_data_has_no_problem(data: UserData) -> None:
 @pytest.mark.parametrize("dialect", [STREET, CIVIC], ids=["street", "civic"])
 @pytest.mark.parametrize("field", TEXT_FIELDS)
 @pytest.mark.parametrize("value", [None, "", "  ", 5, b"x", SURROGATE], ids=plainly)
-def test_a_required_text_is_a_text_with_something_in_it(dialect: Dialect, field: str, value: object) -> None:
+def test_required_text_is_a_non_blank_str(dialect: Dialect, field: str, value: object) -> None:
     assert only(field, value, dialect).message
 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)
 @pytest.mark.parametrize("value", [5, b"x", SURROGATE], ids=plainly)
-def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: object) -> None:
+def test_optional_text_is_none_or_a_str(field: str, value: object) -> None:
     assert only(field, value).message
     assert problems(approval_request(**{field: None})) == []
 
@@ -93,32 +93,30 @@ def test_an_optional_text_may_be_left_out_and_nothing_else(field: str, value: ob
         (None, "is required: euro cents as an int"),
     ],
 )
-def test_an_amount_is_in_cents_and_within_the_limits(value: object, hint: str) -> None:
+def test_amount_is_an_int_of_cents_within_the_limits(value: object, hint: str) -> None:
     assert hint in only("amount", value).message
 
 
 @pytest.mark.parametrize("value", [2, 61, 12.0, "12", None, False])
-def test_instalments_are_a_count_within_the_limits(value: object) -> None:
+def test_instalments_are_an_int_within_the_limits(value: object) -> None:
     assert "between 3 and 60" in only("instalments", value).message
 
 
 @pytest.mark.parametrize(("field", "least", "most"), [("amount", 5_000, 1_500_000), ("instalments", 3, 60)])
-def test_the_limits_themselves_are_allowed(field: str, least: int, most: int) -> None:
+def test_values_at_the_limits_are_valid(field: str, least: int, most: int) -> None:
     assert problems(approval_request(**{field: least})) == []
     assert problems(approval_request(**{field: most})) == []
 
 
 @given(st.integers(), st.integers(-5, 100))
-def test_a_number_is_a_problem_exactly_when_it_is_outside_its_limits(amount: int, instalments: int) -> None:
+def test_number_outside_its_limits_is_a_problem(amount: int, instalments: int) -> None:
     found = {each.field for each in problems(approval_request(amount=amount, instalments=instalments))}
     assert ("amount" in found) == (not 5_000 <= amount <= 1_500_000)
     assert ("instalments" in found) == (not 3 <= instalments <= 60)
 
 
 @given(st.text(max_size=7), st.text(max_size=4))
-def test_a_postal_code_is_five_ascii_digits_and_a_province_two_capitals(
-    postal_code: str, province: str
-) -> None:
+def test_postal_code_and_province_have_their_format(postal_code: str, province: str) -> None:
     found = {each.field for each in problems(approval_request(postal_code=postal_code, province=province))}
     digits = len(postal_code) == 5 and set(postal_code) <= set("0123456789")
     capitals = len(province) == 2 and set(province) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -171,21 +169,21 @@ def test_limits_can_be_overridden() -> None:
         ("payment_day_of_month", "5", "not str"),
     ],
 )
-def test_each_trap_is_explained(field: str, value: object, hint: str) -> None:
+def test_common_mistake_has_a_hint(field: str, value: object, hint: str) -> None:
     assert hint in only(field, value).message
 
 
-def test_napoli_and_the_other_spelling_of_italian_are_fine() -> None:
+def test_province_na_and_capitalized_italian_are_valid() -> None:
     assert problems(approval_request(province="NA", citizenship="Italian")) == []
 
 
 @pytest.mark.parametrize("street_number", ["12/A", "SNC", "3 bis", "km 12,5", "7-9"])
-def test_any_street_number_that_a_door_may_have_is_fine(street_number: str) -> None:
+def test_street_number_of_any_form_is_valid(street_number: str) -> None:
     assert problems(approval_request(street_number=street_number)) == []
 
 
 @pytest.mark.parametrize("token", [None, "", " "], ids=plainly)
-def test_one_dialect_requires_an_order_token(token: str | None) -> None:
+def test_order_token_is_required_by_its_dialect(token: str | None) -> None:
     request = approval_request(order_token=token)
     [problem] = problems(request, DEMANDING)
     assert (problem.field, problem.wire_name) == ("order_token", "orderToken")
@@ -197,7 +195,7 @@ def test_a_preset_accepts_every_field_of_the_request() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("iban", "IT00"), ("payment_day_of_month", 5)])
-def test_what_a_dialect_does_not_send_is_no_silent_loss(field: str, value: object) -> None:
+def test_field_that_the_dialect_does_not_send_is_a_problem(field: str, value: object) -> None:
     assert f"set sends_{field}" in only(field, value, DEMANDING).message
     sends: dict[str, Any] = {f"sends_{field}": True}
     told = attrs.evolve(DEMANDING, **sends)
@@ -214,7 +212,7 @@ ADDITIONAL = [
 ]
 
 
-def test_the_conditional_block_is_required_as_a_whole() -> None:
+def test_additional_data_needed_requires_all_fields() -> None:
     assert [each.field for each in problems(approval_request(), needed=True)] == ADDITIONAL
     assert [each.wire_name for each in problems(approval_request(), needed=True)] == [
         APPROVAL_NAMES[field] for field in ADDITIONAL
@@ -226,7 +224,7 @@ def test_the_conditional_block_is_required_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("field", ADDITIONAL)
-def test_a_conditional_field_is_required_only_when_needed(field: str) -> None:
+def test_additional_data_field_is_required_only_when_needed(field: str) -> None:
     """Spec §2.1: required when additionalDataNeeded is true; nothing forbids some of them otherwise."""
     without = approval_request(additional=additional_data(**{field: None}))
     alone = approval_request(additional=AdditionalData(**{field: getattr(additional_data(), field)}))
@@ -256,12 +254,12 @@ def test_a_conditional_field_is_required_only_when_needed(field: str) -> None:
         pytest.param("salary", 10**5000, id="many digits"),
     ],
 )
-def test_a_given_conditional_block_is_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001  (parametrised)
+def test_additional_data_fields_are_checked(field: str, value: object, needed: bool) -> None:  # noqa: FBT001  (parametrised)
     [problem] = problems(approval_request(additional=additional_data(**{field: value})), needed=needed)
     assert (problem.field, problem.wire_name) == (field, APPROVAL_NAMES[field])
 
 
-def test_the_conditional_block_has_a_type_of_its_own() -> None:
+def test_additional_data_of_another_type_is_a_problem() -> None:
     [problem] = problems(approval_request(additional={"residence": "rent"}))
     assert (problem.field, problem.message) == ("additional", "must be an AdditionalData, not dict")
 
@@ -300,18 +298,18 @@ def test_each_field_of_the_user_data_is_checked(field: str, value: object) -> No
     ],
     ids=plainly,
 )
-def test_extra_members_are_json_and_no_second_way_to_a_field(extra: object, hint: str) -> None:
+def test_extra_is_json_without_known_members(extra: object, hint: str) -> None:
     [problem] = problems(approval_request(extra=extra))
     assert problem.field == "extra"
     assert hint in problem.message
 
 
 @pytest.mark.parametrize("extra", ["abc", {"a": math.nan}, {"usPerson": True}], ids=plainly)
-def test_extra_members_of_user_data_are_checked_too(extra: object) -> None:
+def test_extra_of_user_data_is_checked(extra: object) -> None:
     assert [each.field for each in rules.check_user_data(user_data(extra=extra))] == ["extra"]
 
 
-def test_what_is_no_request_is_named() -> None:
+def test_request_of_another_type_is_a_problem() -> None:
     assert [str(each) for each in problems({"amount": 5})] == [
         "request: must be an instance of ApprovalRequest, not dict"
     ]
@@ -325,18 +323,18 @@ def test_what_is_no_request_is_named() -> None:
     [[], None, "x", {"a": object()}, {"a": math.inf}, {"a": "\udfff"}, {5: 5}],
     ids=["list", "None", "text", "object", "infinity", "half a pair", "number for a name"],
 )
-def test_an_open_payload_is_a_json_object(payload: object) -> None:
+def test_payload_that_is_not_a_json_object_is_a_problem(payload: object) -> None:
     [problem] = rules.check_payload(payload)
     assert problem.field == "payload"
 
 
-def test_a_payload_without_end_is_named() -> None:
+def test_payload_with_a_cycle_is_a_problem() -> None:
     endless: dict[str, object] = {}
     endless["again"] = endless
     assert len(list(rules.check_payload(endless))) == 1
 
 
-def test_a_deep_payload_is_named() -> None:
+def test_payload_nested_too_deeply_is_a_problem() -> None:
     deep: object = 0
     for _ in range(100_000):
         deep = [deep]
@@ -363,18 +361,18 @@ def test_a_deep_payload_is_named() -> None:
     ],
     ids=plainly,
 )
-def test_a_fiscal_code_is_16_letters_and_digits(code: object) -> None:
+def test_fiscal_code_of_another_form_is_a_problem(code: object) -> None:
     [problem] = rules.check_fiscal_code(code)
     assert (problem.field, problem.wire_name) == ("fiscal_code", "fiscalCode")
 
 
 @pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"], ids=plainly)
-def test_a_fiscal_code_is_trimmed_and_put_in_upper_case(code: str) -> None:
+def test_fiscal_code_is_trimmed_and_upper_cased(code: str) -> None:
     assert list(rules.check_fiscal_code(code)) == []
     assert rules.normalize_fiscal_code(code) == FISCAL_CODE
 
 
-def test_the_check_letter_counts_only_when_strict() -> None:
+def test_check_letter_is_verified_only_when_strict() -> None:
     body = "TSTXYZ80A01A000"
     right = codicefiscale.calc_check_digit(body)
     wrong = "A" if right != "A" else "B"
@@ -384,14 +382,14 @@ def test_the_check_letter_counts_only_when_strict() -> None:
     assert "check letter" in problem.message
 
 
-def test_every_broken_rule_is_named_at_once() -> None:
+def test_all_broken_rules_are_reported_at_once() -> None:
     wrong: dict[str, Any] = {each.name: object() for each in attrs.fields(ApprovalRequest)}
     found = {problem.field for problem in problems(ApprovalRequest(**wrong))}
     assert found == set(wrong)
 
 
 @given(TEXTS)
-def test_no_message_repeats_a_value(text: str) -> None:
+def test_messages_do_not_contain_values(text: str) -> None:
     marked = f"marker,{text}"
     wrong: dict[str, Any] = {each.name: marked for each in attrs.fields(ApprovalRequest)}
     said = [*problems(ApprovalRequest(**wrong)), *rules.check_fiscal_code(marked)]

@@ -74,7 +74,7 @@ ZEROS = "; give five digits as text, because a number loses its leading zeros (0
         ("payment_day_of_month", 32, "must be between 1 and 31 (day of the month)"),
     ],
 )
-def test_a_field_of_the_approval(field: str, value: Any, sentence: str) -> None:
+def test_message_of_an_approval_field(field: str, value: Any, sentence: str) -> None:
     changes = {field: value}
     assert check(**changes) == [Problem(field, APPROVAL_NAMES[field], sentence)]
 
@@ -102,13 +102,13 @@ def test_a_field_of_the_approval(field: str, value: Any, sentence: str) -> None:
         ("salary", 2**63, "must be whole euros as an int of at most 64 bits"),
     ],
 )
-def test_a_field_of_the_conditional_block(field: str, value: object, sentence: str) -> None:
+def test_message_of_an_additional_data_field(field: str, value: object, sentence: str) -> None:
     assert check(additional=additional_data(**{field: value})) == [
         Problem(field, APPROVAL_NAMES[field], sentence)
     ]
 
 
-def test_sentences_of_limits_that_are_off_by_default() -> None:
+def test_messages_of_limits_that_are_off_by_default() -> None:
     limits = Limits(mobile_phone="[0-9]+", country_calling_code="[+].*", salary_max=5, single_line=True)
     changes: dict[str, Any] = {"mobile_phone": "333 0", "country_calling_code": "39", "city": "a\nb"}
     found = check(limits=limits, additional=additional_data(salary=-1), **changes)
@@ -122,14 +122,14 @@ def test_sentences_of_limits_that_are_off_by_default() -> None:
     assert problem.message == "must be an int, not float: whole euros, between 0 and 5; cents are not sent"
 
 
-def test_the_conditional_block_as_a_whole() -> None:
+def test_messages_of_additional_data_as_a_whole() -> None:
     missing = check(needed=True)
     assert len(missing) == 6
     assert {each.message for each in missing} == {"is required because the service asked for additional data"}
     assert check(additional=[]) == [Problem("additional", "", "must be an AdditionalData, not list")]
 
 
-def test_what_a_dialect_asks_for_and_does_not_send() -> None:
+def test_messages_of_dialect_options() -> None:
     dialect = Dialect(order_token_required=True, sends_iban=False, sends_payment_day_of_month=False)
     found = check(dialect, iban="IT00", payment_day_of_month=5)
     assert found == [
@@ -145,13 +145,13 @@ def test_what_a_dialect_asks_for_and_does_not_send() -> None:
     ]
 
 
-def test_a_street_number_of_the_shops_own_form() -> None:
+def test_message_of_the_street_number_limit() -> None:
     found = check(limits=Limits(street_number="[0-9]+"), street_number="SNC")
     sentence = "must be a street number that matches limits.street_number"
     assert found == [Problem("street_number", APPROVAL_NAMES["street_number"], sentence)]
 
 
-def test_extra_members() -> None:
+def test_messages_of_extra_members() -> None:
     json_only = "must contain only JSON values: str, int, finite float, bool, None, list, dict"
     assert check(extra={"a": 1j}) == [Problem("extra", "", json_only)]
     assert check(extra={5: 5}) == [Problem("extra", "", "must have only keys of type str")]
@@ -164,7 +164,7 @@ def test_extra_members() -> None:
     assert list(rules.check_scope(7)) == [Problem("scope", "", "must be a str, not int")]
 
 
-def test_what_is_no_request_and_no_data() -> None:
+def test_messages_of_wrong_types() -> None:
     found = rules.check_approval(
         [], additional_data_needed=False, dialect=Dialect.street_number(), limits=Limits()
     )
@@ -174,7 +174,7 @@ def test_what_is_no_request_and_no_data() -> None:
     ]
 
 
-def test_a_field_of_the_user_data() -> None:
+def test_message_of_a_user_data_field() -> None:
     [problem] = rules.check_user_data(user_data(document_type="library_card"))
     sentence = "must be one of identity_card, driving_license, passport"
     assert problem == Problem("document_type", USER_DATA_NAMES["document_type"], sentence)
@@ -189,7 +189,7 @@ def test_a_field_of_the_user_data() -> None:
         ("TSTXYZ80A01A000A", "has a wrong check letter; ask the customer to type it again"),
     ],
 )
-def test_a_fiscal_code(code: object, sentence: str) -> None:
+def test_message_of_the_fiscal_code(code: object, sentence: str) -> None:
     assert list(rules.check_fiscal_code(code, strict=True)) == [
         Problem("fiscal_code", "fiscalCode", sentence)
     ]

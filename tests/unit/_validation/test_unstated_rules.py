@@ -12,19 +12,19 @@ from unit._validation.test_rules import CONTROL, OPTIONAL_TEXTS, only, plainly, 
 
 @pytest.mark.parametrize("field", OPTIONAL_TEXTS)
 @pytest.mark.parametrize("value", ["", " ", "0039", "anything else"], ids=plainly)
-def test_an_optional_text_has_no_form_of_its_own(field: str, value: str) -> None:
+def test_optional_text_of_any_form_is_valid(field: str, value: str) -> None:
     assert problems(approval_request(**{field: value})) == []
 
 
 @pytest.mark.parametrize("field", ["last_name", "city", "street_number", "mobile_phone", *OPTIONAL_TEXTS])
 @pytest.mark.parametrize("value", CONTROL, ids=plainly)
-def test_control_characters_are_refused_only_by_a_limit(field: str, value: str) -> None:
+def test_control_characters_are_refused_only_by_single_line(field: str, value: str) -> None:
     assert problems(approval_request(**{field: value})) == []
     assert "control characters" in only(field, value, limits=Limits(single_line=True)).message
 
 
 @pytest.mark.parametrize("value", CONTROL, ids=plainly)
-def test_control_characters_in_user_data_are_refused_by_a_limit(value: str) -> None:
+def test_control_characters_in_user_data_are_refused_by_single_line(value: str) -> None:
     data = user_data(profession=value)
     assert list(rules.check_user_data(data)) == []
     [problem] = rules.check_user_data(data, Limits(single_line=True))
@@ -34,14 +34,14 @@ def test_control_characters_in_user_data_are_refused_by_a_limit(value: str) -> N
 @pytest.mark.parametrize(
     "number", ["333 000 0000", "333-0000000", "333.000/0000", "(333) 0000000", "\u0663\u0663\u0663", "n/a"]
 )
-def test_a_mobile_phone_may_be_written_in_any_way(number: str) -> None:
+def test_mobile_phone_of_any_form_is_valid_by_default(number: str) -> None:
     """Spec §2.1 states no format: only the international prefix is excluded."""
     assert problems(approval_request(mobile_phone=number)) == []
     assert "limits.mobile_phone" in only("mobile_phone", number, limits=Limits(mobile_phone="[0-9]+")).message
 
 
 @pytest.mark.parametrize("value", ["39", "0039", "+39 (0)", "IT"])
-def test_a_calling_code_has_a_form_only_by_a_limit(value: str) -> None:
+def test_calling_code_of_any_form_is_valid_by_default(value: str) -> None:
     limits = Limits(country_calling_code=r"\+[0-9]{1,4}")
     assert problems(approval_request(country_calling_code=value)) == []
     assert "limits.country_calling_code" in only("country_calling_code", value, limits=limits).message
@@ -50,14 +50,14 @@ def test_a_calling_code_has_a_form_only_by_a_limit(value: str) -> None:
 
 
 @pytest.mark.parametrize("salary", [-1, 0, 10_001, 1_000_000_001, 2**63 - 1, -(2**63)])
-def test_a_salary_has_a_limit_only_by_a_limit(salary: int) -> None:
+def test_salary_is_limited_only_by_salary_max(salary: int) -> None:
     request = approval_request(additional=additional_data(salary=salary))
     assert problems(request) == []
     found = problems(request, limits=Limits(salary_max=10_000))
     assert [each.field for each in found] == ([] if salary == 0 else ["salary"])
 
 
-def test_user_data_may_be_empty_and_of_an_expired_document() -> None:
+def test_user_data_empty_or_expired_is_valid() -> None:
     """Spec §4.2: which fields are mandatory is not shown, so the service decides."""
     assert list(rules.check_user_data(UserData())) == []
     assert list(rules.check_user_data(UserData(iban="", profession=" ", unread=("iban",)))) == []
@@ -66,5 +66,5 @@ def test_user_data_may_be_empty_and_of_an_expired_document() -> None:
 
 
 @pytest.mark.parametrize("children", ["0", "1", "2", "3", "4", "5+"])
-def test_any_number_of_children_is_let_through(children: str) -> None:
+def test_number_of_children_from_zero_is_valid(children: str) -> None:
     assert problems(approval_request(additional=additional_data(children=children))) == []

@@ -55,12 +55,12 @@ EXAMPLES: list[errors.LoanError] = [
 ]
 
 
-def test_every_public_error_has_an_example_here() -> None:
+def test_examples_include_every_public_error() -> None:
     assert {type(error).__name__ for error in EXAMPLES} | {"LoanError"} == set(errors.__all__)
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_survives_pickling_and_is_rebuilt_from_its_args(error: errors.LoanError) -> None:
+def test_error_is_pickled_and_rebuilt_from_its_args(error: errors.LoanError) -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)
     assert again == error == type(error)(*error.args)
     assert (vars(again), hash(again), str(again)) == (vars(error), hash(error), str(error))
@@ -68,7 +68,7 @@ def test_an_error_survives_pickling_and_is_rebuilt_from_its_args(error: errors.L
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_says_what_to_do(error: errors.LoanError) -> None:
+def test_error_message_says_what_to_do(error: errors.LoanError) -> None:
     advice = "must|create|check|ask|repeat|call|fix|see|correct|repair|import|store|do not"
     assert re.search(rf"\b({advice})\b", str(error)), str(error)
     assert "\n" not in str(error)
@@ -77,14 +77,14 @@ def test_an_error_says_what_to_do(error: errors.LoanError) -> None:
 
 
 @pytest.mark.parametrize("name", errors.__all__)
-def test_an_errors_docstring_tells_when_it_comes(name: str) -> None:
+def test_error_has_a_docstring(name: str) -> None:
     kind: Any = getattr(errors, name)
     assert getattr(loanasync, name) is kind
     assert kind.__doc__ is not None
     assert len(kind.__doc__) > 40
 
 
-def test_the_drawn_tree_is_the_tree() -> None:
+def test_tree_in_the_docstring_matches_the_classes() -> None:
     drawn: dict[str, str] = {}
     above = ["LoanError"]
     for line in str(errors.__doc__).splitlines():
@@ -97,7 +97,7 @@ def test_the_drawn_tree_is_the_tree() -> None:
     assert drawn == real
 
 
-def test_after_a_fault_already_evaluated_gives_other_advice() -> None:
+def test_already_evaluated_after_a_500_has_other_advice() -> None:
     plain, after = (errors.AlreadyEvaluatedError(*SERVICE, after_retry=each) for each in (False, True))
     assert "do not request approval again" in str(plain)
     assert "its decision did not arrive" not in str(plain)
@@ -105,7 +105,7 @@ def test_after_a_fault_already_evaluated_gives_other_advice() -> None:
     assert plain != after
 
 
-def test_what_was_surely_not_sent_may_be_repeated() -> None:
+def test_transport_error_not_sent_allows_repeating() -> None:
     assert "request not sent; the call may be repeated" in str(
         errors.ConnectError("approve", "x", "not_sent", 1)
     )
@@ -117,7 +117,7 @@ OTHERS = ["create_request", "upload_documents", "complete"]
 
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("operation", OTHERS)
-def test_error_text_of_other_calls_names_no_evaluation(operation: str, attempts: int) -> None:
+def test_error_text_of_other_calls_does_not_mention_evaluation(operation: str, attempts: int) -> None:
     """Only `approve` evaluates the customer, so no other call may have."""
     kinds = [getattr(errors, name) for name in errors.__all__]
     found = [kind for kind in kinds if issubclass(kind, errors.ServiceError)]
@@ -129,7 +129,7 @@ def test_error_text_of_other_calls_names_no_evaluation(operation: str, attempts:
 
 
 @pytest.mark.parametrize("operation", OTHERS)
-def test_error_text_of_other_calls_says_what_may_be(operation: str) -> None:
+def test_error_text_of_other_calls_says_what_may_have_happened(operation: str) -> None:
     first, later = (Meta(500, attempts, 0.1) for attempts in (1, 2))
     advice = "ask it for the outcome before repeating the call"
     assert f"the service may have carried out the call; {advice}" in str(
@@ -142,7 +142,7 @@ def test_error_text_of_other_calls_says_what_may_be(operation: str) -> None:
     assert "this customer was evaluated before" in again
 
 
-def test_user_not_found_on_a_creation_asks_for_no_creation() -> None:
+def test_user_not_found_on_create_request_does_not_advise_it() -> None:
     message = str(errors.UserNotFoundError("create_request", (), Meta(400, 1, 0.1)))
     assert message == "create_request failed with status 400: check the fiscal code"
     assert "call create_request for it first" in str(
@@ -150,7 +150,7 @@ def test_user_not_found_on_a_creation_asks_for_no_creation() -> None:
     )
 
 
-def test_service_errors_tell_status_and_attempts() -> None:
+def test_service_error_has_status_and_attempts() -> None:
     error = errors.SystemFaultError(*SERVICE)
     assert (error.status, error.attempts, error.stopped_by) == (400, 2, "attempts")
     assert errors.UnexpectedResponseError("approve", (), "unknown", META).status == 400
@@ -159,7 +159,7 @@ def test_service_errors_tell_status_and_attempts() -> None:
 @pytest.mark.parametrize(
     ("status", "asks"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
 )
-def test_unexpected_status_error_advises_by_its_outcome(status: int, *, asks: bool) -> None:
+def test_unexpected_status_error_advice_depends_on_its_outcome(status: int, *, asks: bool) -> None:
     error = errors.UnexpectedStatusError("approve", (), Meta(status, 1, 0.1))
     assert ("ask it for the outcome before repeating the call" in str(error)) is asks
     later = errors.UnexpectedStatusError("approve", (), Meta(status, 2, 0.1))

@@ -129,7 +129,7 @@ def test_table_has_every_public_error() -> None:
     assert {type(make(1)).__name__ for make, *_ in TABLE} == set(errors.__all__)
 
 
-def test_error_vocabulary_of_before_is_gone() -> None:
+def test_errors_have_no_removed_attributes() -> None:
     for name in errors.__all__:
         kind = getattr(errors, name)
         fields = {each.name for each in attrs.fields(kind)} if attrs.has(kind) else set()
@@ -212,7 +212,7 @@ async def test_ledger_errors_name_the_entry() -> None:
     assert lost.value.entry == unknown.value.entry == mismatch.value.entry == unknown.value.key
 
 
-def test_complete_200_that_is_unreadable_is_done() -> None:
+def test_complete_200_with_unreadable_body_is_done() -> None:
     error = read(COMPLETE, 200, b"<html>")
     assert (type(error), error.outcome, error.repeatable) == (errors.UnexpectedResponseError, "done", False)
     assert read(APPROVE, 201, b"<html>").outcome == "unknown"
