@@ -35,7 +35,7 @@ def require_response(response: object) -> None:
     """
     if not isinstance(response, Response | NoResponse | Computed):
         hint = "call the function, as in approved()" if callable(response) else "use approved(), for example"
-        raise TypeError(f"a {type(response).__name__} is not a scripted response: {hint}")
+        raise TypeError(f"expected a scripted response, not {type(response).__name__}: {hint}")
 
 
 async def response_to(sent: SentRequest, scripted: ScriptedResponse) -> Response | NoResponse:

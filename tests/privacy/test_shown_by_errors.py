@@ -40,7 +40,7 @@ from loanasync import (
     errors,
 )
 from loanasync._protocol.codec import write
-from support.canned_server import answer, serving
+from support.canned_server import response_bytes, serving
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, TOKEN, planted, values_of
 from support.privacy.scanner import Captured, capturing, leaks
 
@@ -128,7 +128,7 @@ async def test_personal_values_are_removed_from_messages(kind: type[LoanError], 
             settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE, "remember": False}
             async with server.client(**settings, **captured.providers) as client:
                 for quote in quotes(operation):
-                    reply = answer(status, body(quote), "Content-Type: application/json")
+                    reply = response_bytes(status, body(quote), "Content-Type: application/json")
                     server.script = lambda _, reply=reply: reply  # type: ignore[misc]
                     result = await call(client, operation)
                     results.add(type(result))
@@ -156,9 +156,9 @@ async def test_response_with_wrong_types_shows_names_but_no_values(status: int) 
                 body = json.dumps({**ECHO, "approved": status == 201, name: wrong}).encode()
                 twice = body[:-1] + b', "approved": "%s"}' % CODE.encode()
                 for each in (body, twice, body[:-9], body.replace(b"true", b'"zzqlastnamevalue"')):
-                    server.script = lambda _, each=each: answer(status, each)  # type: ignore[misc]
+                    server.script = lambda _, each=each: response_bytes(status, each)  # type: ignore[misc]
                     captured.add(await call(client, "approve"))
-                    server.script = lambda _, each=each: answer(200, each)  # type: ignore[misc]
+                    server.script = lambda _, each=each: response_bytes(200, each)  # type: ignore[misc]
                     captured.add(await call(client, "complete"))
     assert leaks(captured) == []
 

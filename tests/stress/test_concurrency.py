@@ -65,9 +65,9 @@ async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
         server.client(max_concurrency=2000, timeout=PATIENT) as client,
     ):
         calls = [asyncio.create_task(approve(client)) for _ in range(2000)]
-        await server.asked_times(2000)
+        await server.wait_for_requests(2000)
         assert server.most_open == 2000
-        server.answer_all(REFUSAL)
+        server.respond_to_all(REFUSAL)
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
 
 
@@ -94,7 +94,7 @@ async def test_queue_duration_is_recorded() -> None:
         ) as client,
     ):
         first = asyncio.create_task(approve(client))
-        await server.asked.wait()
+        await server.arrived.wait()
         with pytest.raises(PoolTimeoutError):
             await approve(client, timeout=Timeout(total=0.2))
         timed_out = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
@@ -143,7 +143,7 @@ async def test_full_pool_of_user_session_is_pool_timeout(limit: str) -> None:
     async with serving(None) as server, aiohttp.ClientSession(connector=connector) as session:
         client = server.client(session=session)
         held = [asyncio.create_task(approve(client)) for _ in range(2)]
-        await server.asked_times(2)
+        await server.wait_for_requests(2)
         errors = await asyncio.gather(
             *(approve(client, timeout=IN_A_MOMENT) for _ in range(5)), return_exceptions=True
         )
@@ -151,7 +151,7 @@ async def test_full_pool_of_user_session_is_pool_timeout(limit: str) -> None:
             assert isinstance(error, PoolTimeoutError), error
             assert (error.outcome, error.cause_type) == ("not_sent", "ConnectionTimeoutError")
         assert server.requests == 2
-        server.answer_all(REFUSAL)
+        server.respond_to_all(REFUSAL)
         assert {type(decision) for decision in await asyncio.gather(*held)} == {Refused}
 
 
@@ -173,16 +173,16 @@ async def test_close_waits_for_calls_in_flight_and_queued() -> None:
     async with serving(None) as server:
         client = server.client(max_concurrency=3)
         calls = [asyncio.create_task(approve(client)) for _ in range(10)]
-        await server.asked_times(3)
+        await server.wait_for_requests(3)
         closing = asyncio.create_task(client.aclose())
         await asyncio.sleep(0)
         with pytest.raises(ClientClosedError):
             await approve(client)
         server.script = lambda _: APPROVAL
-        server.answer_all(APPROVAL)
+        server.respond_to_all(APPROVAL)
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Approved}
         await closing
-        await server.deserted.wait()
+        await server.all_closed.wait()
 
 
 async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider) -> None:
@@ -191,7 +191,7 @@ async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider)
         client = server.client(timeout=Timeout(total=0.2), max_concurrency=2, tracer_provider=tracing)
         patient = Timeout(total=60, attempt=30)
         calls = [asyncio.create_task(approve(client, timeout=patient)) for _ in range(4)]
-        await server.asked_times(2)
+        await server.wait_for_requests(2)
         started = time.monotonic()
         await client.aclose()
         assert time.monotonic() - started < 15, "far less than the timeout of the calls"
@@ -200,7 +200,7 @@ async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider)
         queued = [error for error in errors if isinstance(error, ConnectError)]
         assert [error.outcome for error in in_flight] == ["unknown"] * 2
         assert [error.outcome for error in queued] == ["not_sent"] * 2
-        await server.deserted.wait()
+        await server.all_closed.wait()
         assert server.requests == 2
         assert asyncio.all_tasks() == before
 

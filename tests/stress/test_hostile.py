@@ -37,7 +37,7 @@ from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._runtime.retry import retry_after
 from support.builders import FISCAL_CODE, approval_request, user_data
-from support.canned_server import answer, approve, serving
+from support.canned_server import approve, response_bytes, serving
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()
@@ -295,7 +295,7 @@ def responses(draw: st.DrawFn) -> bytes:
 @settings(max_examples=6)
 async def test_any_bytes_over_a_socket_are_an_outcome_or_a_loan_error(raw: list[bytes]) -> None:
     async with serving(*raw) as server:
-        server.hangs_up = True
+        server.closes_after_response = True
         client = server.client(timeout=QUICK, retry=RetryPolicy(attempts=1))
         outcomes = await asyncio.gather(*(approve(client) for _ in raw), return_exceptions=True)
         await client.aclose()
@@ -345,7 +345,9 @@ async def test_endless_response_uses_little_memory(part: str) -> None:
 
 async def test_500_with_a_hostile_body_is_system_fault() -> None:
     async with (
-        serving(answer(500, LARGE["members, one of them twice"]), answer(500, b"\xff" * 1000)) as server,
+        serving(
+            response_bytes(500, LARGE["members, one of them twice"]), response_bytes(500, b"\xff" * 1000)
+        ) as server,
         server.client(retry=RetryPolicy(attempts=2, base=0.001)) as client,
     ):
         with pytest.raises(SystemFaultError) as caught:

@@ -29,7 +29,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, FAULT, REFUSAL, answer, approve, serving
+from support.canned_server import APPROVAL, FAULT, REFUSAL, approve, response_bytes, serving
 
 TIMES = 100 if os.environ.get("LOANASYNC_SOAK") else 1
 FEWER = min(TIMES, 10)  # over sockets
@@ -86,8 +86,8 @@ ANSWERS = (
     REFUSAL,
     FAULT,
     APPROVAL,
-    answer(201, b"{"),
-    answer(302, b"", "Location: /"),
+    response_bytes(201, b"{"),
+    response_bytes(302, b"", "Location: /"),
     FAULT,
     FAULT,
 )
@@ -105,7 +105,7 @@ async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
         if server.open:
-            await server.deserted.wait()
+            await server.all_closed.wait()
 
     async with serving() as server:
         server.script = lambda number: ANSWERS[number % len(ANSWERS)]
@@ -207,7 +207,7 @@ async def test_invalid_request_creates_no_reference_cycle(garbage: Callable[[], 
 
 @pytest.mark.parametrize(
     "script",
-    [(FAULT,), (APPROVAL,), (answer(418),), (b"no HTTP\r\n\r\n",), (None,)],
+    [(FAULT,), (APPROVAL,), (response_bytes(418),), (b"no HTTP\r\n\r\n",), (None,)],
     ids=lambda each: str(each)[:20],
 )
 async def test_failure_over_a_socket_creates_no_reference_cycle(

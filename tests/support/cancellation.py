@@ -1,4 +1,4 @@
-"""Running a coroutine that is cancelled at a chosen one of its awaits, so that all of them can be tried."""
+"""Cancellation of a coroutine at a chosen await, so that a test can try all of them."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-# "waiting": given up while it waits. "waking": given up when what it waited for has come, before it goes on.
+# "waiting": cancelled while it waits. "waking": cancelled after its wait has ended, before it continues.
 Moment = Literal["waiting", "waking"]
 
 
 class Stepwise(Coroutine[Any, Any, T]):
-    """A coroutine that cancels its own task at its await number `at`, counted from 1; 0 never does."""
+    """A coroutine that cancels its own task at await number `at`, counted from 1; 0 means never."""
 
     def __init__(self, inner: Coroutine[Any, Any, T], at: int = 0, moment: Moment = "waiting") -> None:
         self._inner = inner
@@ -27,9 +27,8 @@ class Stepwise(Coroutine[Any, Any, T]):
             task = asyncio.current_task()
             assert task is not None
             if self._moment == "waking" and isinstance(awaited, asyncio.Future):
-                awaited.add_done_callback(
-                    lambda _: task.cancel()
-                )  # runs before the task's own, which wakes it
+                # This callback runs before the callback of the task, which continues the coroutine.
+                awaited.add_done_callback(lambda _: task.cancel())
             else:
                 task.cancel()
         return awaited
@@ -55,7 +54,7 @@ class Stepwise(Coroutine[Any, Any, T]):
 async def cancelled_at(
     inner: Coroutine[Any, Any, object], at: int, moment: Moment
 ) -> tuple[asyncio.Task[object], bool]:
-    """Run it as a task; whether it was cancelled at that await, or ended before it."""
+    """Run a coroutine as a task; return the task, and whether it reached await number `at`."""
     steps = Stepwise(inner, at, moment)
     task = asyncio.get_running_loop().create_task(steps)
     await asyncio.wait({task})

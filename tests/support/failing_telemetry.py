@@ -1,4 +1,4 @@
-"""Parts of a shop's telemetry that break, and calls that are made with them."""
+"""Failing parts of a user's telemetry, and calls that are made with them."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from loanasync.testing import (
 )
 from support.builders import approval_request
 
-SECRET = "zzq-secret"  # what an error's text may quote
+SECRET = "zzq-secret"  # the text of each failure; it must not be logged
 
 
 def fail(*_: object, **__: object) -> NoReturn:
@@ -50,7 +50,7 @@ class FailingExporter(SpanExporter):
 
 
 class FailingIds(trace.TracerProvider):
-    """As a provider whose ids come from a broken source."""
+    """A provider whose tracers fail to start a span."""
 
     def get_tracer(self, *_: object, **__: object) -> Tracer:
         tracer = mock.create_autospec(Tracer, instance=True)
@@ -59,7 +59,7 @@ class FailingIds(trace.TracerProvider):
 
 
 class NoIds(trace.TracerProvider):
-    """As a provider that is switched off, and makes spans of its own for that."""
+    """A provider that is disabled: its spans have no trace id."""
 
     def get_tracer(self, *_: object, **__: object) -> Tracer:
         tracer = mock.create_autospec(Tracer, instance=True)
@@ -98,14 +98,14 @@ PROVIDERS: dict[str, Callable[[], trace.TracerProvider]] = {
 
 
 async def approve_all(client: LoanClient) -> list[object]:
-    """An approval after a 500, a refusal, and a failure."""
-    ends: list[object] = []
+    """Request an approval after a 500, a refusal and a failure; return the types of the results."""
+    results: list[object] = []
     for _ in range(3):
         try:
-            ends.append(type(await client.approve(fiscal_code(), approval_request())))
+            results.append(type(await client.approve(fiscal_code(), approval_request())))
         except LoanError as error:
-            ends.append(type(error))
-    return ends
+            results.append(type(error))
+    return results
 
 
 async def calls(**options: object) -> list[object]:
@@ -114,9 +114,9 @@ async def calls(**options: object) -> list[object]:
 
 
 BROKEN = "telemetry failed with RuntimeError; calls are not affected"
-PLACE = re.compile(r" \([a-z_]+\.py:[0-9]+\)")  # of what failed
+LOCATION = re.compile(r" \([a-z_]+\.py:[0-9]+\)")  # of what failed
 
 
-def quoted(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     ours = [record for record in caplog.records if record.name == "loanasync"]
     return [record.getMessage() for record in ours if "telemetry" in record.msg]

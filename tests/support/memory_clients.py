@@ -30,7 +30,7 @@ async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -
 
 
 class Shop:
-    """A client without a ledger, and the script that answers it."""
+    """A client without a ledger, and its script."""
 
     def __init__(self, *steps: ScriptedResponse, **options: Any) -> None:
         self.script = ScriptedTransport(*steps)
@@ -47,7 +47,7 @@ class Shop:
 
 
 async def cancelled(call: "asyncio.Task[Any]") -> None:
-    """Cancel a call, and wait until it has ended so."""
+    """Cancel a call, and wait until it is cancelled."""
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
@@ -57,7 +57,7 @@ async def cancelled(call: "asyncio.Task[Any]") -> None:
 async def held_server(
     session: str, *answers: bytes | None, **options: Any
 ) -> AsyncIterator[tuple[Canned, LoanClient]]:
-    """Open a server that answers on request, and a client that remembers."""
+    """Run a server with the given responses (None: no response), and a client with a memory."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(*(answers or (None,))))
         if session == "users":

@@ -1,4 +1,4 @@
-"""A small collector: takes OTLP over HTTP on a free port, and keeps what came as bytes and decoded."""
+"""A small OTLP collector over HTTP, which records the requests that it receives."""
 
 import gzip
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ class Collector:
 
 @contextmanager
 def collecting(answers: dict[str, int] | None = None) -> Iterator[Collector]:
-    """A collector that answers 200, or what `answers` has for a path."""
+    """Run a collector that responds with 200, or with the status that `answers` has for the path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -71,5 +71,5 @@ def collecting(answers: dict[str, int] | None = None) -> Iterator[Collector]:
 
 
 def plain(attributes: Iterable[KeyValue]) -> dict[str, Any]:
-    """Attributes as Python has them."""
+    """Return attributes as a dict of Python values."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value") or "") for each in attributes}

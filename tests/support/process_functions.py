@@ -1,4 +1,4 @@
-"""What another process does with a value; it is found there by this module's name."""
+"""Functions that a spawned process runs; it imports them from this module."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from loanasync import LoanError
 
 
 def again(value: Any) -> Any:
-    """Hand it back."""
+    """Return the value."""
     return value
 
 
 def fail(error: LoanError) -> None:
-    """Raise it, with a note."""
+    """Raise the error with a note."""
     error.add_note("seen by worker 7")
     raise error

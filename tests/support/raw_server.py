@@ -1,4 +1,4 @@
-"""A server that plays raw bytes, to the letter and to the end of a connection."""
+"""A server that plays a script of raw bytes and connection events."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ __all__ = [
 ]
 __all__ += ["until"]
 
-PATIENCE = 20  # seconds; only a test that fails waits for so long
+PATIENCE = 20  # seconds; only a failing test waits that long
 
 
 class Play(enum.Enum):
-    """A step of a server other than bytes."""
+    """A step of a server's script other than bytes; the values are printed on the reliability page."""
 
     READ = "the whole request is read"
     READ_HALF = "the head's first bytes are read"
@@ -46,7 +46,7 @@ class Play(enum.Enum):
 
 @frozen
 class Drip:
-    """Bytes that come one by one and never end."""
+    """The same bytes, sent again and again without an end."""
 
     drop: bytes
 
@@ -56,7 +56,7 @@ Exchange: TypeAlias = tuple[Step, ...]
 
 
 class Certificate(enum.Enum):
-    """What a server shows for itself."""
+    """The kinds of certificates that a server can present."""
 
     GOOD = "of the authority, for 127.0.0.1 and localhost"
     OTHER_HOST = "of the authority, for another host"
@@ -73,7 +73,7 @@ def authority() -> trustme.CA:
 
 @cache
 def certificate(kind: Certificate) -> ssl.SSLContext:
-    """What a server needs in order to show a certificate."""
+    """Return the SSL context of a server with a certificate of this kind."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     now = datetime.now(UTC)
     if kind is Certificate.SELF_SIGNED:
@@ -94,14 +94,18 @@ def certificate(kind: Certificate) -> ssl.SSLContext:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let everybody else go on until something holds that nobody tells of."""
+    """Let other tasks run until `holds()` is True, for a condition without an event to wait for."""
     async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110  (as said)
+        while not holds():  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0)
 
 
 class RawServer:
-    """Plays one exchange for each request, on as many connections as it takes."""
+    """Plays one exchange of its script for each request, on any number of connections.
+
+    It may be listening without accepting (`listen`), have a full backlog (`overfill`), accept (`accept`) or
+    refuse connections (`refuse`).
+    """
 
     def __init__(
         self,
@@ -114,11 +118,11 @@ class RawServer:
         self.requests: list[bytes] = []
         self.call_over = asyncio.Event()
         self.accepted = 0
-        self.talks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._tls = tls
         self._address = f"{scheme}://{host}"
         self._fillers: list[socket.socket] = []
-        self._no_callers: set[object] = set()
+        self._filler_addresses: set[object] = set()
         self._server: asyncio.Server | None = None
         self._port = 0
         self._bind()
@@ -129,70 +133,70 @@ class RawServer:
         return f"{self._address}:{self._port}"
 
     def listen(self) -> None:
-        """Let the system take connections, and never accept one of them."""
+        """Listen without accepting: the system completes connections, and nothing reads from them."""
         self._socket.listen(16)
 
     def overfill(self) -> None:
-        """Let the system take so few connections that there is no room for another."""
+        """Listen with a full backlog: new connections are never completed."""
         self._socket.listen(0)
         for _ in range(4):
             filler = socket.socket()
             filler.settimeout(0)
             filler.connect_ex(("127.0.0.1", self._port))
             self._fillers.append(filler)
-            self._no_callers.add(filler.getsockname())
+            self._filler_addresses.add(filler.getsockname())
 
     async def accept(self) -> None:
-        """Accept connections, those that waited first."""
-        self._give_room()
+        """Accept connections, including those that wait in the backlog."""
+        self._drain_backlog()
         if self._socket.fileno() < 0:
             self._bind()
         self._server = await asyncio.start_server(self._accepted, sock=self._socket, ssl=self._tls)
 
     async def recover(self, tls: ssl.SSLContext | None) -> None:
-        """Be from now on what a server should be."""
+        """Accept connections with working settings from now on."""
         self._tls = tls
         if self._server is not None:
             self.refuse()
         await self.accept()
 
     def _bind(self) -> None:
-        # Named as TCP, so that asyncio sends each step at once instead of collecting them.
+        # With an explicit IPPROTO_TCP asyncio sets TCP_NODELAY, so each step is sent at once.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self._port))
 
     async def stop(self) -> None:
-        """Take no more connections, and see every one end."""
+        """Refuse new connections, and wait until all connections are closed."""
         self.refuse()
-        await self.all_hung_up()
+        await self.wait_until_closed()
 
     def refuse(self) -> None:
-        """Let the system refuse connections."""
-        self._give_room()
+        """Stop listening: the system refuses connections."""
+        self._drain_backlog()
         if self._server is not None:
             self._server.close()
             self._server = None
         self._socket.close()
 
-    def _give_room(self) -> None:
+    def _drain_backlog(self) -> None:
         while self._fillers:
             self._fillers.pop().close()
 
-    async def all_hung_up(self) -> None:
-        """See every connection end: the client holds none any more."""
-        await until(lambda: not self.talks)
+    async def wait_until_closed(self) -> None:
+        """Wait until the client has closed all connections."""
+        await until(lambda: not self.tasks)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if writer.get_extra_info("peername") in self._no_callers:
+        if writer.get_extra_info("peername") in self._filler_addresses:
             writer.close()
             return
         self.accepted += 1
-        talk = asyncio.create_task(self._talk(reader, writer))
-        self.talks.add(talk)
-        talk.add_done_callback(self.talks.discard)
+        task = asyncio.create_task(self._serve(reader, writer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(self, reader, writer)
         with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
             while self.exchanges and not writer.is_closing():
@@ -200,8 +204,8 @@ class RawServer:
                 try:
                     for step in exchange:
                         await connection.play(step)
-                except asyncio.IncompleteReadError as nothing:
-                    if not nothing.partial:  # an idle connection that the client closed
+                except asyncio.IncompleteReadError as error:
+                    if not error.partial:  # the client closed an idle connection
                         self.exchanges.appendleft(exchange)
                     break
             await reader.read()
@@ -269,7 +273,7 @@ class _Connection:
 async def running(
     server: RawServer, begin: Callable[[RawServer], None] | None = None
 ) -> AsyncIterator[RawServer]:
-    """A server that accepts, or begins otherwise."""
+    """Run a server that accepts connections, or that `begin` puts into another state."""
     if begin is None:
         await server.accept()
     else:

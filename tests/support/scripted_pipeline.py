@@ -1,4 +1,4 @@
-"""A pipeline over a script of `loanasync.testing`, for the pipeline's own claims."""
+"""A pipeline with scripted responses."""
 
 import asyncio
 from typing import TypeAlias
@@ -17,7 +17,7 @@ Step: TypeAlias = ScriptedResponse | asyncio.Event
 
 
 class Run:
-    """A script and its pipeline; an Event as a step holds the request until it is set, then approves."""
+    """A pipeline and its script; an Event in it holds a request until it is set, then approves it."""
 
     def __init__(self, *steps: Step, quota: int = 50, slots: int | None = None) -> None:
         self.arrived = asyncio.Event()

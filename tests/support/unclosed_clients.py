@@ -1,4 +1,4 @@
-"""What is said of clients that nobody closed, and a call that opens a connection of theirs."""
+"""Warnings about unclosed clients, and a call that opens a connection."""
 
 import gc
 import warnings
@@ -14,11 +14,11 @@ async def approval(client: LoanClient, tag: str = "approved") -> Decision:
     return await client.approve(code, approval_request(email=f"anna+{tag}@example.com"))
 
 
-def warned(what: Callable[[], object]) -> list[warnings.WarningMessage]:
-    """The warnings of resources during this, whatever else collects them."""
+def warned(action: Callable[[], object]) -> list[warnings.WarningMessage]:
+    """Return the ResourceWarnings during `action` and the garbage collection after it."""
     gc.collect()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        what()
+        action()
         gc.collect()
     return [each for each in caught if issubclass(each.category, ResourceWarning)]

@@ -131,7 +131,7 @@ async def test_client_aclose_waits_for_calls_of_an_abandoned_loop() -> None:
         closing = asyncio.create_task(client.aclose())
         await let_tasks_run()
         assert not closing.done()
-        server.answer_all(APPROVAL)
+        server.respond_to_all(APPROVAL)
         with pytest.warns(RuntimeWarning, match="^2 results were not read"):
             await closing
         assert [result.status for result in seen] == ["approved"] * 2

@@ -106,7 +106,7 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
         async with server.client(retry=AT_ONCE) as client:
             steps = Stepwise(approve(client))
             assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
-        await server.deserted.wait()
+        await server.all_closed.wait()
         for at in points(steps.awaits):
             exporter.clear()
             server.requests = 0
@@ -120,7 +120,7 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
                 lane = client._pipeline._per_loop.current()
                 assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
             if server.open:
-                await server.deserted.wait()
+                await server.all_closed.wait()
             assert server.requests <= 1 + faults, "asked again for one who has gone"
             assert asyncio.all_tasks() == tasks
             # A connection that was given up while it was made is still to be accepted, and to end there.
@@ -132,11 +132,11 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
 async def test_cancelled_call_closes_its_connection() -> None:
     async with serving(None) as server, server.client() as client:
         call = asyncio.create_task(approve(client))
-        await server.asked.wait()
+        await server.arrived.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await server.deserted.wait()
+        await server.all_closed.wait()
         assert server.requests == 1
 
 
@@ -145,7 +145,7 @@ async def test_caller_timeout_ends_a_call_like_a_cancellation() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await approve(client, timeout=Timeout(total=60, attempt=30))
-        await server.deserted.wait()
+        await server.all_closed.wait()
 
 
 async def test_task_group_failure_cancels_all_its_calls() -> None:
@@ -157,8 +157,8 @@ async def test_task_group_failure_cancels_all_its_calls() -> None:
             async with asyncio.TaskGroup() as group:
                 for _ in range(10):
                     group.create_task(approve(client))
-                await server.asked.wait()
+                await server.arrived.wait()
                 group.create_task(fails())
         assert [type(error) for error in caught.value.exceptions] == [LookupError]
-        await server.deserted.wait()
+        await server.all_closed.wait()
         assert server.requests <= 3

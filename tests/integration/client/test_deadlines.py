@@ -123,7 +123,7 @@ async def test_deadline_in_the_second_attempt_is_unknown() -> None:
 async def test_deadline_ends_the_wait_for_a_slot() -> None:
     async with serving(None) as server, server.client(max_concurrency=1) as client:
         first = asyncio.create_task(approve(client))
-        await server.asked.wait()
+        await server.arrived.wait()
         error = await failure(client, timeout=SHORT)
         assert isinstance(error, PoolTimeoutError)
         assert (error.outcome, error.attempts, server.requests) == ("not_sent", 0, 1)

@@ -60,11 +60,11 @@ async def test_memory_response_after_the_last_caller_left_is_remembered(session:
     async with held_server(session) as (server, client):
         for _ in range(2):
             call = asyncio.create_task(request(client))
-            await server.asked_times(1)
+            await server.wait_for_requests(1)
             await cancelled(call)
         joined = asyncio.create_task(request(client))
         await asyncio.sleep(0)
-        server.answer_all(answer)
+        server.respond_to_all(answer)
         kind = Approved if answer is APPROVAL else Refused
         assert isinstance(await joined, kind)
         assert isinstance(await request(client), kind)
@@ -75,9 +75,9 @@ async def test_memory_response_after_the_last_caller_left_is_remembered(session:
 async def test_memory_response_without_a_waiting_caller_is_remembered(session: str) -> None:
     async with held_server(session) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
-        server.answer_all(APPROVAL)
+        server.respond_to_all(APPROVAL)
         memory = client._memory
         assert memory is not None
         await until(lambda: not memory._in_flight)
@@ -89,7 +89,7 @@ async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None
     """A response that arrives between the cancellation and the caller's last step is not dropped."""
     async with held_server("own") as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         lane: Any = client._pipeline._per_loop.current()
         [wire] = lane.transport._scheduler.connections
         call.cancel()
@@ -105,10 +105,10 @@ async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None
 async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str) -> None:
     async with held_server(session, retry=AT_ONCE) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
         server.script = lambda _: APPROVAL
-        server.answer_all(FAULT)
+        server.respond_to_all(FAULT)
         memory = client._memory
         assert memory is not None
         await until(lambda: not memory._in_flight)
@@ -121,12 +121,12 @@ async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str
 async def test_memory_late_500_is_retried_by_a_waiting_caller(session: str) -> None:
     async with held_server(session, retry=AT_ONCE) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         waiting = asyncio.create_task(request(client))
         await asyncio.sleep(0)
         await cancelled(call)
         server.script = lambda _: APPROVAL
-        server.answer_all(FAULT)
+        server.respond_to_all(FAULT)
         decision = await waiting
         assert isinstance(decision, Approved)
         assert (decision.meta.attempts, server.requests) == (2, 2)
@@ -137,7 +137,7 @@ async def test_memory_late_response_that_never_arrives_is_unknown(session: str) 
     quick = Timeout(total=60, attempt=0.3, connect=0.2)
     async with held_server(session, timeout=quick) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
         memory = client._memory
         assert memory is not None
@@ -333,10 +333,10 @@ async def test_memory_call_with_a_500_cancelled_at_any_await_never_repeats(momen
 async def test_memory_time_limit_of_the_caller_is_a_cancellation() -> None:
     async with held_server("own") as (server, client):
         call = asyncio.create_task(asyncio.wait_for(request(client), 30))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         call.cancel()
         await asyncio.wait({call})
-        server.answer_all(REFUSAL)
+        server.respond_to_all(REFUSAL)
         assert isinstance(await request(client), Refused)
         assert server.requests == 1
 

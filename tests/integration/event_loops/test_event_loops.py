@@ -1,4 +1,4 @@
-"""One client under loops that come and go, threads and forks; and one that is forgotten."""
+"""One client in several event loops, threads and forked processes, and unclosed clients."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ async def opened_by(client: LoanClient) -> Any:
 def test_unclosed_client_in_a_running_loop_warns_with_its_line(
     served: Sandbox,
 ) -> None:
-    async def forget() -> None:
+    async def leave_unclosed() -> None:
         client = LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
         line = sys._getframe().f_lineno - 1
         transport = await opened_by(client)
@@ -78,7 +78,7 @@ def test_unclosed_client_in_a_running_loop_warns_with_its_line(
         while not transport._session.closed:  # noqa: ASYNC110  (the loop closes it all the same)
             await asyncio.sleep(0)
 
-    asyncio.run(forget())
+    asyncio.run(leave_unclosed())
 
 
 @pytest.mark.parametrize("make", ["sandbox", "environment", "subclass"])
@@ -97,16 +97,16 @@ def test_unclosed_client_warning_names_the_line_of_the_user(
         "subclass": Shop.from_env,
     }
 
-    async def forget() -> None:
+    async def leave_unclosed() -> None:
         client = makers[make]()
         await approval(client)
 
-    [warning] = warned(lambda: asyncio.run(forget()))
+    [warning] = warned(lambda: asyncio.run(leave_unclosed()))
     assert Path(warning.filename).name == HERE
 
 
 def test_unclosed_client_without_own_connections_does_not_warn(served: Sandbox) -> None:
-    import aiohttp  # noqa: PLC0415  (needed here only)
+    import aiohttp  # noqa: PLC0415  (only this test needs it)
 
     async def drop() -> None:
         LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
@@ -123,31 +123,32 @@ def test_aclose_while_the_loop_of_another_thread_ends_closes_once() -> None:
     async def close(_: object, within: float) -> None:
         closed.append(within)
 
-    own = PerLoop(object, close)
+    values = PerLoop(object, close)
     ready, end = threading.Event(), threading.Event()
 
     def other() -> None:
-        async def here() -> None:
-            own.current()
+        async def open_value() -> None:
+            values.current()
             ready.set()
-            # Stands still until the closing has been handed over, and ends without a turn for it.
+            # Block this event loop until `aclose` has scheduled the closing; then the loop ends without
+            # running it.
             end.wait()
 
-        asyncio.run(here())
+        asyncio.run(open_value())
 
     thread = threading.Thread(target=other)
     thread.start()
     ready.wait()
 
     async def close_all() -> None:
-        closing = asyncio.create_task(own.aclose(5.0))
+        closing = asyncio.create_task(values.aclose(5.0))
         await asyncio.sleep(0)
         end.set()
         await closing
 
     asyncio.run(close_all())
     thread.join()
-    assert closed in ([5.0], [0.0]), "once, whoever was first"
+    assert closed in ([5.0], [0.0]), "closed once: by `aclose`, or by the end of the loop"
 
 
 def test_close_from_outside_closes_in_a_loop_that_does_not_run(served: Sandbox) -> None:
@@ -195,26 +196,26 @@ import asyncio, os, sys
 from loanasync import LoanClient
 from loanasync.testing import approval_request, fiscal_code
 client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
-def say(line):
-    os.write(1, f"{line}\\n".encode())  # in one piece, whoever else writes
-async def ask():
+def report(line):
+    os.write(1, f"{line}\\n".encode())  # in one write: several processes write
+async def request_approval():
     code = fiscal_code()
     await client.create_request({"fiscalCode": code})
     return (await client.approve(code, approval_request())).approved
 with asyncio.Runner() as runner:
-    say(f"parent {runner.run(ask())}")
+    report(f"parent {runner.run(request_approval())}")
     children = []
     for number in range(3):
         child = os.fork()
         if child == 0:
-            say(f"child {asyncio.run(ask())} {asyncio.run(ask())}")
+            report(f"child {asyncio.run(request_approval())} {asyncio.run(request_approval())}")
             del client
             os._exit(0)
         children.append(child)
-    say(f"parent {runner.run(ask())}")
+    report(f"parent {runner.run(request_approval())}")
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
-    say(f"parent {runner.run(ask())}")
+    report(f"parent {runner.run(request_approval())}")
     runner.run(client.aclose())
 """
 
@@ -232,7 +233,7 @@ def run_script(
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_workers_and_their_parent_never_share_a_connection(served: Sandbox) -> None:
     done = run_script(FORKED, served.base_url)
     assert sorted(done.stdout.splitlines()) == ["child True True"] * 3 + ["parent True"] * 3, done.stderr
@@ -262,13 +263,13 @@ DEBUGGED = """
 import asyncio, logging, sys
 logging.basicConfig(level=logging.WARNING)
 logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing"))
-logging.getLogger("loanasync").setLevel(logging.CRITICAL)  # it tells of the calls that fail here on purpose
+logging.getLogger("loanasync").setLevel(logging.CRITICAL)  # it logs the expected failures
 from loanasync import LoanClient, LoanError, RetryPolicy
 from loanasync.testing import approval_request, fiscal_code
 client = LoanClient(
     sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token", retry=RetryPolicy(base=0.001)
 )
-async def ask(tag):
+async def request_approval(tag):
     code = fiscal_code()
     await client.create_request({"fiscalCode": code})
     try:
@@ -278,11 +279,11 @@ async def ask(tag):
 async def everything():
     assert asyncio.get_running_loop().get_debug()
     tags = ["approved", "refused", "500x2", "500x9", "truncafter", "resetbefore", "garbage", "already"]
-    answers = await asyncio.gather(*map(ask, tags))
-    call = asyncio.create_task(ask("hangbefore"))
+    results = await asyncio.gather(*map(request_approval, tags))
+    call = asyncio.create_task(request_approval("hangbefore"))
     await asyncio.sleep(0.05)
     call.cancel()
-    print(*(type(answer).__name__ for answer in answers), *await asyncio.gather(call, return_exceptions=True))
+    print(*(type(each).__name__ for each in results), *await asyncio.gather(call, return_exceptions=True))
 asyncio.run(everything())
 async def again():
     async with client:

@@ -15,7 +15,7 @@ from loanasync._telemetry import metrics as _metrics
 from loanasync.ledger import MemoryLedger, SqliteLedger
 from loanasync.testing import approval_request, approved, scripted_client
 
-warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+warnings.simplefilter("ignore")  # newer versions of Python warn of forks in processes with threads
 ledger = SqliteLedger(sys.argv[2]) if sys.argv[1] == "SqliteLedger" else MemoryLedger()
 client = scripted_client(approved())
 locks = {
@@ -70,13 +70,13 @@ import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
 from loanasync.ledger.sqlite import FORK_GUARD
 
-warnings.simplefilter("ignore")  # as above
+warnings.simplefilter("ignore")  # of forks
 ledger = SqliteLedger(sys.argv[1], patience=3600)
 is_open = sys.argv[2] == "open"
 if is_open:
     asyncio.run(ledger.get("k"))
     other = sqlite3.connect(sys.argv[1], isolation_level=None)
-else:  # it is opened while another process writes
+else:  # it is opened while another process holds the write lock
     other = sqlite3.connect(sys.argv[1], isolation_level=None)
     os.chmod(sys.argv[1], 0o600)
 other.execute("BEGIN IMMEDIATE")
@@ -113,11 +113,11 @@ import asyncio, os, sqlite3, sys, threading, warnings
 from loanasync.ledger import SqliteLedger
 from loanasync.ledger.sqlite import FORK_GUARD
 
-warnings.simplefilter("ignore")  # as above
+warnings.simplefilter("ignore")  # of forks
 ledger = SqliteLedger(sys.argv[1], patience=3600)
 other = sqlite3.connect(sys.argv[1], isolation_level=None)
 other.execute("CREATE TABLE made (id)")
-other.execute("BEGIN EXCLUSIVE")  # as while the first client makes the file
+other.execute("BEGIN EXCLUSIVE")  # as the first client does while it creates the file
 found = []
 thread = threading.Thread(target=lambda: found.append(asyncio.run(ledger.exists())))
 thread.start()
@@ -144,7 +144,7 @@ import asyncio, os, sys, warnings
 from loanasync import LoanError
 from loanasync.testing import ScriptedTransport, approval_request, approved, computed
 
-warnings.simplefilter("ignore")  # as above
+warnings.simplefilter("ignore")  # of forks
 arrived = asyncio.Event()
 
 async def never(_):
@@ -183,6 +183,6 @@ asyncio.run(main())
 
 
 def test_child_leaves_the_requests_of_its_parent_alone() -> None:
-    """It neither repeats one, sent or not, nor wakes the event loop of its parent."""
+    """The child sends no request of its parent again, and does not wake its event loop."""
     done = run(INHERITED)
     assert done.stdout == "OutcomeUnknownError OutcomeUnknownError 1 []\n", done.stderr

@@ -1,4 +1,4 @@
-"""The contract in short, the same in asyncio's own event loop and in uvloop's."""
+"""The main behaviour of a client, with the event loops of asyncio and uvloop."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ def _loops() -> list[Any]:
 
 @pytest.mark.parametrize("new_loop", _loops())
 class TestUnderEachEventLoop:
-    """The contract in short, the same in every loop that shops run."""
+    """Tests that each event loop runs."""
 
     def run(self, new_loop: Callable[[], asyncio.AbstractEventLoop], main: Any) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -46,7 +46,7 @@ class TestUnderEachEventLoop:
 
     @pytest.mark.parametrize("session", SESSIONS)
     def test_response_over_tls_is_read_whole(self, new_loop: Any, session: str) -> None:
-        """Transports of uvloop's TLS have no weak references."""
+        """uvloop's TLS transports have no weak references."""
 
         async def approve_twice() -> None:
             server = RawServer(((Play.READ, APPROVAL) * 2), tls=certificate(Certificate.GOOD), scheme="https")
@@ -98,12 +98,12 @@ class TestUnderEachEventLoop:
             retry = RetryPolicy(base=0.001, cap=0.002)
             total = 0.3 if tag == "hangafter" else 30
             async with served.client(retry=retry, timeout=Timeout(total=total)) as client:
-                answer: object
+                result: object
                 try:
-                    answer = await approval(client, tag)
-                except Exception as error:  # noqa: BLE001  (whatever it is, it is looked at)
-                    answer = error
-            assert type(answer).__name__ == outcome
+                    result = await approval(client, tag)
+                except Exception as error:  # noqa: BLE001  (the test checks its type)
+                    result = error
+            assert type(result).__name__ == outcome
 
         self.run(new_loop, ask())
 
@@ -111,11 +111,11 @@ class TestUnderEachEventLoop:
         async def give_up() -> None:
             async with serving(None) as server, server.client() as client:
                 call = asyncio.create_task(approve(client))
-                await server.asked.wait()
+                await server.arrived.wait()
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call
-                await server.deserted.wait()
+                await server.all_closed.wait()
 
         self.run(new_loop, give_up())
 

@@ -26,12 +26,12 @@ each_session = pytest.mark.parametrize("session", SESSIONS)
 async def test_memory_close_waits_for_a_late_response(session: str) -> None:
     async with held_server(session) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
         closing = asyncio.create_task(client.aclose())
         done, _ = await asyncio.wait({closing}, timeout=0.05)
         assert not done
-        server.answer_all(APPROVAL)
+        server.respond_to_all(APPROVAL)
         await closing
         memory = client._memory
         assert memory is not None
@@ -57,7 +57,7 @@ async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
 async def test_memory_close_at_its_limit_makes_a_late_response_unknown() -> None:
     async with held_server("own") as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
         await client._pipeline.aclose(0.05)
         memory = client._memory
@@ -114,7 +114,7 @@ def test_memory_event_loop_closed_by_hand_leaves_its_request_unknown() -> None:
     assert isinstance(asyncio.run(shop.approve(repeat_unknown=True)), Approved)
     for task in {*left, *calls}:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        task.get_coro().close()  # as the collector of garbage does, late
+        task.get_coro().close()  # as garbage collection does later
     assert isinstance(asyncio.run(shop.approve()), Approved)
     assert shop.sent == 2
 
@@ -178,7 +178,7 @@ def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
 
 FORKED = """
 import asyncio, os, sys, warnings
-warnings.simplefilter("ignore")  # newer Pythons advise against forking beside threads
+warnings.simplefilter("ignore")  # newer versions of Python warn of forks in processes with threads
 from loanasync import LoanClient, LoanError
 from loanasync.testing import approval_request
 client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
@@ -266,7 +266,7 @@ asyncio.run(look())
 
 @pytest.mark.parametrize("how", ["cancelled", "left"])
 def test_memory_loop_that_ends_during_a_request_logs_no_warning(served: Sandbox, how: str) -> None:
-    """No "Task was destroyed", no "never awaited", no exception that nobody retrieves."""
+    """No "Task was destroyed", "never awaited" or "exception was never retrieved" is logged."""
     done = run_script(LEFT, served.base_url, how)
     assert (done.stderr, done.stdout) == ("", "OutcomeUnknownError\n")
     assert len(served.journal.calls(operation="approve")) == 1
@@ -278,9 +278,9 @@ async def test_memory_late_response_leaves_no_task_and_no_connection(session: st
     async with held_server(session) as (server, client):
         for number in range(5):
             call = asyncio.create_task(request(client, scope=str(number)))
-            await server.asked_times(number + 1)
+            await server.wait_for_requests(number + 1)
             await cancelled(call)
-            server.answer_all(REFUSAL)
+            server.respond_to_all(REFUSAL)
             memory = client._memory
             assert memory is not None
             await until(lambda memory=memory: not memory._in_flight)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Errors, models and decisions survive copying, pickling and a process of their own, whole."""
+"""Errors, models and decisions are equal after copying, pickling and a transfer to another process."""
 
 import copy
 import pickle
@@ -128,7 +128,7 @@ def test_any_user_data_survives_pickling(data: UserData) -> None:
     same(pickle.loads(pickle.dumps(data)), data)  # noqa: S301  (our own bytes)
 
 
-# How a sentence begins that says what to do.
+# Words that begin a sentence with an instruction.
 ADVICE = "Ask|Call|Catch|Check|Correct|Do not|Let|Look|Make|Mend|Raise|Repair|Repeat|Send|Settle|Show"
 
 

@@ -52,8 +52,8 @@ async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: s
             call.cancel()
             was_sent = await call
             if was_sent:
-                await server.asked_times(1)
-                server.answer_all(APPROVAL)
+                await server.wait_for_requests(1)
+                server.respond_to_all(APPROVAL)
             await until(lambda memory=memory: not memory._in_flight)  # type: ignore[misc]
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -69,10 +69,10 @@ async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> No
     ledger = MemoryLedger()
     async with held_server(session, retry=AT_ONCE, ledger=ledger) as (server, client):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
         server.script = lambda _: APPROVAL
-        server.answer_all(FAULT)
+        server.respond_to_all(FAULT)
         memory = client._memory
         assert memory is not None
         await until(lambda: not memory._in_flight)
@@ -111,9 +111,9 @@ async def test_approve_cancelled_after_sending_is_settled(session: str, tmp_path
         held_server(session, ledger=ledger) as (server, client),
     ):
         call = asyncio.create_task(request(client))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         await cancelled(call)
-        server.answer_all(APPROVAL)
+        server.respond_to_all(APPROVAL)
         await client.aclose()
         assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
 

@@ -1,11 +1,11 @@
-"""A client that is given no providers tells the global ones, whichever was there first."""
+"""A client without providers uses the global ones, even if they are set later."""
 
 import subprocess
 import sys
 
 import pytest
 
-# In a process of its own: global providers are set once, and for good.
+# In a separate process, because global providers can be set only once.
 PROGRAM = """
 import asyncio
 from opentelemetry import metrics, trace

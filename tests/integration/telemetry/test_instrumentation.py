@@ -1,4 +1,4 @@
-"""Beside the stock instrumentation of aiohttp: no span twice, and none of the shop's own lost."""
+"""OpenTelemetry's instrumentation of aiohttp adds no spans to our requests, and keeps those of others."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 
-# A process of its own: the instrumentation changes aiohttp for good.
+# In a separate process, because the instrumentation patches aiohttp.
 SHOP = """
 import asyncio, json, sys
 import aiohttp
@@ -51,8 +51,8 @@ async def main():
         for scope in resource.scope_metrics
         for metric in scope.metrics if "client" in metric.name
     }
-    shown = "".join(span.to_json() for span in finished)
-    print(json.dumps({"spans": spans, "durations": durations, "leaked": code in shown}))
+    text = "".join(span.to_json() for span in finished)
+    print(json.dumps({"spans": spans, "durations": durations, "leaked": code in text}))
 
 asyncio.run(main())
 """
@@ -66,19 +66,21 @@ def test_instrumentation_adds_no_spans_to_requests_of_the_client(
     command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, when, whose]
     done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    ours = [(kind, name) for scope, kind, name in told["spans"] if scope == "loanasync"]
-    stock = [(kind, name) for scope, kind, name in told["spans"] if scope != "loanasync"]
+    recorded = json.loads(done.stdout)
+    ours = [(kind, name) for scope, kind, name in recorded["spans"] if scope == "loanasync"]
+    stock = [(kind, name) for scope, kind, name in recorded["spans"] if scope != "loanasync"]
     assert ours == [
         ("CLIENT", "POST /api/shops/{shopId}/requests"),
         ("INTERNAL", "loanasync.create_request"),
         ("CLIENT", "POST /api/shops/{shopId}/requests/{fiscalCode}"),
         ("INTERNAL", "loanasync.approve"),
     ]
-    assert stock == ([] if when == "never" else [("CLIENT", "GET")]), "the shop's own request, and it alone"
-    counted = {scope: sum(counts.values()) for scope, counts in told["durations"].items()}
+    assert stock == ([] if when == "never" else [("CLIENT", "GET")]), (
+        "only the request that the shop sends itself"
+    )
+    counted = {scope: sum(counts.values()) for scope, counts in recorded["durations"].items()}
     expected = {"loanasync": 2}
     if when != "never":
         expected["opentelemetry.instrumentation.aiohttp_client"] = 1
     assert counted == expected
-    assert not told["leaked"], "the fiscal code is in the address that stock instrumentation would record"
+    assert not recorded["leaked"], "the instrumentation would record the URL with the fiscal code"

@@ -1,4 +1,4 @@
-"""What the logger ``loanasync`` tells of attempts and calls, and what ties it to a trace."""
+"""Records of the logger ``loanasync`` for attempts and calls, and their trace ids."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from loanasync.testing import (
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 
-async def told(
+async def logged(
     caplog: pytest.LogCaptureFixture, *steps: ScriptedResponse, **options: object
 ) -> list[logging.LogRecord]:
     caplog.set_level(logging.DEBUG, "loanasync")
@@ -43,7 +43,7 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest.LogCaptureFixture) -> None:
-    first, second, call = await told(caplog, system_error(), approved())
+    first, second, call = await logged(caplog, system_error(), approved())
     assert [record.levelname for record in (first, second, call)] == ["WARNING", "DEBUG", "INFO"]
     for record, attempt, status in ((first, 1, 500), (second, 2, 201)):
         duration = fields(record).pop("duration")
@@ -57,10 +57,10 @@ async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest
 
 
 async def test_failed_attempt_is_logged_with_its_error_type(caplog: pytest.LogCaptureFixture) -> None:
-    *_, unanswered, _ = await told(caplog, connection_lost())
-    refusal, _ = await told(caplog, refused())
-    well, _ = await told(caplog, approved())
-    assert fields(unanswered)["error_type"] == "ServerDisconnectedError"
+    *_, failed, _ = await logged(caplog, connection_lost())
+    refusal, _ = await logged(caplog, refused())
+    well, _ = await logged(caplog, approved())
+    assert fields(failed)["error_type"] == "ServerDisconnectedError"
     assert fields(refusal)["error_type"] == "422"
     assert "error_type" not in fields(well)
 
@@ -86,7 +86,7 @@ async def test_call_is_logged_with_its_result(
     end: str,
     told_of_it: dict[str, str],
 ) -> None:
-    *_, call = await told(caplog, *steps)
+    *_, call = await logged(caplog, *steps)
     assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
     assert {"outcome", "stopped_by"} & fields(call).keys() == told_of_it.keys()
     assert fields(call).items() >= told_of_it.items()
@@ -99,7 +99,7 @@ async def test_cancelled_call_is_a_warning_if_its_outcome_is_unknown(
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await told(caplog, computed(give_up))
+        await logged(caplog, computed(give_up))
     [call] = caplog.records
     assert call.getMessage().startswith("approve: cancelled, attempts: 1, ")
     assert (call.levelname, fields(call)["outcome"]) == ("WARNING", "unknown")
@@ -125,25 +125,25 @@ async def test_events_have_a_trace_id_and_are_logged_within_their_span(
     logger, look = logging.getLogger("loanasync"), Look()
     logger.addFilter(look)
     try:
-        attempt, call = await told(caplog, approved(), tracer_provider=tracing)
+        attempt, call = await logged(caplog, approved(), tracer_provider=tracing)
     finally:
         logger.removeFilter(look)
     assert len(set(seen)) == 2, "the attempt's span, and the call's"
     assert all(seen)
     assert fields(attempt)["trace_id"] == fields(call)["trace_id"]
     assert len(fields(call)["trace_id"]) == 32
-    untraced = await told(caplog, approved())
+    untraced = await logged(caplog, approved())
     assert not any("trace_id" in fields(record) for record in untraced)
 
 
 async def test_log_events_contain_no_personal_data(caplog: pytest.LogCaptureFixture) -> None:
     request = approval_request()
     for steps in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
-        for record in await told(caplog, *steps):
-            shown = record.getMessage() + repr(fields(record))
-            assert FISCAL_CODE not in shown
+        for record in await logged(caplog, *steps):
+            text = record.getMessage() + repr(fields(record))
+            assert FISCAL_CODE not in text
             for name in ("email", "last_name", "city", "address", "mobile_phone"):
-                assert getattr(request, name) not in shown
+                assert getattr(request, name) not in text
 
 
 QUIET = """

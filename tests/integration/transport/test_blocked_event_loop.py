@@ -1,4 +1,4 @@
-"""A loop that stands still does not see a server hang up; what it asks next must not be lost for that."""
+"""Calls after the event loop was blocked while the server closed connections."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ from support.raw_server import PATIENCE, Certificate, authority, certificate, un
 def loops() -> Iterator[Any]:
     yield pytest.param(asyncio.new_event_loop, id="asyncio")
     with contextlib.suppress(ImportError):  # not on every platform
-        import uvloop  # noqa: PLC0415  (as said)
+        import uvloop  # noqa: PLC0415  (an optional dependency)
 
         yield pytest.param(uvloop.new_event_loop, id="uvloop")
 
 
-class HangsUp:
-    """Answers, and ends the connection when it is told to, in a thread of its own."""
+class ClosingServer:
+    """A server in a thread, which closes its connections when a test calls `close_connections`."""
 
     def __init__(self, scheme: str, *, resets: bool) -> None:
         self.requests = 0
@@ -38,43 +38,43 @@ class HangsUp:
         self._resets = resets
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._hang_up, self._has_hung_up = threading.Semaphore(0), threading.Semaphore(0)
-        self.holds_back = False  # its answers, until it is told to give one
-        self._give, self._has_given = threading.Semaphore(0), threading.Semaphore(0)
+        self._close, self._has_closed = threading.Semaphore(0), threading.Semaphore(0)
+        self.holds_responses = False  # until `release_response` is called
+        self._respond, self._has_responded = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def hang_up(self, connections: int = 1) -> None:
-        """End connections, and return when they have ended."""
-        for _ in range(connections):
-            self._hang_up.release()
-        for _ in range(connections):
-            assert self._has_hung_up.acquire(timeout=PATIENCE)
+    def close_connections(self, count: int = 1) -> None:
+        """Close connections, and return when they are closed."""
+        for _ in range(count):
+            self._close.release()
+        for _ in range(count):
+            assert self._has_closed.acquire(timeout=PATIENCE)
 
-    def give_answer(self) -> None:
-        """Answer, and return when the answer has left."""
-        self._give.release()
-        assert self._has_given.acquire(timeout=PATIENCE)
+    def release_response(self) -> None:
+        """Send a response that was held back, and return when it is sent."""
+        self._respond.release()
+        assert self._has_responded.acquire(timeout=PATIENCE)
 
     def stop(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         for _ in range(20):
-            self._hang_up.release()
+            self._close.release()
         self._thread.join(PATIENCE)
 
     def _serve(self) -> None:
-        talks = []
-        with contextlib.suppress(OSError):  # it is closed in order to stop
+        threads = []
+        with contextlib.suppress(OSError):  # `stop` closes the socket
             while True:
                 connection, _ = self._socket.accept()
-                talks.append(threading.Thread(target=self._talk, args=(connection,)))
-                talks[-1].start()
-        for talk in talks:
-            talk.join(PATIENCE)
+                threads.append(threading.Thread(target=self._serve_connection, args=(connection,)))
+                threads[-1].start()
+        for thread in threads:
+            thread.join(PATIENCE)
 
-    def _talk(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what was given has left
+    def _serve_connection(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # so that data is sent at once
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)
         with connection:
@@ -82,19 +82,19 @@ class HangsUp:
             while b'"citizenship"' not in read and (more := connection.recv(1 << 16)):
                 read += more
             self.requests += 1
-            if self.holds_back:
-                self._give.acquire(timeout=PATIENCE)
+            if self.holds_responses:
+                self._respond.acquire(timeout=PATIENCE)
             connection.sendall(REFUSAL)
-            self._has_given.release()
-            self._hang_up.acquire()
+            self._has_responded.release()
+            self._close.acquire()
             if self._resets:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._has_hung_up.release()
+        self._has_closed.release()
 
 
 @contextmanager
-def hanging_up(scheme: str, *, resets: bool = False) -> Iterator[HangsUp]:
-    server = HangsUp(scheme, resets=resets)
+def closing_server(scheme: str, *, resets: bool = False) -> Iterator[ClosingServer]:
+    server = ClosingServer(scheme, resets=resets)
     try:
         yield server
     finally:
@@ -108,11 +108,11 @@ def trust() -> ssl.SSLContext:
 
 
 @pytest.fixture(autouse=True)
-def a_moment_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def _always_check_after_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_connection, "_BLOCKED_AFTER", 0.0)
 
 
-def of(server: HangsUp, **options: Any) -> LoanClient:
+def client_of(server: ClosingServer, **options: Any) -> LoanClient:
     if server.base_url.startswith("https") and "session" not in options:
         options["ssl"] = trust()
     return LoanClient(server.base_url, shop_id="s", auth_token="t", remember=False, **options)
@@ -121,10 +121,10 @@ def of(server: HangsUp, **options: Any) -> LoanClient:
 def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # A server may send session tickets at any time.
     monkeypatch.setattr(direct_connection, "unread_data_check", lambda _: lambda: True)
-    with hanging_up("https") as server, asyncio.Runner() as cells:
-        client = of(server)
-        assert isinstance(cells.run(approve(client)), Refused)
-        cells.run(client.aclose())
+    with closing_server("https") as server, asyncio.Runner() as runner:
+        client = client_of(server)
+        assert isinstance(runner.run(approve(client)), Refused)
+        runner.run(client.aclose())
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
@@ -133,44 +133,43 @@ def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytes
 def test_call_after_a_blocked_loop_is_sent_once_on_another_connection(
     new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
 ) -> None:
-    with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
-        client = of(server)
+    with closing_server(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as runner:
+        client = client_of(server)
         for number in range(1, 4):
-            assert isinstance(cells.run(approve(client)), Refused)
+            assert isinstance(runner.run(approve(client)), Refused)
             assert server.requests == number
-            server.hang_up()  # and the loop stands still
-        cells.run(client.aclose())
+            server.close_connections()  # the event loop does not run meanwhile
+        runner.run(client.aclose())
 
 
 def test_concurrent_calls_after_a_blocked_loop_use_new_connections() -> None:
     async def eight() -> list[object]:
         return list(await asyncio.gather(*(approve(client) for _ in range(8))))
 
-    with hanging_up("http") as server, asyncio.Runner() as cells:
-        client = of(server)
+    with closing_server("http") as server, asyncio.Runner() as runner:
+        client = client_of(server)
         for number in (8, 16):
-            assert {type(each) for each in cells.run(eight())} == {Refused}
+            assert {type(each) for each in runner.run(eight())} == {Refused}
             assert server.requests == number
-            server.hang_up(8)
-        cells.run(client.aclose())
+            server.close_connections(8)
+        runner.run(client.aclose())
 
 
 async def two(client: LoanClient) -> None:
     await asyncio.gather(approve(client), approve(client))
 
 
-async def asked_meanwhile(
+async def queued_during_a_block(
     client: LoanClient, meanwhile: Callable[[], object], **options: Any
 ) -> list[object]:
-    """What comes of two calls that wait for their turn to be sent while the loop stands still."""
-    lane: Any = client._pipeline._per_loop.current()
-    lane.transport._scheduler.in_progress += (
-        1  # as beside another call, since one that is alone is sent at once
-    )
+    """Return the results of two calls that are queued while `meanwhile` blocks the event loop."""
+    resources: Any = client._pipeline._per_loop.current()
+    # As if another call were in progress: a single call is written at once, and not queued.
+    resources.transport._scheduler.in_progress += 1
     calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
     await asyncio.sleep(0)
     meanwhile()
-    lane.transport._scheduler.in_progress -= 1
+    resources.transport._scheduler.in_progress -= 1
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
@@ -180,14 +179,14 @@ async def asked_meanwhile(
 def test_calls_queued_during_a_block_are_sent_once_on_new_connections(
     new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
 ) -> None:
-    with hanging_up(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as cells:
-        client = of(server)
-        cells.run(two(client))
-        came = cells.run(asked_meanwhile(client, lambda: server.hang_up(2)))
-        assert [type(each) for each in came] == [Refused, Refused]
+    with closing_server(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as runner:
+        client = client_of(server)
+        runner.run(two(client))
+        results = runner.run(queued_during_a_block(client, lambda: server.close_connections(2)))
+        assert [type(each) for each in results] == [Refused, Refused]
         assert server.requests == 4
-        server.hang_up(2)
-        cells.run(client.aclose())
+        server.close_connections(2)
+        runner.run(client.aclose())
 
 
 @pytest.mark.parametrize("new_loop", list(loops()))
@@ -199,15 +198,15 @@ def test_calls_whose_deadline_passes_during_a_block_are_not_sent(
         while time.monotonic() < began + 0.06:
             pass
 
-    with hanging_up("http") as server, asyncio.Runner(loop_factory=new_loop) as cells:
-        client = of(server)
-        cells.run(two(client))
+    with closing_server("http") as server, asyncio.Runner(loop_factory=new_loop) as runner:
+        client = client_of(server)
+        runner.run(two(client))
         short = Timeout(total=0.05, attempt=0.05, connect=0.04)
-        for error in cells.run(asked_meanwhile(client, wait, timeout=short)):
+        for error in runner.run(queued_during_a_block(client, wait, timeout=short)):
             assert isinstance(error, TransportError)
             assert error.outcome == "not_sent"
         assert server.requests == 2
-        cells.run(client.aclose())
+        runner.run(client.aclose())
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -217,54 +216,56 @@ def test_response_that_arrived_before_the_deadline_is_read_after_a_block(session
         options = {}
         if session == "shop":
             options["session"] = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
-        async with of(server, **options) as client:
+        async with client_of(server, **options) as client:
             call = asyncio.create_task(approve(client))
             await until(lambda: server.requests == 1)
-            server.give_answer()
+            server.release_response()
             loop: Any = asyncio.get_running_loop()
-            loop.time = lambda: time.monotonic() + 2 * Timeout().total  # as if it had stood still since then
-            came = await call
+            loop.time = lambda: (
+                time.monotonic() + 2 * Timeout().total
+            )  # as if the event loop had been blocked
+            result = await call
         for each in options.values():
             await each.close()
-        return came
+        return result
 
-    with hanging_up(scheme) as server, asyncio.Runner() as cells:
-        server.holds_back = True
-        assert isinstance(cells.run(late()), Refused)
-        server.hang_up()
+    with closing_server(scheme) as server, asyncio.Runner() as runner:
+        server.holds_responses = True
+        assert isinstance(runner.run(late()), Refused)
+        server.close_connections()
 
 
 def test_aclose_during_a_tls_shutdown_succeeds() -> None:
     async def close() -> None:
-        lane: Any = client._pipeline._per_loop.current()
-        (connection,) = lane.transport._scheduler.connections
+        resources: Any = client._pipeline._per_loop.current()
+        (connection,) = resources.transport._scheduler.connections
         connection._transport.close()
         await client.aclose()
 
-    with hanging_up("https") as server, asyncio.Runner() as cells:
-        client = of(server)
-        cells.run(approve(client))
-        cells.run(close())
-        server.hang_up()
+    with closing_server("https") as server, asyncio.Runner() as runner:
+        client = client_of(server)
+        runner.run(approve(client))
+        runner.run(close())
+        server.close_connections()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str) -> None:
-    with hanging_up(scheme) as server, asyncio.Runner() as cells:
+    with closing_server(scheme) as server, asyncio.Runner() as runner:
 
         async def opened() -> aiohttp.ClientSession:
             return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
 
-        session = cells.run(opened())
-        client = of(server, session=session)
-        assert isinstance(cells.run(approve(client)), Refused)
+        session = runner.run(opened())
+        client = client_of(server, session=session)
+        assert isinstance(runner.run(approve(client)), Refused)
         for number in (2, 3):
-            server.hang_up()
-            assert isinstance(cells.run(approve(client)), Refused)
+            server.close_connections()
+            assert isinstance(runner.run(approve(client)), Refused)
             assert server.requests == number
-        server.hang_up()
-        cells.run(client.aclose())
-        cells.run(session.close())
+        server.close_connections()
+        runner.run(client.aclose())
+        runner.run(session.close())
 
 
 async def test_unread_data_check_without_an_open_socket_is_false() -> None:

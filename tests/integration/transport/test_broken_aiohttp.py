@@ -1,4 +1,4 @@
-"""The direct path needs an aiohttp that behaves as expected: no other is used, and none can block a call."""
+"""Errors and untested versions of aiohttp: they do not block a call, and the direct path is not used."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.fast.pool import DirectTransport
-from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.raw_server import PATIENCE
 
 
 def transport_of(client: LoanClient) -> object:
-    lane: Any = client._pipeline._per_loop.current()
-    return lane.transport
+    resources: Any = client._pipeline._per_loop.current()
+    return resources.transport
 
 
 def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) -> None:
@@ -33,7 +33,7 @@ def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) 
     raise RuntimeError("aiohttp")
 
 
-HALF = answer(201, b'{"approved":true ,"amount":45000}')[:-3]
+HALF = response_bytes(201, b'{"approved":true ,"amount":45000}')[:-3]
 
 
 @pytest.mark.parametrize("response", [b"", HALF], ids=["no head", "half a body"])
@@ -49,11 +49,11 @@ HALF = answer(201, b'{"approved":true ,"amount":45000}')[:-3]
 async def test_aiohttp_error_on_connection_loss_ends_the_call(
     owner: type, name: str, breaks: Any, response: bytes
 ) -> None:
-    assert compatibility.is_possible()  # before anything is patched
+    assert compatibility.is_possible()  # the result is cached before the patch
     seen: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     async with serving(response) as server:
-        server.hangs_up = True
+        server.closes_after_response = True
         client = server.client()
         with mock.patch.object(owner, name, breaks):
             async with asyncio.timeout(PATIENCE):
@@ -98,7 +98,7 @@ async def test_parser_check_notices_another_behaviour(change: dict[str, object],
     with mock.patch.object(http, "HttpResponseParser", changed):
         try:
             is_as_expected = check()
-        except Exception:  # noqa: BLE001  (means the same)
+        except Exception:  # noqa: BLE001  (an exception means False)
             is_as_expected = False
     assert not is_as_expected
 
@@ -126,9 +126,9 @@ async def test_untested_aiohttp_takes_the_documented_path(
                     assert type(transport_of(client)) is SessionTransport
     finally:
         compatibility.is_possible.cache_clear()
-    said = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
-    assert len(said) == 1
-    assert f"aiohttp {installed} was not tested" in said[0]
+    messages = [each.getMessage() for each in caplog.records if "ClientSession.request" in each.getMessage()]
+    assert len(messages) == 1
+    assert f"aiohttp {installed} was not tested" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ async def test_untested_aiohttp_keeps_the_protocol_of_a_connection(
     monkeypatch.setattr(aiohttp, "__version__", installed)
     async with serving(None) as server, aiohttp.ClientSession() as session:
         call = asyncio.create_task(approve(server.client(session=session)))
-        await server.asked_times(1)
+        await server.wait_for_requests(1)
         connector: Any = session.connector
         [handler] = connector._acquired
         assert type(handler.transport.get_protocol()) is protocol
-        server.answer_all(REFUSAL)
+        server.respond_to_all(REFUSAL)
         assert isinstance(await call, Refused)
 
 

@@ -1,4 +1,4 @@
-"""Certificates are always checked, and whose are trusted is the shop's to say."""
+"""Certificates are always verified; users choose which certificates are trusted."""
 
 import ssl
 from pathlib import Path
@@ -118,7 +118,7 @@ async def test_users_session_that_does_not_verify_is_refused(trust: ssl.SSLConte
 
 async def test_session_with_an_unreadable_ssl_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     connector = aiohttp.TCPConnector()
-    monkeypatch.delattr(connector, "_ssl")  # as if a later aiohttp had renamed it
+    monkeypatch.delattr(connector, "_ssl")  # a later aiohttp may rename it
     async with aiohttp.ClientSession(connector=connector) as session:
         with pytest.raises(ConfigurationError, match="session: must verify certificates and host names"):
             make(session=session)
@@ -128,7 +128,7 @@ async def test_session_with_an_unreadable_ssl_setting_is_refused(monkeypatch: py
 async def test_session_with_an_unknown_ssl_setting_is_refused(
     trust: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all but a context and True, aiohttp checks no certificate; a subclass may set it."""
+    """With other values than a context and True, aiohttp does not verify; a subclass may set one."""
     connector = aiohttp.TCPConnector()
     monkeypatch.setattr(connector, "_ssl", trust)
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -71,7 +71,7 @@ async def test_aclose_during_upload_to_stalled_server_ends_the_call(session: str
         assert isinstance(error, ConnectionLostError)
         assert error.outcome == "unknown"
         server.call_over.set()
-        await server.all_hung_up()
+        await server.wait_until_closed()
         assert not server.requests
 
 
@@ -114,4 +114,4 @@ async def test_aclose_while_waiting_for_responses_and_slots_ends_the_calls(sessi
         error = await ended_by_aclose(client, second)
         assert isinstance(error, ConnectError)
         assert (error.outcome, error.cause_type) == ("not_sent", "SessionClosed")
-        await server.all_hung_up()
+        await server.wait_until_closed()

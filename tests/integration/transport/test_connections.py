@@ -1,4 +1,4 @@
-"""A connection of our own: what it keeps for the next call, and how one timer ends what takes too long."""
+"""Connections of the direct path: reuse, timeouts and bodies."""
 
 import asyncio
 import gzip
@@ -17,16 +17,16 @@ from loanasync import (
 )
 from loanasync._transport.failures import MAX_BODY_SIZE
 from loanasync._transport.fast import connection as direct_connection
-from support.canned_server import APPROVAL, REFUSAL, answer, approve, serving
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.raw_server import PATIENCE, until
 
 
 def scheduler_of(client: LoanClient) -> Any:
-    lane: Any = client._pipeline._per_loop.current()
-    return lane.transport._scheduler
+    resources: Any = client._pipeline._per_loop.current()
+    return resources.transport._scheduler
 
 
-async def ended(client: LoanClient, attempt: float, order: list[float]) -> None:
+async def time_out(client: LoanClient, attempt: float, order: list[float]) -> None:
     with pytest.raises(ReadTimeoutError):
         await approve(client, timeout=Timeout(attempt=attempt, connect=0.9 * attempt))
     order.append(attempt)
@@ -38,16 +38,16 @@ async def test_calls_in_any_order_end_at_their_own_deadlines(patience: tuple[flo
     async with serving(None) as server, server.client() as client:
         async with asyncio.TaskGroup() as calls:
             for number, attempt in enumerate(patience, start=1):
-                calls.create_task(ended(client, attempt, order))
-                await server.asked_times(number)
+                calls.create_task(time_out(client, attempt, order))
+                await server.wait_for_requests(number)
         assert order == sorted(patience)
         assert not scheduler_of(client).connections
 
 
 async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
     async with serving(None, REFUSAL) as server, server.client() as client:
-        slow = asyncio.create_task(ended(client, PATIENCE, []))
-        await server.asked_times(1)
+        slow = asyncio.create_task(time_out(client, PATIENCE, []))
+        await server.wait_for_requests(1)
         assert isinstance(await approve(client), Refused)
         assert not slow.done()
         slow.cancel()
@@ -71,14 +71,14 @@ async def test_timer_does_not_keep_the_event_loop_running() -> None:
     async with serving(REFUSAL) as server:
         client = server.client()
         await approve(client)
-        watch = scheduler_of(client)
-        assert not watch._timer.cancelled()
+        scheduler = scheduler_of(client)
+        assert not scheduler._timer.cancelled()
         await client.aclose()
-        assert watch._timer.cancelled()
+        assert scheduler._timer.cancelled()
         await until(lambda: not server.open)
 
 
-@pytest.mark.parametrize("more", [REFUSAL, b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["answer", "hints"])
+@pytest.mark.parametrize("more", [REFUSAL, b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["response", "hints"])
 async def test_data_after_a_response_is_not_read_by_the_next_call(more: bytes) -> None:
     async with serving(REFUSAL + more, APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Refused)
@@ -89,7 +89,7 @@ async def test_data_after_a_response_is_not_read_by_the_next_call(more: bytes) -
 
 async def test_call_after_a_closed_connection_is_sent_on_another() -> None:
     async with serving(REFUSAL) as server, server.client() as client:
-        server.hangs_up = True
+        server.closes_after_response = True
         for number in range(1, 6):
             assert isinstance(await approve(client), Refused)
             assert server.requests == number
@@ -119,7 +119,7 @@ CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
 @pytest.mark.parametrize(
     "large",
     [
-        answer(201, b" " * (MAX_BODY_SIZE + 1)),
+        response_bytes(201, b" " * (MAX_BODY_SIZE + 1)),
         b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
     ],
     ids=["length", "chunks"],
@@ -133,7 +133,7 @@ async def test_too_large_body_is_not_read_to_its_end(large: bytes) -> None:
 
 
 async def test_too_large_500_is_retried_after_its_retry_after() -> None:
-    fault = answer(500, b" " * (MAX_BODY_SIZE + 1), "Retry-After: 0")
+    fault = response_bytes(500, b" " * (MAX_BODY_SIZE + 1), "Retry-After: 0")
     async with serving(fault, REFUSAL) as server, server.client() as client:
         assert (await approve(client)).meta.attempts == 2
 
@@ -141,14 +141,14 @@ async def test_too_large_500_is_retried_after_its_retry_after() -> None:
 async def test_decision_of_the_maximum_size_is_read() -> None:
     body = b'{"approved":false,"x":"' + b"x" * (MAX_BODY_SIZE - 25) + b'"}'
     assert len(body) == MAX_BODY_SIZE
-    async with serving(answer(422, body)) as server, server.client() as client:
+    async with serving(response_bytes(422, body)) as server, server.client() as client:
         assert isinstance(await approve(client), Refused)
         assert isinstance(await approve(client), Refused)
         assert server.most_open == 1
 
 
 async def test_compressed_body_is_decoded_up_to_the_maximum_size() -> None:
-    packed = answer(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip")
+    packed = response_bytes(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip")
     async with serving(packed, REFUSAL) as server, server.client() as client:
         tracemalloc.start()
         try:

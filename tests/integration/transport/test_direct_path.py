@@ -1,4 +1,4 @@
-"""Requests of our own session are written straight to its connections, as long as that can be."""
+"""The direct path: when it is used, and its fallback to `ClientSession.request`."""
 
 import subprocess
 import sys
@@ -22,13 +22,13 @@ from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, answer, approve, serving
+from support.canned_server import APPROVAL, approve, response_bytes, serving
 from support.raw_server import Play, RawServer, running
 
 
 def transport_of(client: LoanClient) -> Any:
-    lane: Any = client._pipeline._per_loop.current()
-    return lane.transport
+    resources: Any = client._pipeline._per_loop.current()
+    return resources.transport
 
 
 async def test_direct_path_is_used_with_a_session_of_the_client() -> None:
@@ -53,7 +53,7 @@ def request_of(client: LoanClient, **headers: str) -> Request:
 
 
 async def test_both_transports_send_the_same_request() -> None:
-    good = answer(201, b'{"approved": true}')
+    good = response_bytes(201, b'{"approved": true}')
     last = good.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
     server = RawServer((Play.READ, last), (Play.READ, last))
     async with running(server), LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
@@ -85,31 +85,31 @@ def is_ours(frame: FrameType) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "told"),
+    ("owner", "name", "expected"),
     [(aiohttp.TCPConnector, "_create_connection", RuntimeError), (SOCKET, "write", ConnectionLostError)],
 )
 async def test_write_error_has_no_frame_with_the_request(
-    owner: type, name: str, told: type[Exception]
+    owner: type, name: str, expected: type[Exception]
 ) -> None:
-    assert compatibility.is_possible()  # asked once, and so before the patch
+    assert compatibility.is_possible()  # the result is cached before the patch
     async with serving(None) as server, server.client() as client:
         with (
             mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),
-            pytest.raises(told) as caught,
+            pytest.raises(expected) as caught,
         ):
             await approve(client)
         ours = [frame for frame, _ in walk_tb(caught.value.__traceback__) if is_ours(frame)]
         assert len(ours) > 2
-        shown = repr([dict(frame.f_locals) for frame in ours])
-        assert "secret-token" not in shown
-        assert FISCAL_CODE not in shown
+        variables = repr([dict(frame.f_locals) for frame in ours])
+        assert "secret-token" not in variables
+        assert FISCAL_CODE not in variables
 
 
 async def test_mocked_session_receives_the_request() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Approved)
-        with aioresponses() as wire:
-            wire.post(
+        with aioresponses() as mocked:
+            mocked.post(
                 f"{server.base_url}/api/shops/shop/requests/{FISCAL_CODE}",
                 status=201,
                 payload={"approved": True, "redirectUrl": "https://example.com/#mocked"},
@@ -124,15 +124,15 @@ async def test_mocked_session_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_log, "_warned", set())
-    asked = aiohttp.ClientSession._request
+    original = aiohttp.ClientSession._request
 
-    async def agent(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:
-        return await asked(self, *args, **kwargs)
+    async def traced(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:
+        return await original(self, *args, **kwargs)
 
     async with serving(APPROVAL) as server, server.client() as client:
         await approve(client)
         assert not caplog.records
-        monkeypatch.setattr(aiohttp.ClientSession, "_request", agent)
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", traced)
         for _ in range(3):
             assert isinstance(await approve(client), Approved)
     assert [(record.name, record.levelname) for record in caplog.records] == [("loanasync", "WARNING")]
@@ -165,7 +165,7 @@ async def test_mocked_public_method_receives_the_request(monkeypatch: pytest.Mon
         assert server.requests == 0
 
 
-EARLY_HAND = """
+MOCKED_BEFORE_IMPORT = """
 from aioresponses import aioresponses
 with aioresponses():
     from loanasync._transport.fast import compatibility
@@ -174,13 +174,13 @@ with aioresponses():
 
 
 def test_session_mocked_before_the_import_receives_the_request() -> None:
-    command = [sys.executable, "-c", EARLY_HAND]
+    command = [sys.executable, "-c", MOCKED_BEFORE_IMPORT]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout == "False\n"
 
 
 def changed(*names: str) -> Any:
-    """A function of other parameters."""
+    """Return a function with these parameters."""
     return eval(f"lambda {', '.join(names)}: None")  # noqa: S307  (names of this file)
 
 

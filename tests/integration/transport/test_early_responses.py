@@ -1,4 +1,4 @@
-"""A response that the server sends on a new connection before any request is not taken for an answer."""
+"""A response that arrives before the request is not taken for its response."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from support.raw_server import PATIENCE, Certificate, authority, certificate
 
 
 class Hasty:
-    """Answers each connection before it reads a request, in a thread."""
+    """A server in a thread that responds on each connection before it reads a request."""
 
     def __init__(self, scheme: str) -> None:
         self.has_sent = threading.Event()
@@ -36,7 +36,7 @@ class Hasty:
         self._thread.join(PATIENCE)
 
     def _serve(self) -> None:
-        with suppress(OSError):  # it is closed in order to stop
+        with suppress(OSError):  # `stop` closes the socket
             while True:
                 connection, _ = self._socket.accept()
                 with suppress(OSError):

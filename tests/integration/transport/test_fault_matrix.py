@@ -19,7 +19,7 @@ from support.raw_server import Certificate, RawServer, certificate, until
 
 async def wait_until_only_servers_run(*servers: RawServer) -> None:
     this = asyncio.current_task()
-    await until(lambda: asyncio.all_tasks() <= {this}.union(*(server.talks for server in servers)))
+    await until(lambda: asyncio.all_tasks() <= {this}.union(*(server.tasks for server in servers)))
 
 
 def expected_of(row: Row, scheme: str, operation: str, result: object) -> Expected:
@@ -99,7 +99,7 @@ async def test_fault_has_the_result_of_its_row(
         # No task and no connection is left, and the next call gets the only slot.
         server = caller.server
         if isinstance(result, TransportError):
-            await server.all_hung_up()
+            await server.wait_until_closed()
         await wait_until_only_servers_run(server, caller.other)
         if row.closes_connection:
             await until(lambda: not any(is_open for is_open, _ in caller.idle_connections()))

@@ -1,4 +1,4 @@
-"""The part of a body that arrived before the connection broke, over real sockets and on each HTTP path."""
+"""Bodies that are cut off by a lost connection or a timeout, on each HTTP path."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,14 +15,17 @@ from support.builders import FISCAL_CODE, approval_request
 from support.raw_server import Exchange, Play, RawServer, running, until
 
 PATHS = ("direct", "own session", "user's session")
-ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}  # a reset may overtake what was sent before it
+ENDS = {
+    "closed": Play.FIN,
+    "silent": Play.SILENCE,
+}  # not reset: the system may drop data received before a reset
 LARGEST = 1 << 20
 SOON = Timeout(total=20, attempt=0.6, connect=0.5)
 
 
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each way on which a request can go."""
+    """Run the test on each HTTP path."""
     if request.param == "own session":
         with mock.patch.object(compatibility, "is_possible", return_value=False):
             yield request.param
@@ -41,7 +44,7 @@ async def client_of(server: RawServer, path: str) -> AsyncIterator[LoanClient]:
 
 
 async def outcome(path: str, *exchange: bytes | Play) -> object:
-    """Return what an approval comes to that a server answers in this way."""
+    """Return the result of an approval with this response."""
     steps: Exchange = (Play.READ, *exchange)
     async with running(RawServer(steps)) as server, client_of(server, path) as client:
         try:
@@ -77,7 +80,7 @@ async def test_cut_off_422_with_approved_false_is_refused(path: str, end: str) -
 
 
 async def test_chunked_201_that_breaks_at_once_is_approved_on_the_direct_path() -> None:
-    """Sessions of aiohttp lose the whole response if its head and the fault arrive together."""
+    """With a plain aiohttp session, the response is lost if its head and the fault arrive together."""
     start = head("201 Created", "Transfer-Encoding: chunked")
     decision = await outcome("direct", start + chunk(APPROVED_PART) + b"no chunk\r\n", Play.FIN)
     assert isinstance(decision, Approved), decision
@@ -87,7 +90,7 @@ async def test_chunked_201_that_breaks_at_once_is_approved_on_the_direct_path() 
 async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader of aiohttp that has failed still holds what arrived before."""
+    """A failed StreamReader of aiohttp still holds the data received before."""
     read = failures.read
 
     async def read_late(

@@ -1,4 +1,4 @@
-"""A session of the shop's may lead through a proxy: it passes bytes on, and reads none of them."""
+"""A user's session with a proxy, which tunnels TLS and cannot read the requests."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ TOKEN = "token-of-the-shop"
 
 
 class Proxy:
-    """Opens tunnels, or says why not; keeps all that shops sent through it."""
+    """A proxy that opens tunnels, or responds with an error; it records the tunnelled bytes."""
 
-    def __init__(self, *, answer: str = "200 Connection established") -> None:
+    def __init__(self, *, status: str = "200 Connection established") -> None:
         self.heard = b""
-        self._answer = answer
+        self._status = status
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
@@ -34,8 +34,8 @@ class Proxy:
     async def _serve(self, shop: asyncio.StreamReader, to_shop: asyncio.StreamWriter) -> None:
         head = await shop.readuntil(b"\r\n\r\n")
         self.heard += head
-        to_shop.write(f"HTTP/1.1 {self._answer}\r\nContent-Length: 0\r\n\r\n".encode())
-        if self._answer.startswith("200"):
+        to_shop.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 0\r\n\r\n".encode())
+        if self._status.startswith("200"):
             host, port = head.split()[1].decode().rsplit(":", 1)
             service, to_service = await asyncio.open_connection(host, int(port))
             await asyncio.gather(self._pass(shop, to_service), self._pass(service, to_shop, keep=False))
@@ -77,9 +77,9 @@ async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
         assert secret in server.requests[0]
 
 
-@pytest.mark.parametrize("answer", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
-async def test_request_refused_by_a_proxy_is_not_sent(answer: str) -> None:
-    proxy = Proxy(answer=answer)
+@pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
+async def test_request_refused_by_a_proxy_is_not_sent(status: str) -> None:
+    proxy = Proxy(status=status)
     async with (
         running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,

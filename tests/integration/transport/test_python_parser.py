@@ -1,4 +1,4 @@
-"""aiohttp's parser in Python, which it uses where its C extension is missing, gives the same results."""
+"""aiohttp's parser in Python, which is used without its C extension, gives the same results."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ FAULTS = Path(__file__).parent
 
 
 def test_python_parser_gives_the_same_results() -> None:
-    """It accepts, for instance, a repeated Content-Length."""
+    """Unlike the parser in C, it accepts a repeated Content-Length."""
     played = [str(FAULTS / "test_response_heads.py"), str(FAULTS / "test_fault_matrix.py")]
     rows = "test_response_heads or ((two-lengths or bad-chunk or short-length or stray-bytes) and approve)"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A status that has arrived is not lost, and a connection with other bytes on it is not used again."""
+"""A received status is kept; a connection with stray bytes is not used again."""
 
 import asyncio
 import gzip
@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError
-from support.canned_server import APPROVAL, REFUSAL, Canned, answer, approve, serving
+from support.canned_server import APPROVAL, REFUSAL, Canned, approve, response_bytes, serving
 from support.faults.row import SESSIONS
 from support.raw_server import PATIENCE
 
@@ -33,7 +33,7 @@ async def client_of(server: Canned, session: str) -> AsyncIterator[LoanClient]:
 async def test_refusal_with_many_headers_is_read(session: str, number: int) -> None:
     headers = [f"X-Header-{each}: {'x' * 100}" for each in range(number)]
     async with (
-        serving(answer(422, b'{"approved":false}', *headers)) as server,
+        serving(response_bytes(422, b'{"approved":false}', *headers)) as server,
         client_of(server, session) as client,
     ):
         assert isinstance(await approve(client), Refused)
@@ -56,7 +56,7 @@ RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
 )
 async def test_encoded_approval_is_decoded(session: str, encoding: str, body: bytes) -> None:
     async with (
-        serving(answer(201, body, f"Content-Encoding: {encoding}")) as server,
+        serving(response_bytes(201, body, f"Content-Encoding: {encoding}")) as server,
         client_of(server, session) as client,
     ):
         for _ in range(2):
@@ -68,7 +68,7 @@ async def test_encoded_approval_is_decoded(session: str, encoding: str, body: by
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "rot13", "gzip", "deflate"])
 async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, encoding: str) -> None:
     async with (
-        serving(answer(422, b'{"approved":false}', f"Content-Encoding: {encoding}")) as server,
+        serving(response_bytes(422, b'{"approved":false}', f"Content-Encoding: {encoding}")) as server,
         client_of(server, session) as client,
     ):
         with pytest.raises(UnexpectedResponseError) as caught:
@@ -82,7 +82,7 @@ async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, enc
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
 async def test_empty_refusal_with_an_encoding_is_read(session: str, encoding: str) -> None:
     async with (
-        serving(answer(422, b"", f"Content-Encoding: {encoding}")) as server,
+        serving(response_bytes(422, b"", f"Content-Encoding: {encoding}")) as server,
         client_of(server, session) as client,
     ):
         assert isinstance(await approve(client), Refused)
@@ -116,14 +116,14 @@ HEAD = REFUSAL.index(b"\r\n\r\n") + 4  # bytes
 
 @pytest.mark.parametrize("at", range(HEAD - 5, HEAD + 3))
 async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: str, at: int) -> None:
-    """Split it into two packets, also within the last line break of its head."""
+    """The response arrives in two packets, split at any byte."""
     async with serving(None) as server, client_of(server, session) as client:
         call = asyncio.create_task(approve(client))
-        await server.asked_times(1)
-        server.answer_all((REFUSAL + STRAY)[:at])
+        await server.wait_for_requests(1)
+        server.respond_to_all((REFUSAL + STRAY)[:at])
         for _ in range(10):  # until the client has read this
             await asyncio.sleep(0)
-        server.answer_all((REFUSAL + STRAY)[at:])
+        server.respond_to_all((REFUSAL + STRAY)[at:])
         async with asyncio.timeout(PATIENCE):
             assert isinstance(await call, Refused)
 
@@ -132,11 +132,11 @@ async def test_error_in_a_later_packet_ends_the_call_at_once(session: str) -> No
     """aiohttp closes the connection, and lets the reader of the body wait."""
     async with serving(None) as server, client_of(server, session) as client:
         call = asyncio.create_task(approve(client))
-        await server.asked_times(1)
-        server.answer_all(CHUNKED[: CHUNKED.index(b"12")])
+        await server.wait_for_requests(1)
+        server.respond_to_all(CHUNKED[: CHUNKED.index(b"12")])
         for _ in range(10):
             await asyncio.sleep(0)
-        server.answer_all(b"XY\r\n")
+        server.respond_to_all(b"XY\r\n")
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(UnexpectedResponseError, match="body: truncated") as caught:
                 await call

@@ -1,4 +1,4 @@
-"""Whether a request left is known from its own body, not from what broke."""
+"""A request counts as sent from the first byte that was written, whatever error follows."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from support.canned_server import approve
 from support.faults.row import SESSIONS, http
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
-PICTURES = {"front": "x" * (3 << 20)}  # more than the system's buffers take at once
+PICTURES = {"front": "x" * (3 << 20)}  # larger than the system's socket buffers
 REFUSAL = http("422 Unprocessable", b'{"approved": false}')
 
 
@@ -57,7 +57,7 @@ async def test_response_before_the_end_of_a_large_upload_is_read() -> None:
             await client.upload_documents(FISCAL_CODE, PICTURES)
 
 
-WAITING = 15 << 20  # characters, more than the system takes from who sends for who does not read
+UNSENT = 15 << 20  # characters; larger than the socket buffers of both sides
 
 
 def tls_of(scheme: str) -> ssl.SSLContext | None:
@@ -87,7 +87,7 @@ async def test_unsent_part_of_an_upload_does_not_delay_the_next_call(scheme: str
     )
     async with running(server), client_of(server.base_url, session) as client:
         with pytest.raises(RejectedError):
-            await client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING})
+            await client.upload_documents(FISCAL_CODE, {"front": "x" * UNSENT})
         async with asyncio.timeout(PATIENCE):
             assert isinstance(await approve(client), Refused)
         server.call_over.set()
@@ -97,23 +97,23 @@ async def test_unsent_part_of_an_upload_does_not_delay_the_next_call(scheme: str
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_rest_of_a_cancelled_request_is_not_written(scheme: str, session: str) -> None:
     begun, over, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    came = 0
+    received = 0
 
     async def read_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal came
+        nonlocal received
         await reader.readexactly(100)
         begun.set()
         await over.wait()
         with contextlib.suppress(ConnectionError):
             while part := await reader.read(1 << 20):
-                came += len(part)
+                received += len(part)
         writer.close()
         all_read.set()
 
     async with await asyncio.start_server(read_later, "127.0.0.1", 0, ssl=tls_of(scheme)) as server:
         port = server.sockets[0].getsockname()[1]
         async with client_of(f"{scheme}://127.0.0.1:{port}", session) as client:
-            upload = asyncio.create_task(client.upload_documents(FISCAL_CODE, {"front": "x" * WAITING}))
+            upload = asyncio.create_task(client.upload_documents(FISCAL_CODE, {"front": "x" * UNSENT}))
             async with asyncio.timeout(PATIENCE):
                 await begun.wait()
             upload.cancel()
@@ -122,7 +122,7 @@ async def test_rest_of_a_cancelled_request_is_not_written(scheme: str, session: 
         over.set()
         async with asyncio.timeout(PATIENCE):
             await all_read.wait()
-    assert came < WAITING
+    assert received < UNSENT
 
 
 async def test_deadline_while_connecting_is_not_sent() -> None:
@@ -173,20 +173,20 @@ async def test_session_closed_while_waiting_for_its_pool_is_not_sent() -> None:
 async def test_aclose_during_a_dns_lookup_raises_connect_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, found = asyncio.Event(), asyncio.Event()
+    started, found = asyncio.Event(), asyncio.Event()
 
     async def look_up(*_: object, **__: object) -> list[Any]:
-        asked.set()
+        started.set()
         await found.wait()
         return []
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
     client = LoanClient("https://loans.example.com", shop_id="s", auth_token="t")
     task = asyncio.create_task(approve(client))
-    await asked.wait()
+    await started.wait()
     closing = asyncio.create_task(client.aclose())
     await asyncio.sleep(0)
-    closing.cancel()  # which closes at once
+    closing.cancel()  # the transport is then closed without waiting
     with pytest.raises(ConnectError, match="request not sent"):
         await task
     with pytest.raises(asyncio.CancelledError):
@@ -194,7 +194,7 @@ async def test_aclose_during_a_dns_lookup_raises_connect_error(
 
 
 class Writer:
-    """A connection that refuses, or takes and then breaks."""
+    """A stream writer that refuses data, or accepts it and fails in `drain`."""
 
     def __init__(self, *, refuses: bool) -> None:
         self.protocol = None
@@ -209,14 +209,14 @@ class Writer:
         raise ConnectionError("Connection lost")
 
 
-@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "taken"])
+@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "written"])
 async def test_request_body_that_was_written_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
     body, writer = RequestBody(b"x"), Writer(refuses=refuses)
-    assert not body.is_unsent  # nobody built a request with it
+    assert not body.is_unsent  # aiohttp has not built a request yet
     assert body.size == 1
-    some: Any = writer
+    stream: Any = writer
     with pytest.raises(ConnectionError):
-        await body.write(some)
+        await body.write(stream)
     assert body.is_unsent is refuses
 
 
@@ -266,9 +266,8 @@ async def test_approve_cancelled_at_any_turn_sends_one_request(
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        with contextlib.suppress(
-            asyncio.CancelledError
-        ):  # the last turns come after the response on some Pythons
+        # On some versions of Python, the response arrives before the last of these iterations.
+        with contextlib.suppress(asyncio.CancelledError):
             await task
         decision = await client.approve(FISCAL_CODE, approval_request())
         await client.aclose()

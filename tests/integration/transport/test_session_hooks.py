@@ -1,4 +1,4 @@
-"""Hooks of the user's session (`aiohttp.TraceConfig`) cost neither a response nor a connection."""
+"""Hooks of the user's session (`aiohttp.TraceConfig`) do not affect responses and connections."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ async def test_response_is_read_even_if_the_last_hook_fails_or_waits(hook: Any) 
 
 
 async def test_request_of_the_user_on_a_released_connection_goes_through() -> None:
-    """A hook waits after the response: aiohttp has put the connection in its pool by then."""
+    """A hook waits after the response, when aiohttp has already returned the connection to its pool."""
     at_end, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(*_: object) -> None:
@@ -56,12 +56,12 @@ async def test_request_of_the_user_on_a_released_connection_goes_through() -> No
         call = asyncio.create_task(approve(server.client(session=session)))
         await at_end.wait()
         theirs = asyncio.create_task(session.post(server.base_url, data=b"{}"))
-        await server.asked_times(2)
-        server.answer_all(APPROVAL[:-10])
+        await server.wait_for_requests(2)
+        server.respond_to_all(APPROVAL[:-10])
         for _ in range(10):
             await asyncio.sleep(0)
         go_on.set()
         assert isinstance(await call, Approved)
-        server.answer_all(APPROVAL[-10:])
+        server.respond_to_all(APPROVAL[-10:])
         assert (await (await theirs).json(content_type=None))["approved"] is True
         assert server.most_open == 1

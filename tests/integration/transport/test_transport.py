@@ -1,4 +1,4 @@
-"""What the transport says of a peer that misbehaves, over real sockets."""
+"""Results of the transport with servers that misbehave, over real sockets."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ from support.builders import FISCAL_CODE, approval_request
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
 
-def answer(status: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
+def response_bytes(status: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
     head = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
@@ -51,12 +51,12 @@ class Peer:
         self.reset = reset
         self.close = close
         self.base_url = ""
-        self.talks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.talks.add(asyncio.create_task(self._talk(reader, writer)))
+        self.tasks.add(asyncio.create_task(self._serve(reader, writer)))
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -86,7 +86,7 @@ async def serving(peer: Peer) -> AsyncIterator[Peer]:
         yield peer
     finally:
         server.close()
-        await asyncio.gather(*peer.talks)  # each ends when its client has hung up
+        await asyncio.gather(*peer.tasks)  # each ends when its client has closed the connection
 
 
 async def outcome(peer: Peer, timeout: Timeout = QUICK) -> object:
@@ -185,45 +185,45 @@ async def test_incomplete_body_keeps_its_status(
     kind: type,
     close: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
-    peer = Peer(answer(status, body, length=1000), close=close)
-    ended = await outcome(peer)
-    assert isinstance(ended, Approved | Refused | UnexpectedResponseError)
-    assert (type(ended), ended.meta.status) == (kind, int(status[:3]))
-    if isinstance(ended, UnexpectedResponseError):
-        assert (ended.outcome, ended.reasons) == (
+    peer = Peer(response_bytes(status, body, length=1000), close=close)
+    result = await outcome(peer)
+    assert isinstance(result, Approved | Refused | UnexpectedResponseError)
+    assert (type(result), result.meta.status) == (kind, int(status[:3]))
+    if isinstance(result, UnexpectedResponseError):
+        assert (result.outcome, result.reasons) == (
             "unknown",
             ("body: truncated" if close else "body: timed out",),
         )
-        assert ended.response is not None
-        assert ended.response.body == body
+        assert result.response is not None
+        assert result.response.body == body
     else:
-        assert ended.meta.unread == ("body",)
+        assert result.meta.unread == ("body",)
     assert len(peer.requests) == 1
 
 
 async def test_truncated_500_is_retried() -> None:
-    peer = Peer(answer("500 Oops", b"{}", length=1000), answer("422 No", REFUSAL))
+    peer = Peer(response_bytes("500 Oops", b"{}", length=1000), response_bytes("422 No", REFUSAL))
     assert isinstance(await outcome(peer), Refused)
     assert len(peer.requests) == 2
 
 
 async def test_gzip_bomb_is_cut() -> None:
     bomb = gzip.compress(bytes(64 << 20))
-    error = await outcome(Peer(answer("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
+    error = await outcome(Peer(response_bytes("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
     assert isinstance(error, UnexpectedResponseError)
     assert (error.outcome, error.reasons) == ("unknown", ("body: too large",))
 
 
 async def test_a_redirect_is_never_followed() -> None:
-    async with serving(Peer(answer("201 Created", APPROVAL))) as other:
-        peer = Peer(answer("307 Temporary Redirect", b"", f"Location: {other.base_url}/"))
+    async with serving(Peer(response_bytes("201 Created", APPROVAL))) as other:
+        peer = Peer(response_bytes("307 Temporary Redirect", b"", f"Location: {other.base_url}/"))
         error = await outcome(peer)
         assert isinstance(error, UnexpectedStatusError)
         assert (error.status, other.requests) == (307, [])
 
 
 async def test_request_on_a_lost_connection_is_sent_once() -> None:
-    peer = Peer(answer("201 Created", APPROVAL), b"", close=False)
+    peer = Peer(response_bytes("201 Created", APPROVAL), b"", close=False)
     async with (
         serving(peer),
         LoanClient(peer.base_url, shop_id="s", auth_token="t", remember=False) as client,
@@ -245,7 +245,7 @@ async def test_users_session_is_not_changed_and_not_closed() -> None:
         repeats += 1
         return await handler(request)
 
-    peer = Peer(answer("422 No", REFUSAL))
+    peer = Peer(response_bytes("422 No", REFUSAL))
     async with (
         serving(peer),
         aiohttp.ClientSession(
@@ -261,7 +261,7 @@ async def test_users_session_is_not_changed_and_not_closed() -> None:
 
 async def test_timeouts_of_the_users_session_are_ignored() -> None:
     never = aiohttp.ClientTimeout(total=1e-9, connect=1e-9, sock_connect=1e-9, sock_read=1e-9)
-    peer = Peer(answer("201 Created", APPROVAL))
+    peer = Peer(response_bytes("201 Created", APPROVAL))
     async with serving(peer), aiohttp.ClientSession(timeout=never) as session:
         client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
@@ -270,9 +270,11 @@ async def test_timeouts_of_the_users_session_are_ignored() -> None:
 @pytest.mark.parametrize("charset", ["utf-16", "cp500", "rot13", "no-such-codec"])
 async def test_response_is_read_as_utf_8_with_any_charset(charset: str) -> None:
     kind = f"Content-Type: application/json; charset={charset}"
-    told = await outcome(Peer(answer("201 Created", '{"approved": true, "city": "Forlì"}'.encode(), kind)))
-    assert isinstance(told, Approved)
-    assert told.city == "Forlì"
+    decision = await outcome(
+        Peer(response_bytes("201 Created", '{"approved": true, "city": "Forlì"}'.encode(), kind))
+    )
+    assert isinstance(decision, Approved)
+    assert decision.city == "Forlì"
 
 
 async def test_closed_session_of_the_user_is_a_configuration_error() -> None:
@@ -283,7 +285,7 @@ async def test_closed_session_of_the_user_is_a_configuration_error() -> None:
 
 
 async def test_users_session_closed_between_attempts_is_unknown() -> None:
-    peer = Peer(answer("500 Oops", b"{}"), close=False)
+    peer = Peer(response_bytes("500 Oops", b"{}"), close=False)
     async with serving(peer), aiohttp.ClientSession() as session:
         client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
 
@@ -316,11 +318,11 @@ def test_session_of_another_type_is_a_configuration_error() -> None:
 
 
 async def test_sequential_calls_share_a_connection() -> None:
-    peer = Peer(*[answer("201 Created", APPROVAL)] * 5, close=False)
+    peer = Peer(*[response_bytes("201 Created", APPROVAL)] * 5, close=False)
     async with serving(peer), LoanClient(peer.base_url, shop_id="s", auth_token="t") as client:
         for _ in range(5):
             await client.approve(FISCAL_CODE, approval_request())
-        assert len(peer.talks) == 1
+        assert len(peer.tasks) == 1
 
 
 async def test_own_session_keeps_no_cookies_and_ignores_the_environment(
@@ -331,9 +333,11 @@ async def test_own_session_keeps_no_cookies_and_ignores_the_environment(
     monkeypatch.setenv("NETRC", str(netrc))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    peer = Peer(answer("422 No", REFUSAL, "Set-Cookie: a=b"), answer("422 No", REFUSAL), close=False)
+    peer = Peer(
+        response_bytes("422 No", REFUSAL, "Set-Cookie: a=b"), response_bytes("422 No", REFUSAL), close=False
+    )
     async with serving(peer):
-        # a cookie jar takes cookies from names, not from numbers
+        # A cookie jar accepts cookies from host names only, not from IP addresses.
         address = peer.base_url.replace("127.0.0.1", "localhost")
         client = LoanClient(address, shop_id="s", auth_token="t", remember=False)
         for _ in range(2):
@@ -358,7 +362,7 @@ async def test_concurrent_calls_use_separate_connections() -> None:
 KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # noqa: FBT003  (aiohttp's form)
 
 
-# What aiohttp raises, by class, and whether the request had left: what it is called, and what is told.
+# An error of aiohttp, whether the request is unsent, and the expected class, outcome and cause.
 @pytest.mark.parametrize(
     ("error", "is_unsent", "kind", "sent", "cause"),
     [

@@ -1,4 +1,4 @@
-"""A session of the user's is used, and left as it was."""
+"""A user's session is not changed by calls."""
 
 from unittest import mock
 
@@ -18,7 +18,7 @@ async def test_cookies_of_a_response_stay_out_of_the_jar() -> None:
     async with serving(COOKIE) as server, aiohttp.ClientSession(cookie_jar=jar) as session:
         assert isinstance(await approve(server.client(session=session)), Refused)
         assert [(each.key, each.value) for each in jar] == [("name", "ours")]
-        async with session.get(server.base_url, data=b"{}") as response:  # a request of the user's own
+        async with session.get(server.base_url, data=b"{}") as response:  # a request of the user
             await response.read()
         assert ("name", "theirs") in {(each.key, each.value) for each in jar}
 
@@ -43,7 +43,7 @@ def test_splitter_passes_each_head_separately(size: int) -> None:
 
 
 def test_splitter_buffers_only_the_end_of_a_long_head() -> None:
-    """It would copy all of it with each packet: the time is the square of the length."""
+    """Copying the whole head for each packet would take quadratic time."""
     splitter = SplittingProtocol(mock.Mock(), keep=True)
     splitter.data_received(b"HTTP/1.1 201 Created\r\n")
     for number in range(100):

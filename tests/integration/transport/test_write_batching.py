@@ -1,4 +1,4 @@
-"""Calls that become ready together are sent together, and until then nothing of them has left."""
+"""Concurrent requests on the direct path are queued and written together."""
 
 import asyncio
 from collections import Counter
@@ -11,25 +11,25 @@ from unittest import mock
 import pytest
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
-from loanasync._transport.fast import connection as wiring
+from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.fast.connection import DirectConnection, Scheduler
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, serving
 
-Asked = tuple[asyncio.Task[Any], DirectConnection]
+Queued = tuple[asyncio.Task[Any], DirectConnection]
 
 
-def wires(client: LoanClient) -> list[DirectConnection]:
-    lane: Any = client._pipeline._per_loop.current()
-    return list(lane.transport._scheduler.connections)
+def connections_of(client: LoanClient) -> list[DirectConnection]:
+    resources: Any = client._pipeline._per_loop.current()
+    return list(resources.transport._scheduler.connections)
 
 
 @asynccontextmanager
-async def busy(*answers: bytes | None) -> AsyncIterator[tuple[Canned, LoanClient]]:
-    """A client with a call under way that is not answered, and a connection that waits for the next."""
-    async with serving(REFUSAL, REFUSAL, None, *answers) as server, server.client() as client:
+async def busy(*responses: bytes | None) -> AsyncIterator[tuple[Canned, LoanClient]]:
+    """Run a client with a call in progress that gets no response, and one idle connection."""
+    async with serving(REFUSAL, REFUSAL, None, *responses) as server, server.client() as client:
         await asyncio.gather(approve(client), approve(client))
         held = asyncio.create_task(approve(client))
-        await server.asked_times(3)
+        await server.wait_for_requests(3)
         try:
             yield server, client
         finally:
@@ -38,29 +38,29 @@ async def busy(*answers: bytes | None) -> AsyncIterator[tuple[Canned, LoanClient
                 await held
 
 
-async def asked(client: LoanClient) -> Asked:
-    """A call that waits for its turn to be sent, and its connection."""
+async def queued(client: LoanClient) -> Queued:
+    """Start a call; return its task and its connection when its request is queued."""
     call = asyncio.create_task(approve(client))
     await asyncio.sleep(0)
-    [wire] = [wire for wire in wires(client) if wire._unsent_bytes is not None]
-    return call, wire
+    [connection] = [each for each in connections_of(client) if each._unsent_bytes is not None]
+    return call, connection
 
 
 async def test_concurrent_requests_are_written_together() -> None:
     order: list[str] = []
 
-    def noting(name: str) -> Any:
-        known = getattr(DirectConnection, name)
+    def recording(name: str) -> Any:
+        original = getattr(DirectConnection, name)
 
-        def noted(self: DirectConnection, *given: Any) -> Any:
+        def recorded(self: DirectConnection, *given: Any) -> Any:
             order.append(name)
-            return known(self, *given)
+            return original(self, *given)
 
-        return mock.patch.object(DirectConnection, name, noted)
+        return mock.patch.object(DirectConnection, name, recorded)
 
     async with serving(REFUSAL) as server, server.client() as client:
         await asyncio.gather(*(approve(client) for _ in range(4)))
-        with noting("exchange"), noting("send"):
+        with recording("exchange"), recording("send"):
             await asyncio.gather(*(approve(client) for _ in range(4)))
         assert order == ["exchange", "send", *["exchange"] * 3, *["send"] * 3]
         assert (server.requests, server.most_open) == (8, 4)
@@ -79,18 +79,18 @@ async def test_bytes_written_per_loop_iteration_are_limited(monkeypatch: pytest.
             if server.requests == 19:
                 ticking.cancel()
 
-        def noted(
-            wire: DirectConnection, send: Callable[[DirectConnection], int] = DirectConnection.send
+        def recorded(
+            connection: DirectConnection, send: Callable[[DirectConnection], int] = DirectConnection.send
         ) -> int:
             nonlocal size
             turns[turn] += 1
-            size = send(wire)
+            size = send(connection)
             return size
 
-        monkeypatch.setattr(DirectConnection, "send", noted)
+        monkeypatch.setattr(DirectConnection, "send", recorded)
         await approve(client)
         turns.clear()
-        monkeypatch.setattr(wiring, "_BYTES_PER_TURN", 2 * size + 1)
+        monkeypatch.setattr(direct_connection, "_BYTES_PER_TURN", 2 * size + 1)
         loop.call_soon(tick)
         await asyncio.gather(*(approve(client) for _ in range(9)))
         assert max(turns.values()) == 3
@@ -106,23 +106,23 @@ def test_system_exit_in_one_send_keeps_the_others_queued() -> None:
     scheduler.send(bad)
     scheduler.send(good)
     loop.call_soon.assert_called_once()
-    (turn, by), _ = loop.call_soon.call_args
+    (callback, blocked_from), _ = loop.call_soon.call_args
     with pytest.raises(SystemExit):
-        turn(by)
-    (turn, still), _ = loop.call_soon.call_args
-    assert still == by, "they were asked before whatever made the first turn late"
-    turn(still)
+        callback(blocked_from)
+    (callback, again), _ = loop.call_soon.call_args
+    assert again == blocked_from, "the requests were queued at the same time"
+    callback(again)
     assert loop.call_soon.call_count == 2
     good.send.assert_called_once_with()
 
 
 async def test_single_call_is_written_at_once() -> None:
     async with serving(REFUSAL, None, REFUSAL) as server, server.client() as client:
-        for _ in range(2):  # however the call before has ended
+        for _ in range(2):  # after a response and after a cancellation
             await approve(client)
             call = asyncio.create_task(approve(client))
             await asyncio.sleep(0)
-            assert not [wire for wire in wires(client) if wire._unsent_bytes is not None]
+            assert not [each for each in connections_of(client) if each._unsent_bytes is not None]
             call.cancel()
             with suppress(asyncio.CancelledError):
                 await call
@@ -130,11 +130,11 @@ async def test_single_call_is_written_at_once() -> None:
 
 async def test_queued_call_that_is_cancelled_keeps_its_connection_usable() -> None:
     async with busy(REFUSAL) as (server, client):
-        call, wire = await asked(client)
+        call, connection = await queued(client)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert wire in wires(client)
+        assert connection in connections_of(client)
         assert isinstance(await approve(client), Refused)
         assert (server.requests, server.most_open) == (4, 2)
 
@@ -142,35 +142,35 @@ async def test_queued_call_that_is_cancelled_keeps_its_connection_usable() -> No
 @pytest.mark.parametrize(
     "happens",
     [
-        lambda wire: wire._transport.abort(),
-        lambda wire: wire.connection_lost(None),
-        lambda wire: wire.connection_lost(OSError(104, "reset")),
-        lambda wire: wire.data_received(APPROVAL),
+        lambda connection: connection._transport.abort(),
+        lambda connection: connection.connection_lost(None),
+        lambda connection: connection.connection_lost(OSError(104, "reset")),
+        lambda connection: connection.data_received(APPROVAL),
     ],
-    ids=["closing", "ended", "reset", "unasked"],
+    ids=["closing", "ended", "reset", "unsolicited"],
 )
 async def test_queued_call_on_a_closed_connection_uses_another(
     happens: Callable[[DirectConnection], None],
 ) -> None:
     async with busy(REFUSAL) as (server, client):
-        call, wire = await asked(client)
-        happens(wire)
+        call, connection = await queued(client)
+        happens(connection)
         assert isinstance(await call, Refused)
-        assert wire not in wires(client)
+        assert connection not in connections_of(client)
         assert server.requests == 4
 
 
 async def test_queued_call_on_a_closed_new_connection_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = DirectConnection.exchange
 
-    def asked_and_ended(self: DirectConnection, *given: Any) -> Any:
-        answer = exchange(self, *given)
+    def queue_and_abort(self: DirectConnection, *given: Any) -> Any:
+        result = exchange(self, *given)
         self._transport.abort()
-        return answer
+        return result
 
     async with busy(REFUSAL) as (server, client):
         # Both the idle connection and the new one end.
-        monkeypatch.setattr(DirectConnection, "exchange", asked_and_ended)
+        monkeypatch.setattr(DirectConnection, "exchange", queue_and_abort)
         with pytest.raises(ConnectError) as caught:
             await approve(client)
         assert caught.value.outcome == "not_sent"
@@ -179,9 +179,9 @@ async def test_queued_call_on_a_closed_new_connection_is_not_sent(monkeypatch: p
 
 async def test_write_error_of_one_call_does_not_affect_the_others() -> None:
     async with busy(REFUSAL) as (server, client):
-        bad, wire = await asked(client)
+        bad, connection = await queued(client)
         good = asyncio.create_task(approve(client))
-        broken = mock.patch.object(wire._transport, "write", side_effect=RuntimeError("broken"))
+        broken = mock.patch.object(connection._transport, "write", side_effect=RuntimeError("broken"))
         with broken, pytest.raises(ConnectionLostError, match="RuntimeError") as caught:
             await bad
         assert caught.value.outcome == "unknown"
@@ -191,17 +191,17 @@ async def test_write_error_of_one_call_does_not_affect_the_others() -> None:
 
 async def test_request_interrupted_after_its_write_is_not_written_again() -> None:
     async with busy(REFUSAL) as (server, client):
-        call, wire = await asked(client)
-        known = wire._transport.write
+        call, connection = await queued(client)
+        original = connection._transport.write
 
-        def writes_and_ends(data: bytes) -> None:
-            known(data)
+        def write_and_interrupt(data: bytes) -> None:
+            original(data)
             raise KeyboardInterrupt
 
-        with mock.patch.object(wire._transport, "write", side_effect=writes_and_ends) as write:
+        with mock.patch.object(connection._transport, "write", side_effect=write_and_interrupt) as write:
             with pytest.raises(KeyboardInterrupt):
-                wire.send()
-            wire.send()
+                connection.send()
+            connection.send()
             write.assert_called_once()
         assert isinstance(await call, Refused)
         assert server.requests == 4

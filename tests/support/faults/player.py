@@ -125,7 +125,7 @@ class Caller:
         customer = self.customer
         try:
             if self.operation == "approve":
-                # Each call has another scope, because the client remembers the earlier outcomes.
+                # A new scope for each call, because the client remembers the outcomes of earlier calls.
                 return await self.client.approve(
                     customer.fiscal_code, customer.request, timeout=within, scope=token_hex(4)
                 )
@@ -135,17 +135,17 @@ class Caller:
 
     def idle_connections(self) -> list[tuple[bool, bool]]:
         """Return (is open, is clean) of each idle connection."""
-        lane: Any = self.client._pipeline._per_loop.current()
-        if isinstance(lane.transport, DirectTransport):
-            idle = [each for origin in lane.transport._origins.values() for each in origin.idle]
+        resources: Any = self.client._pipeline._per_loop.current()
+        if isinstance(resources.transport, DirectTransport):
+            idle = [each for origin in resources.transport._origins.values() for each in origin.idle]
             return [(each.is_open, each._is_clean) for each in idle]
-        pools = lane.transport._session.connector._conns.values()
+        pools = resources.transport._session.connector._conns.values()
         return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
     async def wait_until_noticed(self, exchange: Exchange) -> None:
         """Wait until the client has noticed the end of its idle connection, or unread data on it."""
         if Play.FIN in exchange:
-            await self.server.all_hung_up()
+            await self.server.wait_until_closed()
         elif Play.AFTER_THE_CALL in exchange:
             await until(lambda: not any(is_clean for _, is_clean in self.idle_connections()))
 
@@ -179,13 +179,13 @@ async def _client(
     stack: AsyncExitStack, server: RawServer, scheme: str, session: str, options: dict[str, Any]
 ) -> LoanClient:
     context = trust() if scheme == "https" else None
-    over: dict[str, Any] = {"max_concurrency": 1, "ssl": context}
+    session_options: dict[str, Any] = {"max_concurrency": 1, "ssl": context}
     if session == "users":
         connector = aiohttp.TCPConnector(limit=1, ssl=context or True)
         users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
-        over = {"session": await stack.enter_async_context(users)}
+        session_options = {"session": await stack.enter_async_context(users)}
     elif session == "own, through aiohttp":
         stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
-    plain = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), "remember": False}
-    settings = {**plain, **over, **options}
+    defaults = {"shop_id": "s", "auth_token": "t", "retry": RetryPolicy(base=0.001), "remember": False}
+    settings = {**defaults, **session_options, **options}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

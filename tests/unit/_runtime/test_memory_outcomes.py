@@ -248,10 +248,17 @@ async def test_memory_repr_shows_nothing_personal() -> None:
     await arrived.wait()
     memory = shop.client._memory
     assert memory is not None
-    flights = [getattr(flight, name) for flight in memory._in_flight.values() for name in flight.__slots__]
-    shown = repr([shop.client, memory, vars(memory), flights])
-    asked = approval_request()
-    persons = ("TSTXYZ", asked.email, asked.mobile_phone, asked.last_name, asked.address, "test-token")
+    requests = [getattr(each, name) for each in memory._in_flight.values() for name in each.__slots__]
+    shown = repr([shop.client, memory, vars(memory), requests])
+    payload = approval_request()
+    persons = (
+        "TSTXYZ",
+        payload.email,
+        payload.mobile_phone,
+        payload.last_name,
+        payload.address,
+        "test-token",
+    )
     assert not [each for each in persons if str(each) in shown]
     go.set()
     await waiting

@@ -7,60 +7,60 @@ import pytest
 from loanasync._runtime.per_loop import PerLoop
 
 
-class Made:
+class Value:
     def __init__(self) -> None:
         self.closed_in: asyncio.AbstractEventLoop | None = None
 
 
-async def close(made: Made, _: float) -> None:
-    made.closed_in = asyncio.get_running_loop()
+async def close(value: Value, _: float) -> None:
+    value.closed_in = asyncio.get_running_loop()
 
 
 async def test_current_returns_one_value_per_loop() -> None:
-    own = PerLoop(Made, close)
-    made = own.current()
-    assert own.current() is made
-    await own.aclose(0)
-    assert made.closed_in is asyncio.get_running_loop()
-    assert own.current() is not made
+    values = PerLoop(Value, close)
+    value = values.current()
+    assert values.current() is value
+    await values.aclose(0)
+    assert value.closed_in is asyncio.get_running_loop()
+    assert values.current() is not value
 
 
 def test_value_of_a_closed_loop_is_discarded() -> None:
-    own = PerLoop(Made, close)
+    values = PerLoop(Value, close)
 
-    async def here() -> Made:
-        return own.current()
+    async def open_value() -> Value:
+        return values.current()
 
-    first, second = asyncio.run(here()), asyncio.run(here())
+    first, second = asyncio.run(open_value()), asyncio.run(open_value())
     assert first is not second
-    assert [entry.value for entry in own._values.values()] == [second]
+    assert [entry.value for entry in values._values.values()] == [second]
 
 
 def test_aclose_leaves_the_value_of_a_loop_that_does_not_run() -> None:
-    own = PerLoop(Made, close)
+    values = PerLoop(Value, close)
 
-    async def here() -> Made:
-        return own.current()
+    async def open_value() -> Value:
+        return values.current()
 
-    with asyncio.Runner() as still:
-        made = still.run(here())
-        asyncio.run(own.aclose(0))
-        assert made.closed_in is None
+    with asyncio.Runner() as idle:
+        value = idle.run(open_value())
+        asyncio.run(values.aclose(0))
+        assert value.closed_in is None
 
 
 async def test_forked_child_does_not_close_values_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = PerLoop(Made, close)
-    parents = own.current()
+    values = PerLoop(Value, close)
+    parent_value = values.current()
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    childs = own.current()
-    assert childs is not parents
-    await own.aclose(0)
-    assert childs.closed_in is not None
-    assert parents.closed_in is None
-    assert own._inherited, "kept, so that no garbage collector closes the parent's sockets"
+    child_value = values.current()
+    assert child_value is not parent_value
+    await values.aclose(0)
+    assert child_value.closed_in is not None
+    assert parent_value.closed_in is None
+    assert values._inherited, "kept, so that no garbage collector closes the parent's sockets"
     monkeypatch.setattr(os, "getpid", lambda: -2)
-    await own.aclose(0)
-    assert parents.closed_in is None
+    await values.aclose(0)
+    assert parent_value.closed_in is None
 
 
 def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:
@@ -75,24 +75,24 @@ def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:
         finally:
             closed.append("closed")
 
-    own = PerLoop(object, drain)
+    values = PerLoop(object, drain)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
-    async def here() -> None:
-        own.current()
+    async def open_value() -> None:
+        values.current()
 
-    asyncio.run_coroutine_threadsafe(here(), loop).result()
+    asyncio.run_coroutine_threadsafe(open_value(), loop).result()
 
-    async def give_up() -> None:
-        closing = asyncio.create_task(own.aclose(60))
+    async def cancel_aclose() -> None:
+        closing = asyncio.create_task(values.aclose(60))
         await asyncio.to_thread(begun.wait)
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
 
-    asyncio.run(give_up())
+    asyncio.run(cancel_aclose())
     asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -104,17 +104,17 @@ async def test_aclose_raises_the_error_of_another_loop() -> None:
     async def fail(_: object, __: float) -> None:
         raise LookupError
 
-    own = PerLoop(object, fail)
+    values = PerLoop(object, fail)
 
-    async def here() -> None:
-        own.current()
+    async def open_value() -> None:
+        values.current()
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(here(), loop))
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(open_value(), loop))
     with pytest.raises(LookupError):
-        await own.aclose(1)
+        await values.aclose(1)
     loop.call_soon_threadsafe(loop.stop)
     await asyncio.to_thread(thread.join)
     loop.close()

@@ -87,16 +87,18 @@ async def test_other_statuses_are_not_retried(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [not_connected(), connection_lost(), timed_out()], ids=lambda answer: answer.error.__name__
+    "missing",
+    [not_connected(), connection_lost(), timed_out()],
+    ids=lambda missing: missing.error.__name__,
 )
-async def test_transport_failures_are_not_retried(answer: NoResponse) -> None:
-    run = Run(answer, approved())
+async def test_transport_failures_are_not_retried(missing: NoResponse) -> None:
+    run = Run(missing, approved())
     error = await failure(run)
     assert isinstance(error, TransportError)
-    outcome = "unknown" if answer.is_sent else "not_sent"
-    assert (type(error), error.outcome, error.attempts) == (answer.error, outcome, 1)
-    assert error.repeatable is not answer.is_sent
-    assert error.cause_type == answer.cause_type
+    outcome = "unknown" if missing.is_sent else "not_sent"
+    assert (type(error), error.outcome, error.attempts) == (missing.error, outcome, 1)
+    assert error.repeatable is not missing.is_sent
+    assert error.cause_type == missing.cause_type
     assert len(run.transport.sent) == 1
 
 
@@ -107,9 +109,9 @@ async def test_connect_error_after_a_system_fault_is_unknown() -> None:
 
 
 async def test_already_evaluated_after_a_system_fault_has_after_retry() -> None:
-    told = domain_error("User already evaluated for approval")
-    after = await failure(Run(system_error(), told))
-    at_once = await failure(Run(told))
+    evaluated = domain_error("User already evaluated for approval")
+    after = await failure(Run(system_error(), evaluated))
+    at_once = await failure(Run(evaluated))
     assert isinstance(after, AlreadyEvaluatedError)
     assert isinstance(at_once, AlreadyEvaluatedError)
     assert (after.after_retry, at_once.after_retry) == (True, False)
@@ -162,22 +164,22 @@ def test_ten_refills_return_one_retry_up_to_the_capacity() -> None:
     assert [quota.take(), quota.take()] == [True, False]
 
 
-@pytest.mark.parametrize(("answered", "enough"), [(9, False), (10, True)])
+@pytest.mark.parametrize(("responses", "enough"), [(9, False), (10, True)])
 async def test_ten_calls_with_a_response_return_one_retry(
-    answered: int,
+    responses: int,
     enough: bool,  # noqa: FBT001  (parametrised)
 ) -> None:
     run = Run(
         system_error(),
         approved(),
-        *[refused()] * answered,
+        *[refused()] * responses,
         *[connection_lost()] * 5,
         system_error(),
         approved(),
         quota=1,
     )
     await run.approve()
-    outcomes = await asyncio.gather(*(run.approve() for _ in range(answered + 5)), return_exceptions=True)
+    outcomes = await asyncio.gather(*(run.approve() for _ in range(responses + 5)), return_exceptions=True)
     assert {type(each) for each in outcomes} == {Refused, ConnectionLostError}
     if enough:
         assert isinstance(await run.approve(), Approved)
@@ -242,11 +244,11 @@ async def test_call_without_a_slot_in_time_is_not_sent() -> None:
     assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
     held.set()
     assert isinstance(await first, Approved)
-    assert isinstance(await run.approve(), Approved), "the place is free again"
+    assert isinstance(await run.approve(), Approved), "the slot is free again"
 
 
 async def test_acquire_slot_after_the_deadline_does_not_wait() -> None:
-    """A ledger may have taken all of the call's time."""
+    """The ledger may have used up the time of the call before the slot is acquired."""
     held = asyncio.Event()
     run = Run(held, slots=1)
     first = asyncio.create_task(run.approve())
@@ -328,10 +330,10 @@ async def test_close_from_outside_refuses_new_calls_and_passes_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(approved())
-    told: list[float] = []
-    monkeypatch.setattr(run.pipeline._per_loop, "close_from_outside", told.append)
+    limits: list[float] = []
+    monkeypatch.setattr(run.pipeline._per_loop, "close_from_outside", limits.append)
     run.pipeline.close_from_outside(7)
-    assert told == [7]
+    assert limits == [7]
     assert isinstance(await failure(run), ClientClosedError)
 
 
@@ -345,14 +347,14 @@ async def test_client_with_a_clock_uses_no_other_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    "steps",
+    "responses",
     [(response(418, {}),), (system_error(),) * 3, (not_connected(),), (connection_lost(),)],
     ids=["status", "fault", "no connection", "lost"],
 )
 async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(
-    steps: tuple[Step, ...],
+    responses: tuple[Step, ...],
 ) -> None:
-    run = Run(*steps)
+    run = Run(*responses)
     error = await failure(run)
     assert isinstance(error, UnexpectedStatusError | SystemFaultError | ConnectError | ConnectionLostError)
     assert error.__cause__ is None
@@ -360,6 +362,6 @@ async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
     assert ours
-    shown = " ".join(repr(value) for frame in ours for value in frame.f_locals.values())
-    assert FISCAL_CODE not in shown
-    assert "token" not in shown.replace("order_token", "")
+    values = " ".join(repr(value) for frame in ours for value in frame.f_locals.values())
+    assert FISCAL_CODE not in values
+    assert "token" not in values.replace("order_token", "")

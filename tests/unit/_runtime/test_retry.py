@@ -1,4 +1,4 @@
-"""How often a call is repeated and how long it waits, as a table; and never a storm."""
+"""Number and waits of retries, as a table and with random policies."""
 
 import json
 from pathlib import Path
@@ -33,19 +33,19 @@ VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.jso
 BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}
 
 
-def step(
+def scripted_response(
     status: int, run: Run | None = None, takes: float = 0, retry_after: int | None = None
 ) -> ScriptedResponse:
-    """An answer with this status, after so many seconds of the run's own clock."""
+    """Return a response with this status, which advances the clock of `run` by `takes` seconds."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    answer = response(status, BODIES.get(status, {}), headers)
+    scripted = response(status, BODIES.get(status, {}), headers)
 
-    def played(_: SentRequest) -> ScriptedResponse:
+    def respond(_: SentRequest) -> ScriptedResponse:
         if run is not None:
             run.clock.time += takes
-        return answer
+        return scripted
 
-    return computed(played)
+    return computed(respond)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["claim"])
@@ -57,7 +57,7 @@ async def test_retry_table_row_gives_its_requests_and_waits(
     run = Run(quota=vector.get("quota", 50))
     run.play(
         *(
-            step(status, run, vector.get("takes", 0), vector.get("retry_after"))
+            scripted_response(status, run, vector.get("takes", 0), vector.get("retry_after"))
             for status in vector["statuses"]
         )
     )
@@ -77,12 +77,12 @@ async def test_retry_table_row_gives_its_requests_and_waits(
 async def test_call_without_a_500_does_not_use_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = []
 
-    class Noted(AsyncRetrying):
+    class Recorded(AsyncRetrying):
         def __init__(self, *_: Any, **options: Any) -> None:
             entered.append(self)
             super().__init__(**options)
 
-    monkeypatch.setattr("loanasync._runtime.retry.AsyncRetrying", Noted)
+    monkeypatch.setattr("loanasync._runtime.retry.AsyncRetrying", Recorded)
     run = Run(approved(), refused(), response(503), connection_lost())
     assert isinstance(await run.approve(), Approved)
     assert isinstance(await run.approve(), Refused)
@@ -123,7 +123,7 @@ async def test_retries_stay_within_policy_statuses_and_deadline(
     retry_after: int | None,
 ) -> None:
     run = Run(quota=quota)
-    run.play(*(step(status, run, takes, retry_after) for status in statuses), ending)
+    run.play(*(scripted_response(status, run, takes, retry_after) for status in statuses), ending)
     started = run.clock.time
     policy = RetryPolicy(attempts=attempts, base=base, cap=cap)
     try:
@@ -132,15 +132,17 @@ async def test_retries_stay_within_policy_statuses_and_deadline(
         outcome = error
     sent = len(run.transport.sent)
     assert 1 <= sent <= min(attempts, quota + 1)
-    assert all(status == 500 for status in statuses[: sent - 1]), "repeated after something else than a 500"
+    assert all(status == 500 for status in statuses[: sent - 1]), "retried after another status than 500"
     assert len(run.clock.slept) <= sent
     assert sum(run.clock.slept) < total
     for number, wait in enumerate(run.clock.slept):
         backoff = min(cap, base * 2**number)
         assert wait <= max(backoff, min(retry_after or 0, backoff + 5))
     for each in run.transport.sent:
-        assert 0 < each.within <= min(20, total) + ROUNDING, "an attempt had more time than was left"
+        assert 0 < each.within <= min(20, total) + ROUNDING, (
+            "an attempt had more time than the deadline leaves"
+        )
     waited = sum(run.clock.slept) + takes * (sent - 1)
-    assert waited < total + ROUNDING, "an attempt began past the deadline"
+    assert waited < total + ROUNDING, "an attempt began after the deadline"
     assert run.clock.time - started == pytest.approx(waited + takes * (sent <= len(statuses)))
     assert isinstance(outcome, LoanError | Approved | Refused)

@@ -1,4 +1,4 @@
-"""Retry-After, in seconds or as a date, and how long a call waits for it."""
+"""The Retry-After header, in seconds or as a date, and the resulting wait."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -14,7 +14,7 @@ from support.scripted_pipeline import Run
 
 
 @pytest.mark.parametrize(
-    ("asked", "least", "most"),
+    ("value", "least", "most"),
     [
         pytest.param("3", 3, 3, id="seconds"),
         pytest.param("", 0, 0, id="empty"),
@@ -31,13 +31,13 @@ from support.scripted_pipeline import Run
         ),
     ],
 )
-def test_retry_after_reads_seconds_and_dates_and_never_fails(asked: str, least: float, most: float) -> None:
-    assert least <= retry_after({"Retry-After": asked}) <= most
+def test_retry_after_reads_seconds_and_dates_and_never_fails(value: str, least: float, most: float) -> None:
+    assert least <= retry_after({"Retry-After": value}) <= most
 
 
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
-def test_retry_after_of_any_text_is_not_negative(asked: str) -> None:
-    assert retry_after({"Retry-After": asked}) >= 0
+def test_retry_after_of_any_text_is_not_negative(value: str) -> None:
+    assert retry_after({"Retry-After": value}) >= 0
 
 
 async def test_retry_after_is_the_least_wait() -> None:
@@ -46,9 +46,9 @@ async def test_retry_after_is_the_least_wait() -> None:
     assert run.clock.slept == [4.0]
 
 
-@pytest.mark.parametrize("asked", [7, 60, 10**9])
-async def test_retry_after_adds_at_most_five_seconds_to_the_backoff(asked: int) -> None:
-    run = Run(system_error(retry_after=asked), approved())
+@pytest.mark.parametrize("value", [7, 60, 10**9])
+async def test_retry_after_adds_at_most_five_seconds_to_the_backoff(value: int) -> None:
+    run = Run(system_error(retry_after=value), approved())
     await run.approve(retry=RetryPolicy(base=0.5))
     [slept] = run.clock.slept
     assert 5.0 <= slept <= 5.5

@@ -1,4 +1,4 @@
-"""Within a process each approval is asked by one call, whoever else asks and whoever goes away meanwhile."""
+"""Overlapping calls for one approval share one request, with a ledger."""
 
 import asyncio
 import gc
@@ -27,13 +27,13 @@ async def test_overlapping_calls_share_one_request() -> None:
     shop = Shop(step, ledger=ledger)
     light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
     request = approval_request(email="anna@example.com")
-    asking = [
+    calls = [
         asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
         for client in [shop.client, light] * 25
     ]
     await arrived.wait()
     go.set()
-    decisions = await asyncio.gather(*asking)
+    decisions = await asyncio.gather(*calls)
     assert len(shop.script.sent) == 1
     assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
     assert ledger.moves == ["claim", "settle"]
@@ -42,10 +42,10 @@ async def test_overlapping_calls_share_one_request() -> None:
 async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
     step, arrived, go = held_response(timed_out())
     shop = Shop(step)
-    asking = [asyncio.create_task(shop.result()) for _ in range(5)]
+    calls = [asyncio.create_task(shop.result()) for _ in range(5)]
     await arrived.wait()
     go.set()
-    errors = await asyncio.gather(*asking)
+    errors = await asyncio.gather(*calls)
     assert {type(error) for error in errors} == {ReadTimeoutError}
     assert len({id(error) for error in errors}) == 5
     assert len(shop.script.sent) == 1
@@ -54,24 +54,24 @@ async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
 async def test_joining_call_with_another_payload_is_a_mismatch() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     with pytest.raises(PayloadMismatchError) as caught:
         await shop.approve(request=approval_request(amount=99_000))
     assert caught.value.state == "inflight"
     go.set()
-    await asking
+    await call
 
 
 async def test_joining_call_waits_at_most_its_own_timeout() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     with pytest.raises(InFlightError):
         await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
     go.set()
-    assert isinstance(await asking, Approved)
+    assert isinstance(await call, Approved)
 
 
 async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
@@ -79,10 +79,10 @@ async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
     shop = Shop(step)
     first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
     await arrived.wait()
-    for gone in (first, second):
-        gone.cancel()
+    for cancelled in (first, second):
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await gone
+            await cancelled
     go.set()
     assert isinstance(await third, Approved)
 
@@ -90,13 +90,13 @@ async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
 async def test_response_is_recorded_after_all_callers_were_cancelled() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
-    asking.cancel()
+    call.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await call
     go.set()
-    await shop.client.aclose()  # waits for it
+    await shop.client.aclose()  # waits for the response
     assert (await shop.entry()).state is State.APPROVED
     again = await shop.approve(shop.new_client())
     assert again.meta.attempts == 0
@@ -110,14 +110,14 @@ async def test_aclose_waits_for_the_response_and_its_commit() -> None:
         await go_on.wait()
 
     shop = Shop(approved(), ledger=FailingLedger(settle=slow))
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await committing.wait()
     closing = asyncio.create_task(shop.client.aclose())
-    done, _ = await asyncio.wait({closing, asking}, timeout=0.05)
-    assert not done  # a decision is given away only when it is kept
+    done, _ = await asyncio.wait({closing, call}, timeout=0.05)
+    assert not done  # a decision is returned only after it was written
     go_on.set()
     await closing
-    assert isinstance(await asking, Approved)
+    assert isinstance(await call, Approved)
 
 
 async def test_closed_client_does_not_use_its_ledger() -> None:
@@ -132,21 +132,21 @@ async def test_closed_client_does_not_use_its_ledger() -> None:
 def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> None:
     shop = Shop(ledger=SqliteLedger(f"{tmp_path}/decisions.db"))
 
-    async def leave() -> None:
+    async def end_during_request() -> None:
         step, arrived, _ = held_response(approved())
         shop.script.add(step)
-        asking = asyncio.create_task(shop.approve())
+        call = asyncio.create_task(shop.approve())
         await arrived.wait()
-        del asking
+        del call
 
-    async def look() -> None:
+    async def check() -> None:
         entry = await shop.entry()
         assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
         assert isinstance(await shop.result(shop.new_client()), OutcomeUnknownError)
         await shop.ledger.aclose()
 
-    asyncio.run(leave())
-    asyncio.run(look())
+    asyncio.run(end_during_request())
+    asyncio.run(check())
 
 
 def test_client_with_a_ledger_works_in_several_loops() -> None:

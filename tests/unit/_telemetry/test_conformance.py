@@ -1,4 +1,4 @@
-"""Every span and metric that we emit, against the published conventions and our own reference page."""
+"""All spans and metrics, checked against the semantic conventions and the reference page."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request, user_data
 
-# Whether an attribute of a CLIENT span is there always, and of what type it is. Names come from the package.
+# The attributes of a CLIENT span that are always set, and their types.
 REQUIRED = {
     http_attributes.HTTP_REQUEST_METHOD: str,
     server_attributes.SERVER_ADDRESS: str,
@@ -52,12 +52,12 @@ REQUIRED = {
     incubating_url.URL_TEMPLATE: str,
 }
 CONDITIONAL = {
-    http_attributes.HTTP_RESPONSE_STATUS_CODE: int,  # if one came
+    http_attributes.HTTP_RESPONSE_STATUS_CODE: int,  # if a response arrived
     http_attributes.HTTP_REQUEST_RESEND_COUNT: int,  # from the second attempt
     error_attributes.ERROR_TYPE: str,  # if it ended in an error
 }
-# What is ours: a name of our own, and the values that it may have.
-OURS: dict[str, tuple[type, set[object] | None]] = {
+# Attributes that this package defines, with their types and possible values.
+OWN: dict[str, tuple[type, set[object] | None]] = {
     "loanasync.operation": (str, set(OPERATIONS)),
     "loanasync.attempts": (int, None),
     "loanasync.outcome": (str, {"approved", "refused", "unknown", "not_sent", "not_evaluated"}),
@@ -92,7 +92,22 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "Calls in progress, including calls that wait for a slot.",
     ),
 }
-ADVISED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # for request durations
+RECOMMENDED = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+)  # for request durations
 
 
 async def approve(client: LoanClient, **options: Any) -> None:
@@ -129,7 +144,7 @@ async def _long(_: SentRequest) -> ScriptedResponse:
     return approved()
 
 
-async def _given_up(_: SentRequest) -> ScriptedResponse:
+async def _cancel_caller(_: SentRequest) -> ScriptedResponse:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -137,10 +152,10 @@ async def _given_up(_: SentRequest) -> ScriptedResponse:
     return approved()
 
 
-Way = Callable[[LoanClient], Awaitable[None]]
+Action = Callable[[LoanClient], Awaitable[None]]
 FAULT = system_error()
-# What the service does, what the shop does, and with which status and outcome the (last) call ends.
-CALLS: dict[str, tuple[list[ScriptedResponse], Way, StatusCode, str | None]] = {
+# The responses, the action of the shop, and the span status and outcome of the last call.
+CALLS: dict[str, tuple[list[ScriptedResponse], Action, StatusCode, str | None]] = {
     "approved": ([approved()], approve, StatusCode.UNSET, "approved"),
     "refused": ([refused()], approve, StatusCode.UNSET, "refused"),
     "approved after faults": ([FAULT, FAULT, approved()], approve, StatusCode.UNSET, "approved"),
@@ -168,7 +183,7 @@ CALLS: dict[str, tuple[list[ScriptedResponse], Way, StatusCode, str | None]] = {
     "not connected": ([not_connected()], approve, StatusCode.ERROR, "not_sent"),
     "lost": ([connection_lost()], approve, StatusCode.ERROR, "unknown"),
     "timed out": ([timed_out()], approve, StatusCode.ERROR, "unknown"),
-    "cancelled": ([computed(_given_up)], cancelled, StatusCode.UNSET, "unknown"),
+    "cancelled": ([computed(_cancel_caller)], cancelled, StatusCode.UNSET, "unknown"),
     "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, "not_sent"),
     "created": ([response(201, {})], create, StatusCode.UNSET, None),
     "not created": ([denied()], create, StatusCode.ERROR, None),
@@ -185,15 +200,15 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def recorder(name: str) -> TelemetryRecorder:
-    """What was recorded of one row of calls."""
-    made = TelemetryRecorder()
-    steps, way, _, _ = CALLS[name]
-    async with ScriptedTransport(*steps).client(
-        max_concurrency=1, tracer_provider=made.tracer_provider, meter_provider=made.meter_provider
+    """Record the telemetry of one row of CALLS."""
+    recorder = TelemetryRecorder()
+    responses, action, _, _ = CALLS[name]
+    async with ScriptedTransport(*responses).client(
+        max_concurrency=1, tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider
     ) as client:
         with contextlib.suppress(LoanError):
-            await way(client)
-    return made
+            await action(client)
+    return recorder
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -221,36 +236,36 @@ def test_each_span_has_this_version_and_a_published_schema(recorder: TelemetryRe
         assert scope is not None
         assert (scope.name, scope.version) == ("loanasync", loanasync.__version__)
         assert scope.schema_url == Schemas.V1_40_0.value
-        assert span.status.status_code is not StatusCode.OK, "that is the shop's to say"
+        assert span.status.status_code is not StatusCode.OK, "only the application may set OK"
         assert span.status.description is None
-        assert not span.events, "texts and stacks of exceptions stay out"
+        assert not span.events, "exceptions are not recorded"
 
 
 def test_attempt_span_follows_the_http_client_conventions(recorder: TelemetryRecorder, name: str) -> None:
     attempts = of_kind(recorder, SpanKind.CLIENT)
     assert bool(attempts) == bool(CALLS[name][0])
     for span in attempts:
-        said = attributes(span)
-        assert said.keys() >= REQUIRED.keys()
-        assert said.keys() <= {*REQUIRED, *CONDITIONAL}
-        for attribute, value in said.items():
+        found = attributes(span)
+        assert found.keys() >= REQUIRED.keys()
+        assert found.keys() <= {*REQUIRED, *CONDITIONAL}
+        for attribute, value in found.items():
             assert type(value) is {**REQUIRED, **CONDITIONAL}[attribute], attribute
         method, template = (
-            said[http_attributes.HTTP_REQUEST_METHOD],
-            said[incubating_url.URL_TEMPLATE],
+            found[http_attributes.HTTP_REQUEST_METHOD],
+            found[incubating_url.URL_TEMPLATE],
         )
         assert method in {each.value for each in http_attributes.HttpRequestMethodValues}
         assert span.name == f"{method} {template}"
         redacted = re.sub(r"\{\w+\}", "REDACTED", template)
-        assert said[url_attributes.URL_FULL] == f"https://loans.example.com{redacted}"
+        assert found[url_attributes.URL_FULL] == f"https://loans.example.com{redacted}"
         status, error = (
-            said.get(http_attributes.HTTP_RESPONSE_STATUS_CODE),
-            said.get(error_attributes.ERROR_TYPE),
+            found.get(http_attributes.HTTP_RESPONSE_STATUS_CODE),
+            found.get(error_attributes.ERROR_TYPE),
         )
         if status is not None and status >= 400:
             assert error == str(status)
         elif status is None and name != "cancelled":
-            assert error, "no answer is an error"
+            assert error, "a missing response is an error"
         assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
 
 
@@ -269,17 +284,17 @@ def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name:
     _, _, status, outcome = CALLS[name]
     spans = of_kind(recorder, SpanKind.INTERNAL)
     for span in spans:
-        said = attributes(span)
-        assert said.keys() <= {*OURS, error_attributes.ERROR_TYPE}
-        for attribute, (kind, values) in OURS.items():
-            if attribute in said:
-                assert type(said[attribute]) is kind
-                assert values is None or said[attribute] in values
-        assert span.name == f"loanasync.{said['loanasync.operation']}"
-        assert (span.status.status_code is StatusCode.ERROR) == (error_attributes.ERROR_TYPE in said)
-        assert hasattr(loanasync, said.get(error_attributes.ERROR_TYPE, "LoanError"))
-        assert said.get("loanasync.approved") == {"approved": True, "refused": False}.get(
-            said.get("loanasync.outcome", "")
+        found = attributes(span)
+        assert found.keys() <= {*OWN, error_attributes.ERROR_TYPE}
+        for attribute, (kind, values) in OWN.items():
+            if attribute in found:
+                assert type(found[attribute]) is kind
+                assert values is None or found[attribute] in values
+        assert span.name == f"loanasync.{found['loanasync.operation']}"
+        assert (span.status.status_code is StatusCode.ERROR) == (error_attributes.ERROR_TYPE in found)
+        assert hasattr(loanasync, found.get(error_attributes.ERROR_TYPE, "LoanError"))
+        assert found.get("loanasync.approved") == {"approved": True, "refused": False}.get(
+            found.get("loanasync.outcome", "")
         )
     first = min(spans, key=lambda span: attributes(span).get(error_attributes.ERROR_TYPE, "~"))
     assert first.status.status_code is status
@@ -300,16 +315,16 @@ def test_metrics_have_the_published_names_units_and_boundaries(
         for point in metric.data.data_points:
             assert (point.attributes or {}).keys() <= names
             if isinstance(point, HistogramDataPoint):
-                assert point.explicit_bounds == ADVISED
+                assert point.explicit_bounds == RECOMMENDED
 
 
 def test_metrics_agree_with_spans(recorder: TelemetryRecorder) -> None:
-    told = [attributes(span).items() for span in recorder.spans()]
+    recorded = [attributes(span).items() for span in recorder.spans()]
     for metric in metrics(recorder).values():
         for point in metric.data.data_points:
-            if getattr(point, "value", 1):  # a zero is of what has not happened
-                said = dict(point.attributes or {}).items()
-                assert any(said <= each for each in told), (metric.name, said)
+            if getattr(point, "value", 1):  # a zero has no span
+                labels = dict(point.attributes or {}).items()
+                assert any(labels <= each for each in recorded), (metric.name, labels)
 
 
 def test_each_attempt_is_counted_once_and_inflight_returns_to_zero(
@@ -328,11 +343,11 @@ async def test_inflight_counts_calls_in_progress() -> None:
     recorder = TelemetryRecorder()
     seen: list[float] = []
 
-    def look(_: SentRequest) -> ScriptedResponse:
+    def respond(_: SentRequest) -> ScriptedResponse:
         seen.append(recorder.metric("loanasync.inflight", {"loanasync.operation": "approve"}).sum)
         return approved()
 
-    client = ScriptedTransport(*[computed(look)] * 3).client(meter_provider=recorder.meter_provider)
+    client = ScriptedTransport(*[computed(respond)] * 3).client(meter_provider=recorder.meter_provider)
     await asyncio.gather(*(approve(client) for _ in range(3)))
     assert seen[0] == 3
     assert recorder.metric("loanasync.inflight").sum == 0
@@ -340,5 +355,5 @@ async def test_inflight_counts_calls_in_progress() -> None:
 
 def test_telemetry_page_lists_all_spans_metrics_and_attributes() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "telemetry.md"
-    told = set(re.findall(r"`([a-z_.]+)`", page.read_text(encoding="utf-8")))
-    assert told >= {*REQUIRED, *CONDITIONAL, *OURS, *METRICS}
+    names = set(re.findall(r"`([a-z_.]+)`", page.read_text(encoding="utf-8")))
+    assert names >= {*REQUIRED, *CONDITIONAL, *OWN, *METRICS}

@@ -1,4 +1,4 @@
-"""Whatever of a shop's telemetry breaks, its calls do not."""
+"""Failures of the user's telemetry are logged once and do not affect calls."""
 
 import asyncio
 import logging
@@ -31,19 +31,19 @@ from loanasync.testing import (
 from support.builders import FISCAL_CODE, approval_request
 from support.failing_telemetry import (
     BROKEN,
-    PLACE,
+    LOCATION,
     PROVIDERS,
     SECRET,
     FailingSampler,
     NoIds,
     calls,
     fail,
-    quoted,
+    logged_failures,
 )
 
 
 @pytest.fixture(autouse=True)
-def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_log, "_warned", set())
 
 
@@ -53,11 +53,11 @@ async def test_failing_part_of_tracing_does_not_affect_calls(
 ) -> None:
     expected = await calls()
     assert await calls(tracer_provider=PROVIDERS[part]()) == expected
-    assert trace.get_current_span() is trace.INVALID_SPAN, "nothing of it stays current"
-    if part != "exporter":  # the SDK tells of that one
-        [said] = quoted(caplog)
-        assert PLACE.sub("", said) == BROKEN
-        assert PLACE.search(said), "and where"
+    assert trace.get_current_span() is trace.INVALID_SPAN, "no span stays current"
+    if part != "exporter":  # the SDK logs failures of exporters
+        [message] = logged_failures(caplog)
+        assert LOCATION.sub("", message) == BROKEN
+        assert LOCATION.search(message), "the line that failed"
 
 
 async def test_failing_sampler_keeps_the_trace_of_the_caller() -> None:
@@ -88,8 +88,8 @@ async def test_failing_metric_does_not_affect_calls(
     else:
         monkeypatch.setattr(AttributeCounts, "observe", fail)
     assert await calls(meter_provider=provider) == expected
-    if name == "record":  # the SDK tells of the other
-        assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    if name == "record":  # the SDK logs failures of callbacks
+        assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     provider.shutdown()
 
 
@@ -106,7 +106,7 @@ async def test_failing_queue_metric_does_not_affect_calls(
     client = script.client(meter_provider=provider, max_concurrency=1)
     both = await asyncio.gather(*(client.approve(fiscal_code(), approval_request()) for _ in range(2)))
     assert [type(decision) for decision in both] == [Approved, Approved]
-    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     provider.shutdown()
 
 
@@ -138,14 +138,14 @@ async def test_failing_log_handler_does_not_affect_calls_and_spans(
     tracing: TracerProvider, exporter: Any
 ) -> None:
     assert (await calls(tracer_provider=tracing))[:2] == [Approved, Refused]
-    calls_told = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
-    assert [dict(span.attributes)["loanasync.outcome"] for span in calls_told] == [
+    call_spans = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
+    assert [dict(span.attributes)["loanasync.outcome"] for span in call_spans] == [
         *("approved", "refused", "unknown")
     ]
 
 
 @pytest.fixture
-def _records_with_names_of_ours() -> Iterator[None]:
+def _records_with_our_attribute_names() -> Iterator[None]:
     usual = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -158,21 +158,21 @@ def _records_with_names_of_ours() -> Iterator[None]:
     logging.setLogRecordFactory(usual)
 
 
-@pytest.mark.usefixtures("_records_with_names_of_ours")
+@pytest.mark.usefixtures("_records_with_our_attribute_names")
 async def test_record_factory_with_the_same_attributes_keeps_its_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     await calls()
-    told = [record for record in caplog.records if record.name == "loanasync"]
-    assert [record.getMessage().split(",")[0] for record in told if record.levelno != logging.DEBUG] == [
+    logged = [record for record in caplog.records if record.name == "loanasync"]
+    assert [record.getMessage().split(",")[0] for record in logged if record.levelno != logging.DEBUG] == [
         "approve: attempt 1: 500",
         "approve: approved",
         "approve: refused",
         "approve: attempt 1: ServerDisconnectedError",
         "approve: ConnectionLostError",
     ]
-    assert {vars(record)["duration"] for record in told} == {"theirs"}
+    assert {vars(record)["duration"] for record in logged} == {"theirs"}
 
 
 class SpanWithoutContext(trace.NonRecordingSpan):
@@ -183,15 +183,15 @@ async def test_span_without_a_context_does_not_affect_the_call(caplog: pytest.Lo
     tracing = mock.create_autospec(trace.TracerProvider, instance=True)
     tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)
     assert await calls(tracer_provider=tracing) == await calls()
-    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 
 
-class TheEnd(BaseException):
-    """As SystemExit, which pytest would take for its own."""
+class ProgramEnd(BaseException):
+    """Stands for SystemExit, which would end pytest."""
 
 
 def end(*_: object, **__: object) -> NoReturn:
-    raise TheEnd
+    raise ProgramEnd
 
 
 class EndingSampler(FailingSampler):
@@ -207,7 +207,7 @@ async def test_call_ended_by_system_exit_is_not_in_flight(
 ) -> None:
     tracing = TracerProvider(sampler=EndingSampler())
     client = scripted_client(approved(), tracer_provider=tracing, meter_provider=metering)
-    with pytest.raises(TheEnd):
+    with pytest.raises(ProgramEnd):
         await client.approve(FISCAL_CODE, approval_request())
     assert set(metrics_for(metering).inflight.counts.values()) == {0}
 
@@ -217,7 +217,7 @@ async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProv
     client = scripted_client(connection_lost(), tracer_provider=tracing)
     logger.addHandler(handler)
     try:
-        with pytest.raises(TheEnd):
+        with pytest.raises(ProgramEnd):
             await client.approve(FISCAL_CODE, approval_request())
     finally:
         logger.removeHandler(handler)
@@ -234,7 +234,7 @@ async def test_log_handler_that_fails_for_some_events_logs_its_failure(
     caplog.set_level(logging.INFO, "loanasync")
     monkeypatch.setattr(_log.LOGGER, "filters", [fail_at_decisions])
     await calls()
-    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 
 
 async def test_failure_is_logged_once_by_type_without_its_text(
@@ -243,31 +243,31 @@ async def test_failure_is_logged_once_by_type_without_its_text(
     caplog.set_level(logging.DEBUG)
     for _ in range(3):
         await calls(tracer_provider=TracerProvider(sampler=FailingSampler()))
-    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     assert SECRET not in caplog.text
 
 
 def test_counts_from_many_threads_are_exact() -> None:
-    tally = AttributeCounts("loanasync.operation", ["approve"])
+    counts = AttributeCounts("loanasync.operation", ["approve"])
 
     def count() -> None:
         for _ in range(20_000):
-            tally.counts["approve"] += 1
+            counts.counts["approve"] += 1
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # as often as can be
+    sys.setswitchinterval(1e-6)  # switch threads as often as possible
     threads = [threading.Thread(target=count) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    [seen] = tally.observe(CallbackOptions())
+    [seen] = counts.observe(CallbackOptions())
     assert (seen.value, seen.attributes) == (160_000, {"loanasync.operation": "approve"})
 
 
 class Unhashable(MeterProvider):
-    """A provider that has no hash."""
+    """A provider that is not hashable."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Spans and metrics of approvals that the client's memory answers, joins or blocks."""
+"""Spans and metrics of approvals that the memory remembers, joins or blocks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,10 +29,10 @@ def approve(client: LoanClient) -> Awaitable[object]:
 def calls(recorder: TelemetryRecorder) -> list[dict[str, Any]]:
     names = ("loanasync.attempts", "loanasync.outcome", "loanasync.ledger")
 
-    def told(span: ReadableSpan) -> dict[str, Any]:
+    def selected(span: ReadableSpan) -> dict[str, Any]:
         return {name.removeprefix("loanasync."): (span.attributes or {}).get(name) for name in names}
 
-    return [told(span) for span in recorder.spans() if span.name == "loanasync.approve"]
+    return [selected(span) for span in recorder.spans() if span.name == "loanasync.approve"]
 
 
 def decisions(recorder: TelemetryRecorder) -> dict[str, float]:
@@ -42,9 +42,9 @@ def decisions(recorder: TelemetryRecorder) -> dict[str, float]:
     }
 
 
-def client_of(recorder: TelemetryRecorder, *steps: ScriptedResponse, **options: Any) -> LoanClient:
+def client_of(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: Any) -> LoanClient:
     providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
-    return ScriptedTransport(*steps).client(**providers, **options)
+    return ScriptedTransport(*responses).client(**providers, **options)
 
 
 def held(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:

@@ -1,4 +1,4 @@
-"""What a shop's propagators may say on the wire, and what becomes of calls when they break."""
+"""Headers of the user's propagators, and propagators that fail."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -15,16 +15,16 @@ from loanasync.testing import (
     approved,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.failing_telemetry import BROKEN, PLACE, calls, fail, quoted
+from support.failing_telemetry import BROKEN, LOCATION, calls, fail, logged_failures
 
 
 @pytest.fixture(autouse=True)
-def _nothing_was_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_log, "_warned", set())
 
 
 class Injecting(TextMapPropagator):
-    """Puts what it is told into a request's headers."""
+    """A propagator that injects the given headers; None: it fails."""
 
     fields: ClassVar[set[str]] = set()
 
@@ -53,7 +53,7 @@ def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("propagator")
 async def test_failing_propagator_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
     assert await calls(propagate="global") == await calls()
-    assert [PLACE.sub("", said) for said in quoted(caplog)] == [BROKEN]
+    assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 
 
 @pytest.mark.parametrize(

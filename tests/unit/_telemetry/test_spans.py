@@ -1,4 +1,4 @@
-"""Spans and metrics of a call (HTTP client conventions), and nothing personal in any of them."""
+"""Spans and metrics of a call, without personal data."""
 
 import asyncio
 import contextlib
@@ -42,8 +42,8 @@ def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
     return made
 
 
-async def spans_of(run: Run, exporter: InMemorySpanExporter, *steps: Step) -> Sequence[ReadableSpan]:
-    run.play(*steps)
+async def spans_of(run: Run, exporter: InMemorySpanExporter, *responses: Step) -> Sequence[ReadableSpan]:
+    run.play(*responses)
     with contextlib.suppress(LoanError):
         await run.approve()
     return exporter.get_finished_spans()
@@ -287,10 +287,10 @@ async def test_nothing_personal_is_in_any_span_or_metric(
 
 
 class OnlyAttempts(Sampler):
-    """Would leave out the call, and take its attempts."""
+    """Samples attempts, but not calls."""
 
-    def should_sample(self, *asked: Any, **_: Any) -> SamplingResult:
-        _context, _trace_id, name, *_rest = asked
+    def should_sample(self, *arguments: Any, **_: Any) -> SamplingResult:
+        _context, _trace_id, name, *_rest = arguments
         return SamplingResult(Decision.RECORD_AND_SAMPLE if name.startswith("POST") else Decision.DROP)
 
     def get_description(self) -> str:
@@ -321,12 +321,12 @@ async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
 async def test_without_an_sdk_the_trace_of_the_caller_is_propagated(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "renamed":  # OpenTelemetry's name for the provider is its own affair
+    if name == "renamed":  # a later OpenTelemetry may rename the private attribute
         renamed = {name: value for name, value in vars(trace).items() if name != "_TRACER_PROVIDER"}
         monkeypatch.setattr(telemetry, "trace", SimpleNamespace(**renamed))
     run = Run(approved())
-    came = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
-    token = context.attach(trace.set_span_in_context(NonRecordingSpan(came)))
+    incoming = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(incoming)))
     try:
         decision = await run.approve()
     finally:

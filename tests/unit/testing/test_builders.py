@@ -1,4 +1,4 @@
-"""Requests for users' own tests: valid, fresh, and of nobody."""
+"""The builders of `loanasync.testing`: valid, different and made-up values."""
 
 import re
 from collections.abc import Callable
@@ -34,12 +34,12 @@ def test_thousands_of_fiscal_codes_are_valid_and_distinct() -> None:
 def test_any_random_generator_makes_valid_fiscal_codes(random: Random) -> None:
     code = fiscal_code(random)
     assert codicefiscale.is_valid(code)
-    # A place of birth begins with A to M in Italy and with Z abroad.
+    # Real codes of birthplaces begin with A to M (Italy) or Z (other countries).
     assert re.fullmatch("TST[A-Z]{3}[5-9][0-9][A-Z][0-9]{2}X[0-9]{3}[A-Z]", code)
 
 
 def test_seeded_generator_repeats_its_fiscal_codes() -> None:
-    first, second = Random(3), Random(3)  # noqa: S311  (made-up customers are no secrets)
+    first, second = Random(3), Random(3)  # noqa: S311  (the values need not be secret)
     codes = [fiscal_code(first) for _ in range(10)]
     assert codes == [fiscal_code(second) for _ in range(10)]
     assert len(set(codes)) == 10

@@ -1,4 +1,4 @@
-"""The help for users' own tests: what each step of a script answers."""
+"""The scripted responses of `loanasync.testing`."""
 
 import asyncio
 import re
@@ -52,9 +52,9 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
+async def failure(*responses: ScriptedResponse, **options: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
-        await scripted_client(*steps, **options).approve(CODE, approval_request())
+        await scripted_client(*responses, **options).approve(CODE, approval_request())
     return caught.value
 
 
@@ -88,7 +88,7 @@ async def test_fields_of_a_decision_may_differ_from_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (lambda: approved(net_amuont=1), "Approved has no field net_amuont; did you mean net_amount?"),
         (lambda: approved(netAmount=1), "Approved has no field netAmount; did you mean net_amount?"),
@@ -97,8 +97,8 @@ async def test_fields_of_a_decision_may_differ_from_the_request() -> None:
         (lambda: refused(redirect_url="https://x.example"), "Refused has no field redirect_url"),
     ],
 )
-def test_unknown_field_of_a_decision_is_refused(write: Callable[[], ScriptedResponse], told: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(told)):
+def test_unknown_field_of_a_decision_is_refused(write: Callable[[], ScriptedResponse], message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
         write()
 
 
@@ -112,7 +112,7 @@ async def test_rejected_names_the_fields_of_the_model() -> None:
     ]
 
 
-async def test_rejected_with_an_unknown_field_keeps_its_name() -> None:
+async def test_rejected_with_an_unknown_field_is_unexpected() -> None:
     error = await failure(rejected({"lastname": "blank", "new": ["?"]}))
     assert type(error) is UnexpectedResponseError
     assert [problem.field for problem in error.problems] == ["last_name", "new"]
@@ -142,7 +142,7 @@ async def test_domain_error_has_the_class_of_its_message(message: str, kind: typ
 
 
 @pytest.mark.parametrize(
-    ("step", "kind", "status", "message"),
+    ("scripted", "kind", "status", "message"),
     [
         (denied(), AccessDeniedError, 403, "Access denied"),
         (denied("No."), AccessDeniedError, 403, "No."),
@@ -151,9 +151,9 @@ async def test_domain_error_has_the_class_of_its_message(message: str, kind: typ
     ],
 )
 async def test_denied_and_conflict_have_the_bodies_of_the_service(
-    step: ScriptedResponse, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
+    scripted: ScriptedResponse, kind: type[AccessDeniedError | CannotCompleteError], status: int, message: str
 ) -> None:
-    error = await failure(step)
+    error = await failure(scripted)
     assert isinstance(error, kind)
     assert (error.status, [problem.message for problem in error.problems]) == (status, [message])
 
@@ -179,7 +179,7 @@ def test_negative_retry_after_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "kind", "outcome"),
+    ("scripted", "kind", "outcome"),
     [
         (not_connected(), ConnectError, "not_sent"),
         (connection_lost(), ConnectionLostError, "unknown"),
@@ -187,9 +187,9 @@ def test_negative_retry_after_is_refused() -> None:
     ],
 )
 async def test_missing_response_has_the_outcome_of_its_kind(
-    step: ScriptedResponse, kind: type[TransportError], outcome: str
+    scripted: ScriptedResponse, kind: type[TransportError], outcome: str
 ) -> None:
-    error = await failure(step)
+    error = await failure(scripted)
     assert type(error) is kind
     assert (error.outcome, error.attempts) == (outcome, 1)
 
@@ -237,12 +237,12 @@ async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> No
 
 
 async def test_computed_without_a_scripted_response_is_refused() -> None:
-    with pytest.raises(TypeError, match="a NoneType is not a scripted response: use approved"):
+    with pytest.raises(TypeError, match="expected a scripted response, not NoneType: use approved"):
         await scripted_client(computed(lambda _: None)).create_request({})  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(
-    ("make", "shown"),
+    ("make", "expected"),
     [
         (approved, "Computed(function=_Decision(status=201))"),
         (refused, "Computed(function=_Decision(status=422))"),
@@ -254,7 +254,7 @@ async def test_computed_without_a_scripted_response_is_refused() -> None:
     ],
 )
 def test_scripted_response_compares_equal_and_masks_its_body(
-    make: Callable[[], ScriptedResponse], shown: str
+    make: Callable[[], ScriptedResponse], expected: str
 ) -> None:
     assert make() == make()
-    assert repr(make()) == shown
+    assert repr(make()) == expected

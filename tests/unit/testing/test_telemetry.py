@@ -1,4 +1,4 @@
-"""Spans and metrics for users' own tests, kept in memory and read by name."""
+"""`TelemetryRecorder` of `loanasync.testing`."""
 
 import asyncio
 import sys
@@ -25,9 +25,9 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-def recorded(recorder: TelemetryRecorder, *steps: ScriptedResponse, **options: object) -> LoanClient:
+def recorded(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: object) -> LoanClient:
     return scripted_client(
-        *steps,
+        *responses,
         tracer_provider=recorder.tracer_provider,
         meter_provider=recorder.meter_provider,
         **options,

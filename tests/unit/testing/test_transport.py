@@ -1,4 +1,4 @@
-"""The help for users' own tests: a service that plays a script and remembers what was asked."""
+"""`ScriptedTransport` and `scripted_client` of `loanasync.testing`."""
 
 import asyncio
 import inspect
@@ -35,25 +35,25 @@ from loanasync.testing import (
 CODE = "TSTXYZ50A01X000A"
 
 
-async def failure(*steps: ScriptedResponse, **options: object) -> LoanError:
+async def failure(*responses: ScriptedResponse, **options: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
-        await scripted_client(*steps, **options).approve(CODE, approval_request())
+        await scripted_client(*responses, **options).approve(CODE, approval_request())
     return caught.value
 
 
 def test_argument_that_is_not_a_scripted_response_is_refused() -> None:
     with pytest.raises(
-        TypeError, match=r"a function is not a scripted response: call the function, as in approved\(\)"
+        TypeError, match=r"scripted response, not function: call the function, as in approved\(\)"
     ):
         ScriptedTransport(approved)  # type: ignore[arg-type]
     script = ScriptedTransport(approved())
-    with pytest.raises(TypeError, match="an? int is not a scripted response: use"):
+    with pytest.raises(TypeError, match="expected a scripted response, not int: use"):
         script.add(refused(), 422)  # type: ignore[arg-type]
     assert script.left == 1
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("responses", "message"),
     [
         ((), "0 responses were scripted, but the client sent another request: "),
         ((approved(),), "1 response was scripted, but the client sent another request: "),
@@ -61,16 +61,16 @@ def test_argument_that_is_not_a_scripted_response_is_refused() -> None:
     ],
 )
 async def test_exhausted_script_names_its_length_and_the_request(
-    steps: tuple[ScriptedResponse, ...], told: str
+    responses: tuple[ScriptedResponse, ...], message: str
 ) -> None:
-    script = ScriptedTransport(*steps)
+    script = ScriptedTransport(*responses)
     client = script.client()
-    for _ in steps:
+    for _ in responses:
         await client.approve(CODE, approval_request())
     with pytest.raises(AssertionError) as caught:
         await client.complete(CODE, user_data())
-    assert str(caught.value) == f"{told}complete, PATCH /api/shops/{{shopId}}/requests/{{fiscalCode}}"
-    assert len(script.sent) == len(steps) + 1
+    assert str(caught.value) == f"{message}complete, PATCH /api/shops/{{shopId}}/requests/{{fiscalCode}}"
+    assert len(script.sent) == len(responses) + 1
 
 
 async def test_exhausted_script_after_a_500_mentions_the_retry() -> None:
