@@ -1,4 +1,4 @@
-"""Clients with a ledger over a script, and ledgers that fail when they are told to."""
+"""Clients with a ledger and a scripted transport, and a ledger whose operations fail on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,52 +13,61 @@ __all__ = ["FailingLedger", "Shop", "held_response"]
 
 
 class FailingLedger:
-    """A ledger whose moves fail as they are told: each fault is called instead of the move of its name."""
+    """A memory ledger that calls a function before operations, for example to raise an error.
+
+    Args:
+        faults: Functions by the name of the operation before which they are called. They may be coroutine
+            functions.
+
+    Attributes:
+        inner: The memory ledger.
+        operations: Names of all operations so far.
+    """
 
     def __init__(self, **faults: Callable[[], Any]) -> None:
-        self.whole = MemoryLedger()
+        self.inner = MemoryLedger()
         self.faults = faults
-        self.moves: list[str] = []
+        self.operations: list[str] = []
 
-    async def _move(self, name: str) -> None:
-        self.moves.append(name)
+    async def _call(self, name: str) -> None:
+        self.operations.append(name)
         if name in self.faults:
-            came = self.faults[name]()
-            if asyncio.iscoroutine(came):
-                await came
+            fault = self.faults[name]()
+            if asyncio.iscoroutine(fault):
+                await fault
 
     async def claim(self, key: str, **options: Any) -> Entry:
-        await self._move("claim")
-        return await self.whole.claim(key, **options)
+        await self._call("claim")
+        return await self.inner.claim(key, **options)
 
     async def settle(self, key: str, **options: Any) -> Entry:
-        await self._move("settle")
-        return await self.whole.settle(key, **options)
+        await self._call("settle")
+        return await self.inner.settle(key, **options)
 
     async def get(self, key: str) -> Entry | None:
-        await self._move("get")
-        return await self.whole.get(key)
+        await self._call("get")
+        return await self.inner.get(key)
 
     async def wait(self, key: str, within: float) -> Entry | None:
-        await self._move("wait")
-        return await self.whole.wait(key, within)
+        await self._call("wait")
+        return await self.inner.wait(key, within)
 
     def scan(self, *states: State, **options: Any) -> AsyncIterator[Entry]:
-        return self.whole.scan(*states, **options)
+        return self.inner.scan(*states, **options)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        await self._move("find")
-        return await self.whole.find(customer=customer, order=order)
+        await self._call("find")
+        return await self.inner.find(customer=customer, order=order)
 
     async def purge(self, older_than: float) -> int:
-        return await self.whole.purge(older_than)
+        return await self.inner.purge(older_than)
 
     async def aclose(self) -> None:
-        await self._move("aclose")
+        await self._call("aclose")
 
 
 class Shop:
-    """A shop with a ledger, its script, and what the ledger has."""
+    """A client with a ledger and a scripted transport."""
 
     def __init__(
         self,
@@ -73,7 +82,7 @@ class Shop:
         self.client = self.new_client()
 
     def new_client(self, **options: Any) -> LoanClient:
-        """A client as another worker has it, over the same script and ledger."""
+        """Return another client with the same transport and ledger, as a second worker has it."""
         return self.script.client(**{**self.options, **options})
 
     async def approve(
@@ -83,6 +92,7 @@ class Shop:
         return await (client or self.client).approve(code, request, **options)
 
     async def result(self, client: LoanClient | None = None, **options: Any) -> Decision | LoanError:
+        """Return the decision or the error of an approval."""
         try:
             return await self.approve(client, **options)
         except LoanError as error:
@@ -95,13 +105,13 @@ class Shop:
         (entry,) = await self.entries()
         return entry
 
-    async def put(self, state: State, **asked: Any) -> Entry:
-        """What another worker has left: an entry of this shop's customer in a state."""
-        learning = MemoryLedger()
+    async def put(self, state: State, **options: Any) -> Entry:
+        """Create an entry of this customer in a state, as another worker would."""
+        other = MemoryLedger()  # to find out the key and the payload
         await self.approve(
-            ScriptedTransport(approved()).client(**{**self.options, "ledger": learning}), **asked
+            ScriptedTransport(approved()).client(**{**self.options, "ledger": other}), **options
         )
-        (found,) = [entry async for entry in learning.scan()]
+        (found,) = [entry async for entry in other.scan()]
         entry = await self.ledger.claim(found.key, token="another's", payload=found.payload, lease=3600)
         if state is State.INFLIGHT:
             return entry
@@ -111,13 +121,13 @@ class Shop:
         )
 
 
-def held_response(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
-    """A step that comes when its second event is set; the first is set when the request is there."""
+def held_response(response: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
+    """Return a response that is delayed until the second event is set; the request sets the first one."""
     arrived, go = asyncio.Event(), asyncio.Event()
 
     async def hold(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await go.wait()
-        return answer
+        return response
 
     return computed(hold), arrived, go

@@ -1,4 +1,4 @@
-"""A ledger's file with an entry in each state, and the command that looks at it."""
+"""Ledger files with an entry in each state, and the ``loanasync ledger`` command run in this process."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from support.cli import PLAIN
 
 T = TypeVar("T")
 
-# Of a person and of nobody: what must never be shown is in capitals.
+# A stored body. The values that must never be shown are in capitals.
 BODY = {
     "approved": True,
     "amount": 45_000,
@@ -28,12 +28,12 @@ BODY = {
 
 
 def key(state: str) -> str:
-    """An entry's key; so that people can tell them apart, it begins with the state's name in hexadecimal."""
+    """Return the key of an entry. It begins with the name in hexadecimal."""
     return state.encode().hex().ljust(64, "0")
 
 
 async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -> Entry:
-    """An entry in a state, under the key of a name."""
+    """Create an entry in a state, under the key for a name."""
     lease, under = settled.pop("lease", 3600.0), settled.pop("under", key(name))
     entry = await ledger.claim(under, token=f"TOKEN of {name}", payload="PAYLOAD", lease=lease)
     if state is State.INFLIGHT:
@@ -43,6 +43,8 @@ async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -
 
 
 def one_of_each(file: Path) -> None:
+    """Create a ledger file with an entry in each state."""
+
     async def fill(ledger: DecisionLedger) -> None:
         await put(ledger, "approved", State.APPROVED, status=201, body=json.dumps(BODY).encode())
         await put(ledger, "refused", State.REFUSED, status=422, fault="not whole")
@@ -57,6 +59,8 @@ def one_of_each(file: Path) -> None:
 
 
 def using(file: Path, work: Callable[[SqliteLedger], Awaitable[T]]) -> T:
+    """Run `work` with a ledger in an event loop, and return its result."""
+
     async def run() -> T:
         async with SqliteLedger(file) as ledger:
             return await work(ledger)
@@ -65,7 +69,7 @@ def using(file: Path, work: Callable[[SqliteLedger], Awaitable[T]]) -> T:
 
 
 def entries(file: Path) -> dict[str, Entry]:
-    """What is in a file, by the names of keys."""
+    """Return all entries of a ledger file by the names of their keys."""
 
     async def scanned(ledger: SqliteLedger) -> dict[str, Entry]:
         every: AsyncIterator[Entry] = ledger.scan()
@@ -79,19 +83,19 @@ def states(file: Path) -> dict[str, str]:
 
 
 def listed(file: object) -> list[dict[str, Any]]:
-    """What the command says of each entry."""
+    """Return the entries that ``loanasync ledger ls --json`` prints."""
     return [json.loads(line) for line in ask("ls", file, "--json").stdout.splitlines()]
 
 
 def change(file: Path, statement: str) -> None:
-    """Something happens to a ledger's file from outside."""
+    """Run an SQL statement on a ledger file."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute(statement)
 
 
 def ask(command: str, file: object, *arguments: object, given: str | None = None) -> Result:
-    """``loanasync ledger`` and so on, in this process."""
-    whole = ["ledger", command, *map(str, arguments), "--ledger", str(file)]
-    done = CliRunner(env=PLAIN).invoke(app, whole, input=given)
+    """Run ``loanasync ledger COMMAND`` in this process, and return its result."""
+    line = ["ledger", command, *map(str, arguments), "--ledger", str(file)]
+    done = CliRunner(env=PLAIN).invoke(app, line, input=given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

@@ -1,4 +1,4 @@
-"""The two ledgers on servers, as tests of both see them: opened, broken into, and read from behind."""
+"""A common interface to ledgers on Valkey and PostgreSQL for tests: open, inspect and modify them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,31 +11,31 @@ from redis.asyncio import Redis
 from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger
 from support.servers import Postgres, Server, Valkey
 
-__all__ = ["OnPostgres", "OnValkey", "Place"]
+__all__ = ["LedgerStore", "PostgresStore", "ValkeyStore"]
 
 
-class Place(Protocol):
-    """Where a ledger is kept, on a running server."""
+class LedgerStore(Protocol):
+    """The data of one ledger on a running server."""
 
     server: Server
 
     def opener(self, url: str | None = None) -> Callable[[], DecisionLedger]:
-        """What opens it, also in another process."""
+        """Return a function that opens the ledger. It can be pickled for other processes."""
 
     def ledger(self, url: str | None = None) -> DecisionLedger:
-        """One more handle on it."""
+        """Open the ledger once more."""
 
-    async def connected(self) -> int:
-        """How many connections it has, besides the one that asks."""
+    async def connection_count(self) -> int:
+        """Return the number of connections to the server, without the one that counts them."""
 
-    async def kept(self) -> str:
-        """All that the server has of it, to be searched."""
+    async def dump(self) -> str:
+        """Return all stored data of the ledger as text."""
 
-    async def grow_old(self, key: str) -> None:
-        """As if a later version had written an entry."""
+    async def mark_as_later_version(self, key: str) -> None:
+        """Change an entry as if a later version had written it."""
 
 
-class OnValkey:
+class ValkeyStore:
     def __init__(self, server: Valkey) -> None:
         self.server: Server = server
         self.prefix = f"{token_hex(4)}:"
@@ -46,23 +46,23 @@ class OnValkey:
     def ledger(self, url: str | None = None) -> RedisLedger:
         return self.opener(url)()
 
-    async def connected(self) -> int:
+    async def connection_count(self) -> int:
         return len((await self.run("CLIENT", "LIST")).splitlines()) - 1
 
     async def run(self, *command: str) -> Any:
         async with Redis.from_url(self.server.url) as client:
             return await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    async def kept(self) -> str:
+    async def dump(self) -> str:
         names = await self.run("KEYS", f"{self.prefix}*")
         hashes = [await self.run("HGETALL", name) for name in names if b":entry:" in name]
         return repr([names, hashes, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
 
-    async def grow_old(self, key: str) -> None:
+    async def mark_as_later_version(self, key: str) -> None:
         await self.run("HSET", f"{self.prefix}entry:{key}", "version", "3")
 
 
-class OnPostgres:
+class PostgresStore:
     def __init__(self, server: Postgres) -> None:
         self.server: Server = server
         self.table = f"t{token_hex(4)}"
@@ -73,7 +73,7 @@ class OnPostgres:
     def ledger(self, url: str | None = None) -> PostgresLedger:
         return self.opener(url)()
 
-    async def connected(self) -> int:
+    async def connection_count(self) -> int:
         [[count]] = await self.run(
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
         )
@@ -86,10 +86,10 @@ class OnPostgres:
         finally:
             await connection.close()
 
-    async def kept(self) -> str:
+    async def dump(self) -> str:
         rows = await self.run("SELECT t.*, encode(body, 'escape') FROM {table} t")
         return repr([tuple(row.items()) for row in rows])
 
-    async def grow_old(self, key: str) -> None:
-        del key  # and all others
+    async def mark_as_later_version(self, key: str) -> None:
+        del key  # all entries are changed
         await self.run("UPDATE {table} SET format = 3")

@@ -1,4 +1,4 @@
-"""A worker that asks for one approval and stops for ever at a named point, to be killed there."""
+"""A worker process that requests one approval and blocks at a named point, where a test kills it."""
 
 import asyncio
 import sys
@@ -10,43 +10,43 @@ from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger
 from loanasync.testing import approval_request
 
 POINTS = ("before claim", "after claim", "before commit", "after commit")
-TIMEOUT = Timeout(total=2, attempt=1.9, connect=1.5)  # leases run out soon, and a stall is none
+TIMEOUT = Timeout(total=2, attempt=1.9, connect=1.5)  # short leases, but longer than a stall of the machine
 POLICY = LedgerPolicy(key=b"0123456789abcdef", patience=1)
 
 
 def stop(point: str) -> None:
-    """Say where, and do nothing more: not even the loop goes on."""
+    """Print the point, and block the event loop."""
     print(point, flush=True)  # noqa: T201  (the test waits for it)
     time.sleep(3600)
 
 
-class StopsMixin:
-    """Before a ledger's class: it stops before or after its moves."""
+class StoppingMixin:
+    """Mixin for ledgers that stops before or after a claim or a settlement ("commit")."""
 
     point = ""
 
-    def reach(self, point: str) -> None:
+    def stop_at(self, point: str) -> None:
         if point == self.point:
             stop(point)
 
     async def claim(self, key: str, **options: Any) -> Entry:
-        self.reach("before claim")
+        self.stop_at("before claim")
         entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
-        self.reach("after claim")
+        self.stop_at("after claim")
         return entry
 
     async def settle(self, key: str, **options: Any) -> Entry:
-        self.reach("before commit")
-        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # as above
-        self.reach("after commit")
+        self.stop_at("before commit")
+        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # see `claim`
+        self.stop_at("after commit")
         return entry
 
 
-class StoppingLedger(StopsMixin, SqliteLedger):
-    """SQLite's."""
+class StoppingLedger(StoppingMixin, SqliteLedger):
+    """An SQLite ledger that stops at a point."""
 
 
-async def ask(
+async def request_approval(
     file: str, point: str, base_url: str, shop_id: str, auth_token: str, code: str, email: str
 ) -> None:
     ledger = StoppingLedger(file)
@@ -65,4 +65,4 @@ async def ask(
 
 
 if __name__ == "__main__":
-    asyncio.run(ask(*sys.argv[1:]))
+    asyncio.run(request_approval(*sys.argv[1:]))

@@ -63,7 +63,7 @@ class OldFile:
     """A file of format 1, and a program that still uses it."""
 
     failure, statements = sqlite3.OperationalError, statements("sqlite_statements.json")
-    moves: ClassVar[Moves] = {
+    operations: ClassVar[Moves] = {
         "find": ("fresh",),
         "write": (*"kstp", 0, 0, 9e9, 0, "", None, None, None),
         "pages": ("",),
@@ -88,7 +88,7 @@ class OldTable:
     """A table of PostgreSQL."""
 
     failure, statements = asyncpg.UndefinedColumnError, statements("postgres_statements.json")
-    moves: ClassVar[Moves] = {
+    operations: ClassVar[Moves] = {
         "look": ("fresh",),
         "claim": ("fresh", "t", "p", 60.0, None),
         "settle": ("inflight", "token of inflight", "payload", "refused", "", 422, None, None),
@@ -115,7 +115,7 @@ class OldKeys:
     """Keys of Valkey."""
 
     failure, statements = ResponseError, statements("redis_scripts.json")
-    moves: ClassVar[Moves] = {
+    operations: ClassVar[Moves] = {
         "claim": ("fresh", "1", "t", "p", 60.0),
         "settle": ("fresh", "1", "t", "p", "released", "not sent"),
         "page": ("-", "500"),
@@ -265,7 +265,7 @@ async def test_format_1_is_migrated_by_several_clients_at_once(old: Any) -> None
 async def test_format_1_statement_fails_after_the_migration(old: Any) -> None:
     ledger = old.ledger()
     before = await every(ledger)
-    for statement, arguments in old.moves.items():
+    for statement, arguments in old.operations.items():
         with pytest.raises(old.failure, match=r"WRONGTYPE|no such table|does not exist"):
             await old.run(statement, *arguments)
     assert await every(ledger) == before
@@ -274,7 +274,7 @@ async def test_format_1_statement_fails_after_the_migration(old: Any) -> None:
 
 async def test_format_1_statement_works_before_the_migration(old: Any) -> None:
     """Otherwise the test above could pass with statements that never worked."""
-    for statement, arguments in old.moves.items():
+    for statement, arguments in old.operations.items():
         await old.run(statement, *arguments)
 
 
@@ -296,7 +296,7 @@ async def test_format_1_script_cut_off_before_claim_leaves_it_released(keys: Old
     await every(ledger)
     for statement in ("claim", "settle"):
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await keys.run(statement, *keys.moves[statement])
+            await keys.run(statement, *keys.operations[statement])
     entry = await ledger.get("fresh")
     assert entry is not None
     assert (entry.state, entry.note, entry.source) == (State.RELEASED, "not sent", "service")

@@ -22,7 +22,7 @@ from loanasync.ledger import (
 from loanasync.testing import approved, not_connected, timed_out
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, held_response
-from support.server_ledgers import OnPostgres, OnValkey
+from support.server_ledgers import PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
 
 SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
@@ -43,7 +43,7 @@ class Hanging:
 
 
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hanging]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hanging]:
     if request.param == "sqlite":
         ledger: DecisionLedger = SqliteLedger(tmp_path / "decisions.db")
         await ledger.get("k")
@@ -54,7 +54,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await asyncio.to_thread(other.close)
     else:
         server: Server = request.getfixturevalue(request.param)
-        on_server = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)  # type: ignore[arg-type]
+        on_server = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)  # type: ignore[arg-type]
         ledger = on_server.ledger()
         await ledger.get("k")
         yield Hanging(ledger, server.pause, server.resume)
@@ -68,11 +68,11 @@ async def settled(shop: Shop, *states: State) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_late_claim_is_released_in_the_background(place: Hanging) -> None:
-    shop = Shop(approved(), ledger=place.ledger, patience=0.3)
-    await place.hang()
+async def test_late_claim_is_released_in_the_background(store: Hanging) -> None:
+    shop = Shop(approved(), ledger=store.ledger, patience=0.3)
+    await store.hang()
     assert isinstance(await shop.result(timeout=SHORT), LedgerUnavailableError)
-    await place.go_on()
+    await store.go_on()
     await settled(shop, State.RELEASED)
     assert isinstance(await shop.approve(shop.new_client()), Approved)
     await shop.client.aclose()
@@ -86,8 +86,8 @@ class Late(FailingLedger):
         self.is_down = True
         self.waiting: list[tuple[str, dict[str, Any]]] = []
 
-    async def _move(self, name: str) -> None:
-        await super()._move(name)
+    async def _call(self, name: str) -> None:
+        await super()._call(name)
         if self.is_down and name == "settle":
             raise ConnectionError
 
@@ -100,7 +100,7 @@ class Late(FailingLedger):
     async def arrive(self) -> None:
         self.is_down = False
         for key, options in self.waiting:
-            await self.whole.claim(key, **options)
+            await self.inner.claim(key, **options)
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ async def test_late_claim_is_recognized_by_the_next_call(
     assert isinstance(await shop.result(), LedgerUnavailableError)
     await ledger.arrive()
     if not lease:
-        now = ledger.whole._now()
-        monkeypatch.setattr(ledger.whole, "_now", lambda: now + 3600)
+        now = ledger.inner._now()
+        monkeypatch.setattr(ledger.inner, "_now", lambda: now + 3600)
     assert (await shop.entry()).state is (State.INFLIGHT if lease else State.UNKNOWN)
     stranger = await shop.result(shop.new_client(), timeout=SHORT)
     assert isinstance(stranger, InFlightError if lease else OutcomeUnknownError)
@@ -195,9 +195,9 @@ async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.Mo
     assert [claims.owns(entry) for entry in entries] == [False, False, True, True, True]
 
 
-async def test_late_claim_after_the_release_of_another_is_released(place: Hanging) -> None:
+async def test_late_claim_after_the_release_of_another_is_released(store: Hanging) -> None:
     """Its own release was there first, and its token is no longer the last one of the entry."""
-    key, ledger = token_hex(8), place.ledger
+    key, ledger = token_hex(8), store.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
     claims = unsent_claims.UnsentClaims(ledger, 1.0)
     claims.add("late", key, "p", release)

@@ -17,7 +17,7 @@ from loanasync.ledger import RedisLedger, Settlement, State, import_orphans
 from loanasync.testing import SharedLedgerConformance, approved
 from support.ledger_clients import Shop, held_response
 from support.servers import Valkey
-from support.servers.fixtures import missing_is_skipped
+from support.servers.fixtures import skip_missing_server
 
 OTHER = "TSTXYZ00A00A000B"
 REFUSED = Settlement(state=State.REFUSED, status=422)
@@ -34,7 +34,7 @@ class TestRedisLedger(SharedLedgerConformance):
 @contextmanager
 def ledger_on(**settings: str) -> Iterator[tuple[Valkey, Callable[..., RedisLedger]]]:
     """A server set up in another way, and what opens a ledger on it."""
-    with missing_is_skipped(), Valkey(**settings) as server:
+    with skip_missing_server(), Valkey(**settings) as server:
         yield server, partial(RedisLedger, server.url)
 
 

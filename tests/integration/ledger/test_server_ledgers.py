@@ -25,7 +25,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import Shop, held_response
-from support.server_ledgers import OnPostgres, OnValkey, Place
+from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Valkey
 
 OTHER = "TSTXYZ00A00A000B"
@@ -34,38 +34,38 @@ PATIENCE = 2.5
 
 
 @pytest.fixture(params=["valkey", "postgres"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def store(request: pytest.FixtureRequest) -> Iterator[LedgerStore]:
     server = request.getfixturevalue(request.param)
-    yield OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)
+    yield ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
     if not server.is_running:
         server.start()
 
 
-async def test_server_down_at_the_claim_sends_nothing(place: Place) -> None:
-    shop = Shop(approved(), ledger=place.ledger())
+async def test_server_down_at_the_claim_sends_nothing(store: LedgerStore) -> None:
+    shop = Shop(approved(), ledger=store.ledger())
     await shop.ledger.get("k")
-    await asyncio.to_thread(place.server.kill)
+    await asyncio.to_thread(store.server.kill)
     with pytest.raises(LedgerUnavailableError, match="request not sent"):
         await shop.approve()
     assert shop.script.left == 1
-    await asyncio.to_thread(place.server.start)
+    await asyncio.to_thread(store.server.start)
     assert isinstance(await shop.approve(), Approved)
     await shop.ledger.aclose()
 
 
-async def test_server_down_at_the_settlement_loses_no_decision(place: Place, tmp_path: Path) -> None:
+async def test_server_down_at_the_settlement_loses_no_decision(store: LedgerStore, tmp_path: Path) -> None:
     step, arrived, go = held_response(refused())
-    shop = Shop(step, ledger=place.ledger(), orphan_folder=tmp_path)
+    shop = Shop(step, ledger=store.ledger(), orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.result())
     await arrived.wait()
-    await asyncio.to_thread(place.server.kill)
+    await asyncio.to_thread(store.server.kill)
     go.set()
     error = await asking
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Refused)
     assert error.file is not None
 
-    await asyncio.to_thread(place.server.start)
+    await asyncio.to_thread(store.server.start)
     assert (await shop.entry()).state is State.INFLIGHT  # as the claim left it
     assert await import_orphans(shop.ledger, tmp_path) == 1
     assert isinstance(await shop.approve(), Refused)
@@ -74,22 +74,22 @@ async def test_server_down_at_the_settlement_loses_no_decision(place: Place, tmp
 
 
 @pytest.mark.parametrize("moment", ["claim", "commit"])
-async def test_hanging_server_is_abandoned_in_time(place: Place, moment: str, tmp_path: Path) -> None:
+async def test_hanging_server_is_abandoned_in_time(store: LedgerStore, moment: str, tmp_path: Path) -> None:
     step, arrived, go = held_response(approved())
-    shop = Shop(step, ledger=place.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
+    shop = Shop(step, ledger=store.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
     await shop.ledger.get("k")
     if moment == "claim":
-        place.server.pause()
+        store.server.pause()
     asking = asyncio.create_task(shop.result())
     if moment == "commit":
         await arrived.wait()
-        place.server.pause()
+        store.server.pause()
     go.set()
     try:
         async with asyncio.timeout(20 * PATIENCE):
             error = await asking
     finally:
-        place.server.resume()
+        store.server.resume()
     if moment == "claim":
         assert isinstance(error, LedgerUnavailableError)
         assert shop.script.left == 1
@@ -101,37 +101,37 @@ async def test_hanging_server_is_abandoned_in_time(place: Place, moment: str, tm
     await shop.ledger.aclose()
 
 
-async def test_restarted_server_is_used_again_immediately(place: Place) -> None:
-    ledger = place.ledger()
+async def test_restarted_server_is_used_again_immediately(store: LedgerStore) -> None:
+    ledger = store.ledger()
     await asyncio.gather(
         *(ledger.claim(f"k{number}", token="t", payload="p", lease=60) for number in range(20))
     )
-    await asyncio.to_thread(place.server.kill)
-    await asyncio.to_thread(place.server.start)
+    await asyncio.to_thread(store.server.kill)
+    await asyncio.to_thread(store.server.start)
     entries = await asyncio.gather(*(ledger.get(f"k{number}") for number in range(20)))
     assert [entry.state for entry in entries if entry] == [State.INFLIGHT] * 20
     await ledger.aclose()
 
 
-async def test_decision_survives_kill_9_of_its_server(place: Place) -> None:
-    ledger = place.ledger()
+async def test_decision_survives_kill_9_of_its_server(store: LedgerStore) -> None:
+    ledger = store.ledger()
     for number in range(50):
         await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
         told = Settlement(state=State.REFUSED, status=422, body=b"no")
         await ledger.settle(f"k{number}", token="t", payload="p", settlement=told)
-    await asyncio.to_thread(place.server.kill)
-    await asyncio.to_thread(place.server.start)
+    await asyncio.to_thread(store.server.kill)
+    await asyncio.to_thread(store.server.start)
     assert {entry.state async for entry in ledger.scan()} == {State.REFUSED}
     assert len([entry async for entry in ledger.scan()]) == 50
     await ledger.aclose()
 
 
 async def test_wrong_password_is_unavailable_and_never_shown(
-    place: Place, caplog: pytest.LogCaptureFixture
+    store: LedgerStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "wr0ng-w0rd"
-    scheme, _, rest = place.server.url.partition("://")
-    ledger = place.ledger(f"{scheme}://postgres:{secret}@{rest.rpartition('@')[2]}?password={secret}")
+    scheme, _, rest = store.server.url.partition("://")
+    ledger = store.ledger(f"{scheme}://postgres:{secret}@{rest.rpartition('@')[2]}?password={secret}")
     shop = Shop(approved(), ledger=ledger)
     with pytest.raises(LedgerUnavailableError) as caught:
         await shop.approve()
@@ -146,15 +146,15 @@ async def test_wrong_password_is_unavailable_and_never_shown(
     await ledger.aclose()
 
 
-async def test_entry_of_a_later_version_is_unchanged_and_reported(place: Place) -> None:
-    shop = Shop(approved(), timed_out(), refused(), ledger=place.ledger())
+async def test_entry_of_a_later_version_is_unchanged_and_reported(store: LedgerStore) -> None:
+    shop = Shop(approved(), timed_out(), refused(), ledger=store.ledger())
     for code in (FISCAL_CODE, OTHER):
         await shop.result(code=code)
     entries = await shop.entries()
     assert {entry.state for entry in entries} == {State.APPROVED, State.UNKNOWN}
     for entry in entries:
-        await place.grow_old(entry.key)
-    before = await place.kept()
+        await store.mark_as_later_version(entry.key)
+    before = await store.dump()
     for code in (FISCAL_CODE, OTHER):
         with pytest.raises(ConfigurationError, match="later version"):
             await shop.approve(code=code)
@@ -167,31 +167,31 @@ async def test_entry_of_a_later_version_is_unchanged_and_reported(place: Place) 
     with pytest.raises(ConfigurationError, match="later version"):
         await shop.entries()
     assert await shop.ledger.purge(0) == 0
-    assert await place.kept() == before
+    assert await store.dump() == before
     assert shop.script.left == 1
     await shop.ledger.aclose()
 
 
-async def test_stored_data_contains_no_personal_data(place: Place) -> None:
-    shop = Shop(approved(), refused(), ledger=place.ledger())
+async def test_stored_data_contains_no_personal_data(store: LedgerStore) -> None:
+    shop = Shop(approved(), refused(), ledger=store.ledger())
     for code in (FISCAL_CODE, OTHER):
         await shop.approve(code=code)
-    kept = await place.kept()
-    assert "redirectUrl" in kept
+    dump = await store.dump()
+    assert "redirectUrl" in dump
     asked = approval_request()
     persons = (FISCAL_CODE, OTHER, asked.email, asked.mobile_phone, asked.last_name, asked.address)
-    assert not [each for each in persons if str(each) in kept]
+    assert not [each for each in persons if str(each) in dump]
     await shop.ledger.aclose()
 
 
-async def test_two_machines_send_one_request(place: Place) -> None:
+async def test_two_machines_send_one_request(store: LedgerStore) -> None:
     async with Sandbox() as sandbox:
         for code in (FISCAL_CODE, OTHER):
             async with sandbox.client() as client:
                 await client.create_request({"fiscalCode": code})
 
         def worker() -> LoanClient:
-            return sandbox.client(ledger=place.ledger())
+            return sandbox.client(ledger=store.ledger())
 
         asked = approval_request(email="anna@example.com")
         async with worker() as one, worker() as other:
@@ -209,12 +209,12 @@ async def test_two_machines_send_one_request(place: Place) -> None:
         assert len([each for each in sandbox.journal if each.operation == "approve"]) == 2
 
 
-async def test_many_operations_share_a_few_connections(place: Place) -> None:
-    ledger = place.ledger()
+async def test_many_operations_share_a_few_connections(store: LedgerStore) -> None:
+    ledger = store.ledger()
     await asyncio.gather(*(ledger.claim(f"k{each}", token="t", payload="p", lease=60) for each in range(300)))
-    assert await place.connected() <= 10
+    assert await store.connection_count() <= 10
     await ledger.aclose()
-    while await place.connected():  # noqa: ASYNC110  (until the server has noticed)
+    while await store.connection_count():  # noqa: ASYNC110  (until the server has noticed)
         await asyncio.sleep(0.01)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import SqliteLedger
-from support.server_ledgers import OnPostgres, OnValkey
+from support.server_ledgers import PostgresStore, ValkeyStore
 from support.servers import Valkey
 
 Opener = Callable[[], Any]
@@ -27,8 +27,8 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     if request.param == "sqlite":
         return partial(SqliteLedger, tmp_path / "decisions.db")
     server = request.getfixturevalue(request.param)
-    place = OnValkey(server) if isinstance(server, Valkey) else OnPostgres(server)
-    return place.opener()
+    store = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
+    return store.opener()
 
 
 def test_ledger_works_in_event_loops_of_several_threads(opener: Opener) -> None:

@@ -27,8 +27,8 @@ def test_the_installed_package_is_what_is_tested() -> None:
         for file in here.rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    packaged = {file for file in files if file.startswith("loanasync/") and "__pycache__" not in file}
-    assert packaged == source
+    find_in_package = {file for file in files if file.startswith("loanasync/") and "__pycache__" not in file}
+    assert find_in_package == source
     assert not [file for file in files if file.startswith(("tests", "docs", "noxfile"))]
 
 

@@ -59,7 +59,7 @@ async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
             reached = await asyncio.to_thread(killed.stdout.readline)
             assert reached.strip() == point, fleet.log.read_text(encoding="utf-8")
         kill(killed)
-    told = fleet.of(task)
+    told = fleet.results_of(task)
     assert [each["status"] for each in told] == ([status] if point == "before ack" else [])
     with fleet.worker():
         first = await fleet.result(task, times=len(told) + 1)  # nothing new comes to the queue
@@ -67,6 +67,6 @@ async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
         second = await fleet.result(again)
     assert first["status"] == second["status"] == status
     assert first["decision"] == second["decision"]
-    assert {each["status"] for each in fleet.of(task)} == {status}
+    assert {each["status"] for each in fleet.results_of(task)} == {status}
     assert len(posts(served)) == asked
     assert len(evaluated(served)) == asked

@@ -29,7 +29,7 @@ from loanasync.worker.redis import RedisStreams
 from support.fleet.worker_process import broker_of
 from support.fleet.workers import Fleet, evaluated, posts, until
 from support.servers import Nats, Server, Valkey
-from support.servers.fixtures import missing_is_skipped
+from support.servers.fixtures import skip_missing_server
 from support.servers.process import free_port
 
 KINDS = {"redis": Valkey, "nats": Nats}
@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(params=KINDS)
 def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with missing_is_skipped(), KINDS[request.param]() as running:
+    with skip_missing_server(), KINDS[request.param]() as running:
         yield running
 
 
@@ -74,7 +74,7 @@ async def test_stopping_worker_finishes_its_calls(server: Server, served: Sandbo
         await until(lambda: bool(evaluated(served)))  # and the answer is still to come
         manager.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(manager.wait, 60) in (0, None)
-        (told,) = fleet.of(task)
+        (told,) = fleet.results_of(task)
     assert (told["status"], told["error"]) == ("approved", None)
     assert await left_in(url_of(server), str(fleet.settings["queue"])) == (0, 0)
 
@@ -96,7 +96,7 @@ async def test_killed_server_keeps_its_messages_and_workers(
 
 
 async def test_worker_waits_for_a_server_that_is_down_for_long(caplog: pytest.LogCaptureFixture) -> None:
-    with missing_is_skipped(), Nats() as server:
+    with skip_missing_server(), Nats() as server:
         broker = JetStream(server.url, reconnect_time_wait=0.001)
         await broker.startup()
         pool = broker.client._server_pool

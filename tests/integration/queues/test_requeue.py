@@ -26,7 +26,7 @@ from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.builders import FISCAL_CODE, approval_request
-from support.fleet.worker_process import Told, broker_of, results
+from support.fleet.worker_process import FileResultBackend, broker_of, results
 from support.fleet.workers import Fleet, posts, until
 from support.ledger_clients import Shop, held_response
 from support.servers import Nats, Server, Valkey
@@ -54,7 +54,7 @@ class Queue:
         self.broker = self.new_client()
 
     def new_client(self) -> AsyncBroker:
-        broker = broker_of(self.url, self.name).with_result_backend(Told(self.file))
+        broker = broker_of(self.url, self.name).with_result_backend(FileResultBackend(self.file))
         register(broker, self.shop.client, **self.options)
         return broker
 

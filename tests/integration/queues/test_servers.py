@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from support.servers import MissingServerError, Nats, Postgres, Server, Valkey
-from support.servers.fixtures import missing_is_skipped
-from support.servers.process import packaged, script
+from support.servers.fixtures import skip_missing_server
+from support.servers.process import find_in_package, find_script
 
 KINDS = pytest.mark.parametrize("kind", [Valkey, Nats, Postgres])
 
@@ -18,7 +18,7 @@ KINDS = pytest.mark.parametrize("kind", [Valkey, Nats, Postgres])
 def test_server_restarts_on_its_port_after_kill_9_and_cleans_up(
     kind: Callable[[], Server],
 ) -> None:
-    with missing_is_skipped(), kind() as server:
+    with skip_missing_server(), kind() as server:
         first, folder, port = server.pid, server.folder, server.port
         family = psutil.Process(first).children(recursive=True)
         server.kill()
@@ -34,7 +34,7 @@ def test_server_restarts_on_its_port_after_kill_9_and_cleans_up(
 
 @KINDS
 def test_server_that_does_not_start_raises_with_its_log(kind: Callable[[], Server]) -> None:
-    with missing_is_skipped():
+    with skip_missing_server():
         server = kind()
         taken = socket.create_server(("127.0.0.1", server.port))
         with taken, pytest.raises(RuntimeError, match=r"(?i)address|bind"):
@@ -43,7 +43,7 @@ def test_server_that_does_not_start_raises_with_its_log(kind: Callable[[], Serve
 
 
 def test_paused_server_accepts_connections_and_does_not_respond() -> None:
-    with missing_is_skipped(), Valkey() as server:
+    with skip_missing_server(), Valkey() as server:
         server.pause()
         with pytest.raises(TimeoutError):
             server.answers()
@@ -53,10 +53,10 @@ def test_paused_server_accepts_connections_and_does_not_respond() -> None:
 
 def test_missing_server_is_skipped_except_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(what: Callable[[], Path]) -> None:
-        with missing_is_skipped():
+        with skip_missing_server():
             what()
 
-    for what in (lambda: packaged("no_such_package", "*"), lambda: script("no-such-program")):
+    for what in (lambda: find_in_package("no_such_package", "*"), lambda: find_script("no-such-program")):
         monkeypatch.delenv("CI", raising=False)
         with pytest.raises(pytest.skip.Exception, match="no"):
             look(what)

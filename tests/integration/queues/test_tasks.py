@@ -194,7 +194,7 @@ async def test_client_and_ledger_are_closed_with_the_worker() -> None:
     shop = Shop(ledger=FailingLedger())
     async with running(shop):
         pass
-    assert shop.ledger.moves[-1] == "aclose"  # type: ignore[attr-defined]  # a FailingLedger
+    assert shop.ledger.operations[-1] == "aclose"  # type: ignore[attr-defined]  # a FailingLedger
     with pytest.raises(ClientClosedError):
         await shop.approve()
 
@@ -210,7 +210,7 @@ async def test_sender_does_not_open_or_close_the_ledger() -> None:
     await broker.startup()
     await broker.shutdown()
     broker.executor.shutdown()
-    assert shop.ledger.moves == []  # type: ignore[attr-defined]  # as above
+    assert shop.ledger.operations == []  # type: ignore[attr-defined]  # as above
     await shop.approve()
 
 

@@ -1,6 +1,6 @@
-"""A whole fleet at work: workers killed, the queue restarted, answers lost; then every customer looked at.
+"""A fault test with many workers: kill workers, restart the queue, lose responses, check each customer.
 
-`python -m support.fleet.run --write` puts its figures into docs/howto/workers.md.
+`python -m support.fleet.run --write` writes its results to docs/howto/workers.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from support.servers import Nats, Postgres, Server, Valkey
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["PAGE", "Plan", "Report", "run", "told", "with_table"]
+__all__ = ["PAGE", "Plan", "Report", "render_tables", "run", "with_table"]
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "workers.md"
 FAULTS = ("500after", "resetafter", "hangafter")
@@ -37,17 +37,17 @@ AT_ONCE = 50
 
 @frozen(kw_only=True)
 class Plan:
-    """What a fleet is to go through."""
+    """The settings of a run: its size, its faults, its servers."""
 
     customers: int = 20_000
     workers: int = 4
     slots: int = 16
     faults: float = 0.02
-    kills_every: float = 5.0  # seconds; 0 for none
-    kills: int = 1_000  # at the most
+    kills_every: float = 5.0  # seconds; 0: kill no worker
+    kills: int = 1_000  # maximum number
     restarts: int = 1
     broker: type[Server] = Nats
-    ledger: type[Server] | None = None  # None: SQLite's
+    ledger: type[Server] | None = None  # None: SQLite
     times: dict[str, float] = field(
         factory=lambda: {"total": 10.0, "patience": 5.0, "cap": 1.0, "redelivery": 50.0}
     )
@@ -55,7 +55,7 @@ class Plan:
 
 @frozen(kw_only=True)
 class Report:
-    """What became of them."""
+    """The results of a run."""
 
     plan: Plan
     seconds: float
@@ -70,23 +70,23 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Customers in a second."""
+        """Customers per second."""
         return self.plan.customers / self.seconds
 
 
 def tags(plan: Plan) -> Iterator[str]:
-    """What becomes of each customer: exactly so many faults, and of the rest a third are refused."""
+    """Yield the e-mail tag of each customer: the planned faults; a third of the others are refused."""
     choose = random.Random(7)  # noqa: S311  (the same ones each time)
     faults = round(plan.customers * plan.faults)
     all_of_them = [FAULTS[number % len(FAULTS)] for number in range(faults)]
-    rest = plan.customers - faults
-    all_of_them += ["refused" if number % 3 == 0 else "approved" for number in range(rest)]
+    remaining = plan.customers - faults
+    all_of_them += ["refused" if number % 3 == 0 else "approved" for number in range(remaining)]
     choose.shuffle(all_of_them)
     return iter(all_of_them)
 
 
-class Play:
-    """One run, with all that is started for it."""
+class FleetRun:
+    """One run, with its sandbox, its servers and its workers."""
 
     def __init__(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
         self.plan = plan
@@ -97,7 +97,7 @@ class Play:
         if plan.ledger is not None:
             where = stack.enter_context(plan.ledger()).url
         self.fleet = Fleet(self.sandbox, self.broker.url, where, folder, **plan.times)
-        self.hands = folder / "hands.jsonl"
+        self.claims_file = folder / "claims.jsonl"
         self.stack = stack
         self.tagged = {fiscal_code(): tag for tag in tags(plan)}
         self.requests = {
@@ -106,46 +106,46 @@ class Play:
         self.workers: list[subprocess.Popen[str]] = []
         self.killed: list[int] = []
 
-    def begin(self) -> None:
-        settings = {"hands": str(self.hands), "slots": self.plan.slots, "attempts": 3}
+    def start_worker(self) -> None:
+        settings = {"claims_file": str(self.claims_file), "slots": self.plan.slots, "attempts": 3}
         self.workers.append(self.stack.enter_context(self.fleet.worker(**settings)))
 
     async def prepare(self) -> list[str]:
-        """Make all customers known, and put them in the queue."""
+        """Create all customers at the service, and put their messages into the queue."""
         codes = list(self.tagged)
         async with self.sandbox.client() as client:
-            for some in chunks(codes):
-                await asyncio.gather(*(client.create_request({"fiscalCode": code}) for code in some))
+            for chunk in chunks(codes):
+                await asyncio.gather(*(client.create_request({"fiscalCode": code}) for code in chunk))
         return await self.fleet.put(*(message(code, self.requests[code]) for code in codes))
 
     async def work(self, tasks: Sequence[str]) -> float:
-        """Until each message has a result; seconds that it took."""
+        """Run the workers until each message has a result; return the seconds that it took."""
         for _ in range(self.plan.workers):
-            self.begin()
-        told: set[str] = set()
-        begun = next_kill = time.monotonic()
+            self.start_worker()
+        finished: set[str] = set()
+        started = next_kill = time.monotonic()
         next_kill += self.plan.kills_every
         restarts = 0
         with self.fleet.results.open("a+", encoding="utf-8") as lines:
             lines.seek(0)
-            while not told.issuperset(tasks):
-                told.update(json.loads(line)["task"] for line in whole(lines))
+            while not finished.issuperset(tasks):
+                finished.update(json.loads(line)["task"] for line in complete_lines(lines))
                 await asyncio.sleep(0.05)
                 self.check()
-                if not told:  # the clock begins with the first result, when the workers are there
-                    begun, next_kill = time.monotonic(), time.monotonic() + self.plan.kills_every
-                is_busy = len(told) < 0.9 * len(tasks)
+                if not finished:  # measure from the first result, when the workers have started
+                    started, next_kill = time.monotonic(), time.monotonic() + self.plan.kills_every
+                is_busy = len(finished) < 0.9 * len(tasks)
                 if self.plan.kills_every and is_busy and time.monotonic() >= next_kill:
                     if len(self.killed) < self.plan.kills:
                         await asyncio.to_thread(self.kill_one)
                     next_kill = time.monotonic() + self.plan.kills_every
-                if restarts < self.plan.restarts and len(told) > 0.5 * len(tasks):
+                if restarts < self.plan.restarts and len(finished) > 0.5 * len(tasks):
                     restarts += 1
                     await asyncio.to_thread(self.restart)
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     def check(self) -> None:
-        """No worker ends of its own: nobody would be there to do its work."""
+        """Raise an AssertionError if a worker has ended by itself."""
         if any(each.poll() is not None for each in self.workers):
             raise AssertionError(f"a worker has ended: {self.fleet.log.read_text(encoding='utf-8')[-2000:]}")
 
@@ -153,7 +153,7 @@ class Play:
         oldest = self.workers.pop(0)
         self.killed.append(oldest.pid)
         kill(oldest)
-        self.begin()
+        self.start_worker()
 
     def restart(self) -> None:
         self.broker.kill()
@@ -165,14 +165,14 @@ class Play:
         for each in self.workers:
             each.wait(60)
 
-    async def look(self, seconds: float) -> Report:
-        """Hold the ledger against the service itself."""
+    async def compare(self, seconds: float) -> Report:
+        """Compare the ledger with the sandbox's journal."""
         plan, wrong = self.plan, []
         keys = self.keys()
         ledger = worker_process.ledger_of(self.fleet.settings["ledger"])
         states = {entry.key: entry.state async for entry in ledger.scan()}
         await ledger.aclose()
-        hands = left_in_hands(self.hands, self.killed)
+        claims_file = unfinished_claims(self.claims_file, self.killed)
         asked = posts(self.sandbox)
         evaluated = Counter(each.fiscal_code for each in asked if each.evaluated)
         decided = {each.fiscal_code: each.status for each in asked if each.evaluated}
@@ -189,7 +189,7 @@ class Play:
                 by_faults += 1
             else:
                 by_kills += 1
-                if keys[code] not in hands:
+                if keys[code] not in claims_file:
                     wrong.append(f"{state} without a cause")
         refused = {each.fiscal_code for each in asked if each.status == 422}
         times = Counter(each.fiscal_code for each in asked)
@@ -204,18 +204,18 @@ class Play:
         )  # fmt: skip
 
     def keys(self) -> dict[str, str]:
-        """The entry of each customer."""
+        """Return the key of each customer's ledger entry."""
         policy = LedgerPolicy(key=worker_process.KEY)
         client = self.sandbox.client(ledger=MemoryLedger(), ledger_policy=policy)
         return {code: client.entry_key(code) for code in self.requests}
 
 
 def chunks(items: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (items[begin : begin + AT_ONCE] for begin in range(0, len(items), AT_ONCE))
+    return (items[start_worker : start_worker + AT_ONCE] for start_worker in range(0, len(items), AT_ONCE))
 
 
-def whole(lines: Any) -> Iterator[str]:
-    """The lines that came since, as far as they are whole."""
+def complete_lines(lines: Any) -> Iterator[str]:
+    """Yield the new lines of a file that are complete."""
     while line := lines.readline():
         if not line.endswith("\n"):
             lines.seek(lines.tell() - len(line.encode()))
@@ -223,23 +223,23 @@ def whole(lines: Any) -> Iterator[str]:
         yield line
 
 
-def left_in_hands(file: Path, killed: Sequence[int]) -> set[str]:
-    """What the killed had begun to claim and not finished to settle."""
-    hands: dict[int, set[str]] = {pid: set() for pid in killed}
+def unfinished_claims(file: Path, killed: Sequence[int]) -> set[str]:
+    """Return the keys that killed workers had begun to claim and had not settled."""
+    claims_file: dict[int, set[str]] = {pid: set() for pid in killed}
     for each in worker_process.results(file):
-        if each["pid"] in hands:
-            hand = hands[each["pid"]]
-            hand.add(each["has"]) if "has" in each else hand.discard(each["had"])
-    return set().union(*hands.values())
+        if each["pid"] in claims_file:
+            claims = claims_file[each["pid"]]
+            claims.add(each["has"]) if "has" in each else claims.discard(each["had"])
+    return set().union(*claims_file.values())
 
 
 async def run(plan: Plan) -> Report:
-    """Let a fleet work, and look at what it did."""
+    """Run a fleet, and return its results."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        play = await asyncio.to_thread(Play, plan, Path(folder), stack)
-        seconds = await play.work(await play.prepare())
-        await asyncio.to_thread(play.stop)
-        return await play.look(seconds)
+        fleet_run = await asyncio.to_thread(FleetRun, plan, Path(folder), stack)
+        seconds = await fleet_run.work(await fleet_run.prepare())
+        await asyncio.to_thread(fleet_run.stop)
+        return await fleet_run.compare(seconds)
 
 
 RUNS = (Plan(broker=Nats, ledger=Postgres), Plan(broker=Valkey))
@@ -247,31 +247,31 @@ CALM = {"faults": 0.0, "kills_every": 0.0, "restarts": 0}
 BEGIN, END = "<!-- fleet begin -->", "<!-- fleet end -->"
 
 
-def told(reports: Sequence[Report], calm: Sequence[Report]) -> str:
-    """What came of it, for a reader."""
+def render_tables(reports: Sequence[Report], undisturbed: Sequence[Report]) -> str:
+    """Return the two tables of the page: the runs with faults, and the speed without faults."""
     lines = ["| | " + " | ".join(_name(report.plan) for report in reports) + " |"]
     lines.append("|---" * (len(reports) + 1) + "|")
     rows: dict[str, Callable[[Report], str]] = {
         "customers": lambda each: f"{each.plan.customers:,}",
-        "responses dropped after the service decided": lambda each: f"{each.faulted:,}",
+        "responses lost on purpose after the decision": lambda each: f"{each.faulted:,}",
         "workers killed (kill -9)": lambda each: f"{each.killed}",
         "restarts of the queue (kill -9)": lambda each: f"{each.plan.restarts}",
-        "approved in the ledger and by the service": lambda each: f"{each.states['approved']:,}",
-        "refused in the ledger and by the service": lambda each: f"{each.states['refused']:,}",
-        "`unknown` or `lost`: a person resolves them": lambda each: (
+        "approved in the ledger and at the service": lambda each: f"{each.states['approved']:,}",
+        "refused in the ledger and at the service": lambda each: f"{each.states['refused']:,}",
+        "`unknown` or `lost`, to be resolved by a person": lambda each: (
             f"{each.states['unknown'] + each.states['lost']:,}"
         ),
-        "of these, caused by dropped responses": lambda each: f"{each.by_faults:,}",
+        "of these, response lost on purpose": lambda each: f"{each.by_faults:,}",
         "of these, in progress in a killed worker": lambda each: f"{each.by_kills:,}",
-        "evaluated twice, or requested after a refusal": lambda each: f"{each.repeated}",
+        "evaluated twice, or requested again after a refusal": lambda each: f"{each.repeated}",
         "seconds": lambda each: f"{each.seconds:,.0f}",
     }
     for name, value in rows.items():
         lines.append(f"| {name} | " + " | ".join(value(report) for report in reports) + " |")
-    head = " | ".join(f"{report.plan.workers}" for report in calm)
-    lines += ["", f"| workers, without failures | {head} |", "|---" * (len(calm) + 1) + "|"]
-    rates = " | ".join(f"{report.rate:,.0f}" for report in calm)
-    return "\n".join([*lines, f"| customers per second ({_name(calm[0].plan)}) | {rates} |"])
+    head = " | ".join(f"{report.plan.workers}" for report in undisturbed)
+    lines += ["", f"| workers, without faults | {head} |", "|---" * (len(undisturbed) + 1) + "|"]
+    rates = " | ".join(f"{report.rate:,.0f}" for report in undisturbed)
+    return "\n".join([*lines, f"| customers per second ({_name(undisturbed[0].plan)}) | {rates} |"])
 
 
 def _name(plan: Plan) -> str:
@@ -280,27 +280,27 @@ def _name(plan: Plan) -> str:
 
 
 def with_table(page: str, table: str) -> str:
-    """A page with what came of it."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    """Return the page with new tables."""
+    before, _, remaining = page.partition(BEGIN)
+    _, _, after = remaining.partition(END)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
 def main() -> None:
-    """Let fleets work, and put what came of it into the page if that is wished."""
+    """Run the fleets, print the results, and with --write put them into the page."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--customers", type=int, default=20_000)
     options = parser.parse_args()
     size = options.customers
     reports = [asyncio.run(run(evolve(plan, customers=size))) for plan in RUNS]
-    calm = [
+    undisturbed = [
         asyncio.run(run(Plan(broker=Valkey, customers=size // 5, workers=workers, **CALM)))  # type: ignore[arg-type]  # numbers
         for workers in (1, 2, 3, 4)
     ]
-    table = told(reports, calm)
-    print(table)  # noqa: T201  (what a script is for)
-    wrong = [each for report in (*reports, *calm) for each in report.wrong]
+    table = render_tables(reports, undisturbed)
+    print(table)  # noqa: T201  (a script)
+    wrong = [each for report in (*reports, *undisturbed) for each in report.wrong]
     if wrong:
         raise SystemExit("\n".join(sorted(set(wrong))))
     if options.write:

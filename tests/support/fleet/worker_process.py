@@ -1,4 +1,4 @@
-"""A worker of a fleet in tests: set up by its environment, stopped for ever at a named point to be killed."""
+"""A worker process of a fleet in tests, configured by an environment variable."""
 
 import json
 import logging
@@ -22,23 +22,25 @@ from support import stopping_worker
 SETTINGS = "FLEET_SETTINGS"
 KEY = b"0123456789abcdef"
 
-# A message comes again within a test; whoever asks has time, also on a machine that stalls for a second.
+# Redelivery happens within a test. A call has enough time on a machine that stalls for a second.
 TIMES = {"total": 10.0, "patience": 5.0, "cap": 0.1, "redelivery": 4.0}
-# Of a worker that is killed: so short that its lease runs out within a test.
+# For a worker that is killed: its lease expires within a test.
 SHORT = {"total": 2.0, "patience": 1.5}
-_UNCHECKED = 3600.0  # what comes again to a worker that still asks for it does no harm in a test
+_UNCHECKED = (
+    3600.0  # seconds; skips the check of `register`, since an early redelivery does no harm in a test
+)
 
 
-class Told(AsyncResultBackend[Any]):
-    """Results as lines of a file, for the test to read; each is added at once and as a whole."""
+class FileResultBackend(AsyncResultBackend[Any]):
+    """Writes each result as one line to a file that the test reads."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
         error = None if result.error is None else type(result.error).__name__
-        told = {"task": task_id, "pid": os.getpid(), "raised": error, **(result.return_value or {})}
-        add(self.file, told)
+        line = {"task": task_id, "pid": os.getpid(), "raised": error, **(result.return_value or {})}
+        append_line(self.file, line)
 
     async def is_result_ready(self, task_id: str) -> bool:
         return any(each["task"] == task_id for each in results(self.file))
@@ -47,32 +49,32 @@ class Told(AsyncResultBackend[Any]):
         raise NotImplementedError
 
 
-def add(file: Path, told: dict[str, Any]) -> None:
-    """Add a line, at once and as a whole."""
+def append_line(file: Path, members: dict[str, Any]) -> None:
+    """Append a line of JSON in one write."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(handle, f"{json.dumps(told)}\n".encode())
+        os.write(handle, f"{json.dumps(members)}\n".encode())
     finally:
         os.close(handle)
 
 
-class TellingMixin:
-    """Before a ledger's class: what this process has in hand is told to a file, before and after."""
+class RecordingMixin:
+    """Mixin for ledgers that writes the begin of each claim and the end of each settlement to a file."""
 
-    hands: Path
+    claims_file: Path
 
     async def claim(self, key: str, **options: Any) -> Entry:
-        add(self.hands, {"pid": os.getpid(), "has": key})
+        append_line(self.claims_file, {"pid": os.getpid(), "has": key})
         entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
         return entry
 
     async def settle(self, key: str, **options: Any) -> Entry:
-        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # as above
-        add(self.hands, {"pid": os.getpid(), "had": key})
+        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # see `claim`
+        append_line(self.claims_file, {"pid": os.getpid(), "had": key})
         return entry
 
 
-MIXINS = {"Stopping": stopping_worker.StopsMixin, "Telling": TellingMixin}
+MIXINS = {"Stopping": stopping_worker.StoppingMixin, "Recording": RecordingMixin}
 
 
 def results(file: Path) -> list[dict[str, Any]]:
@@ -87,7 +89,7 @@ def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> 
 
 
 def ledger_of(where: str, **mixins: dict[str, Any]) -> DecisionLedger:
-    """A ledger at this place; before its class stand the `MIXINS` that are named, with attributes."""
+    """Return the ledger at an address, with mixins of `MIXINS` by name and their attributes."""
     kinds: dict[str, type[Any]] = {"redis": RedisLedger, "postgresql": PostgresLedger}
     kind = kinds.get(where.split(":", maxsplit=1)[0], SqliteLedger)
     for name, attributes in mixins.items():
@@ -97,7 +99,7 @@ def ledger_of(where: str, **mixins: dict[str, Any]) -> DecisionLedger:
 
 
 def stop_before_ack(broker: AsyncBroker) -> None:
-    """Never acknowledge."""
+    """Block instead of acknowledging a message."""
     listen = broker.listen
 
     async def listening() -> AsyncGenerator[AckableMessage, None]:
@@ -109,18 +111,18 @@ def stop_before_ack(broker: AsyncBroker) -> None:
 
 
 def worker(settings: dict[str, Any]) -> AsyncBroker:
-    """A broker with the task, as a shop's module makes it."""
+    """Return a broker with the task, as a shop's module creates it."""
     times = {**TIMES, **settings.get("times", {})}
     broker = broker_of(settings["broker"], settings["queue"], times["redelivery"])
-    broker = broker.with_result_backend(Told(Path(settings["results"])))
+    broker = broker.with_result_backend(FileResultBackend(Path(settings["results"])))
     mixins: dict[str, dict[str, Any]] = {}
     point = settings.get("point", "")
     if point == "before ack":
         stop_before_ack(broker)
     elif point:
         mixins["Stopping"] = {"point": point}
-    if "hands" in settings:
-        mixins["Telling"] = {"hands": Path(settings["hands"])}
+    if "claims_file" in settings:
+        mixins["Recording"] = {"claims_file": Path(settings["claims_file"])}
     ledger = ledger_of(settings["ledger"], **mixins)
     total = times["total"]
     client = LoanClient(
@@ -138,12 +140,12 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
 
 
 def make() -> AsyncBroker:
-    """What taskiq's command line is given."""
+    """Return the broker for taskiq's command line."""
     return worker(json.loads(os.environ[SETTINGS]))
 
 
 if __name__ == "__main__":
-    # What `taskiq worker` does in each of its processes.
+    # The same as `taskiq worker` does in each of its processes.
     logging.basicConfig()
     slots = json.loads(os.environ[SETTINGS]).get("slots", 100)
     start_listen(

@@ -1,4 +1,4 @@
-"""A queue, its workers as processes of their own, the service they ask, and what became of each message."""
+"""A queue with worker processes that send requests to a sandbox, and the results of the messages."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from support.fleet import worker_process
 __all__ = ["Fleet", "evaluated", "posts"]
 
 HERE = Path(__file__).parents[2]
-WAIT = 60.0  # seconds, for what comes in two at the most
+WAIT = 60.0  # seconds; usually two are enough
 
 
 def posts(sandbox: Sandbox) -> list[Any]:
@@ -34,7 +34,7 @@ def evaluated(sandbox: Sandbox) -> list[Any]:
 
 
 class Fleet:
-    """One queue of its own on a server, for one test."""
+    """A separate queue on a server for one test, and its workers."""
 
     def __init__(self, sandbox: Sandbox, broker_url: str, ledger: str, folder: Path, **times: float) -> None:
         self.sandbox = sandbox
@@ -52,15 +52,15 @@ class Fleet:
         }
 
     def environment(self, **settings: Any) -> dict[str, str]:
-        told = json.dumps({**self.settings, **settings})
-        found = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": found, worker_process.SETTINGS: told}
+        settings_text = json.dumps({**self.settings, **settings})
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {**os.environ, "PYTHONPATH": path, worker_process.SETTINGS: settings_text}
 
     @contextmanager
     def worker(self, *command: str, **settings: Any) -> Iterator["subprocess.Popen[str]"]:
-        """One more worker, killed at the end."""
+        """Start a worker, and kill it at the end of the block."""
         with self.log.open("a") as log:
-            begun = subprocess.Popen(
+            started = subprocess.Popen(
                 [sys.executable, *(command or [worker_process.__file__])],
                 env=self.environment(**settings),
                 stdout=subprocess.PIPE,
@@ -69,14 +69,14 @@ class Fleet:
                 start_new_session=True,
             )
         try:
-            yield begun
+            yield started
         finally:
-            kill(begun)
-            assert begun.stdout is not None
-            begun.stdout.close()
+            kill(started)
+            assert started.stdout is not None
+            started.stdout.close()
 
-    async def put(self, *asked: dict[str, Any]) -> list[str]:
-        """Put messages in the queue, each under an id of its own."""
+    async def put(self, *messages: dict[str, Any]) -> list[str]:
+        """Put messages into the queue; return their task ids."""
         times = {**worker_process.TIMES, **self.settings["times"]}
         broker = worker_process.broker_of(
             self.settings["broker"], self.settings["queue"], times["redelivery"]
@@ -84,35 +84,35 @@ class Fleet:
         await broker.startup()
         try:
             kicker: AsyncKicker[Any, Any] = AsyncKicker("loanasync:approve", broker, {})
-            return [(await kicker.kiq(each)).task_id for each in asked]
+            return [(await kicker.kiq(each)).task_id for each in messages]
         finally:
             await broker.shutdown()
 
     async def customer(self, tag: str = "") -> dict[str, Any]:
-        """A message of a customer whom the service knows."""
+        """Create a customer at the service, and return a message for them."""
         code = fiscal_code()
         async with self.sandbox.client() as client:
             await client.create_request({"fiscalCode": code})
         return message(code, approval_request(email=f"anna{tag}@example.com"))
 
-    def of(self, task: str) -> list[dict[str, Any]]:
+    def results_of(self, task: str) -> list[dict[str, Any]]:
         return [each for each in worker_process.results(self.results) if each["task"] == task]
 
     async def result(self, task: str, times: int = 1) -> dict[str, Any]:
-        """What became of a message, once it was told so often."""
-        await until(lambda: len(self.of(task)) >= times)
-        return self.of(task)[-1]
+        """Wait until a message has this number of results, and return the last one."""
+        await until(lambda: len(self.results_of(task)) >= times)
+        return self.results_of(task)[-1]
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """End it, and what it started, as no program can prevent."""
+    """Kill a process and its children with SIGKILL."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 async def until(ready: Callable[[], bool]) -> None:
-    """Until something is so in another process or thread."""
+    """Wait until a condition in another process or thread is true."""
     async with asyncio.timeout(WAIT):
         while not ready():  # noqa: ASYNC110  (there is no event to wait for)
             await asyncio.sleep(0.02)

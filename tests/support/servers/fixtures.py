@@ -1,4 +1,4 @@
-"""One server of each kind for all tests of a process, started when the first of them asks."""
+"""Fixtures with one server of each kind per test process, started on first use."""
 
 import os
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ import pytest
 
 from support.servers import MissingServerError, Nats, Postgres, Valkey
 
-__all__ = ["missing_is_skipped", "nats", "postgres", "valkey"]
+__all__ = ["nats", "postgres", "skip_missing_server", "valkey"]
 
 
 @contextmanager
-def missing_is_skipped() -> Iterator[None]:
-    """Skip what needs a server that has no wheel for this system; where CI is set, that is an error."""
+def skip_missing_server() -> Iterator[None]:
+    """Skip a test if its server has no wheel for this system. In CI, raise the error instead."""
     try:
         yield
     except MissingServerError as missing:
@@ -24,17 +24,17 @@ def missing_is_skipped() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[Valkey]:
-    with missing_is_skipped(), Valkey() as server:
+    with skip_missing_server(), Valkey() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def nats() -> Iterator[Nats]:
-    with missing_is_skipped(), Nats() as server:
+    with skip_missing_server(), Nats() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    with missing_is_skipped(), Postgres() as server:
+    with skip_missing_server(), Postgres() as server:
         yield server

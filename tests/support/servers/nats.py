@@ -3,17 +3,17 @@
 import json
 import socket
 
-from support.servers.process import Server, script
+from support.servers.process import Server, find_script
 
 __all__ = ["Nats"]
 
 
 class Nats(Server):
-    """One NATS server whose streams are kept in files."""
+    """A NATS server that stores its streams in files."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._program = script("nats-server")
+        self._program = find_script("nats-server")
 
     @property
     def url(self) -> str:
@@ -23,7 +23,10 @@ class Nats(Server):
         where = ["--addr", "127.0.0.1", "--port", str(self.port)]
         return [str(self._program), *where, "--jetstream", "--store_dir", str(self.folder)]
 
-    def answers(self) -> bool:
-        with socket.create_connection(("127.0.0.1", self.port), 1) as asked, asked.makefile("rb") as heard:
-            first, told = heard.readline().split(b" ", 1)
-            return first == b"INFO" and bool(json.loads(told).get("jetstream"))
+    def is_ready(self) -> bool:
+        with (
+            socket.create_connection(("127.0.0.1", self.port), 1) as connection,
+            connection.makefile("rb") as stream,
+        ):
+            first, info = stream.readline().split(b" ", 1)
+            return first == b"INFO" and bool(json.loads(info).get("jetstream"))

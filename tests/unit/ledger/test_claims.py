@@ -65,7 +65,7 @@ class TestScopeOfOrders:
         assert isinstance(error, InvalidRequestError)
         [problem] = error.problems
         assert (problem.field, error.outcome, error.repeatable) == ("order_token", "not_sent", False)
-        assert (shop.script.left, ledger.moves) == (1, [])
+        assert (shop.script.left, ledger.operations) == (1, [])
 
     async def test_order_token_with_other_data_is_a_mismatch(self) -> None:
         shop = Shop(approved(), scope="order_token")

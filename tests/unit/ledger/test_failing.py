@@ -63,7 +63,7 @@ async def test_claim_that_may_have_been_written_is_released() -> None:
     ledger = FailingLedger()
 
     async def written_and_then_lost() -> None:
-        claims = [move for move in ledger.moves if move == "claim"]
+        claims = [move for move in ledger.operations if move == "claim"]
         if len(claims) == 1:
             del ledger.faults["claim"]
             await asyncio.Event().wait()
@@ -253,7 +253,7 @@ async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: 
     ledger = FailingLedger(settle=hanging)
     shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
     asking = asyncio.create_task(shop.approve())
-    while "settle" not in ledger.moves:
+    while "settle" not in ledger.operations:
         await asyncio.wait({asking}, timeout=0.005)
     assert shop.client._memory is not None
     (flight,) = shop.client._memory._in_flight.values()

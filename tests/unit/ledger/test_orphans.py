@@ -123,9 +123,9 @@ def test_orphan_file_is_readable_only_by_its_owner(tmp_path: Path) -> None:
 async def test_import_leaves_and_logs_a_corrupt_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cut, whole = (tmp_path / name for name in ("1-cut.json", "2-whole.json"))
+    cut, complete = (tmp_path / name for name in ("1-cut.json", "2-whole.json"))
     cut.write_bytes(ORPHAN.as_json()[:-20])
-    whole.write_bytes(ORPHAN.as_json())
+    complete.write_bytes(ORPHAN.as_json())
     assert await import_orphans(MemoryLedger(), tmp_path) == 1
     assert list(tmp_path.iterdir()) == [cut]
     assert "1-cut.json was not imported: it is incomplete, or not an orphan file" in caplog.text
@@ -146,11 +146,11 @@ def test_orphan_whose_part_file_was_imported_is_written_again(
     renamed = Path.replace
     taken: list[Path] = []
 
-    def replace(part: Path, whole: Path) -> Path:
+    def replace(part: Path, target: Path) -> Path:
         if not taken:
             taken.append(part)
             part.unlink()
-        return renamed(part, whole)
+        return renamed(part, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     file = write_orphan([tmp_path], ORPHAN)

@@ -336,16 +336,16 @@ async def test_other_calls_do_not_use_the_ledger() -> None:
     ledger = FailingLedger()
     shop = Shop(response(200, {}), ledger=ledger)
     await shop.client.create_request({"fiscalCode": FISCAL_CODE})
-    assert ledger.moves == []
+    assert ledger.operations == []
 
 
 async def test_approval_uses_one_claim_and_one_settlement() -> None:
     ledger = FailingLedger()
     shop = Shop(approved(), ledger=ledger)
     await shop.approve()
-    assert ledger.moves == ["claim", "settle"]
+    assert ledger.operations == ["claim", "settle"]
     await shop.approve()
-    assert ledger.moves[2:] == ["claim"]
+    assert ledger.operations[2:] == ["claim"]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_approve_in_a_loop_closed_during_settlement_writes_an_orphan(
 
     async def begin() -> "asyncio.Task[Any]":
         call = asyncio.create_task(shop.approve())
-        await until(lambda: "settle" in ledger.moves)
+        await until(lambda: "settle" in ledger.operations)
         return call
 
     loop = asyncio.new_event_loop()
