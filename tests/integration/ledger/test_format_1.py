@@ -1,4 +1,4 @@
-"""Ledgers that were stored in format 1 are used, and programs that still write format 1 stop."""
+"""Migration of ledgers from format 1, after which programs that write format 1 fail."""
 
 import asyncio
 import json
@@ -30,12 +30,12 @@ from loanasync.ledger import (
 from support.ledger_clients import Shop
 from support.servers import Postgres, Valkey
 
-Moves: TypeAlias = dict[str, tuple[Any, ...]]
+ScriptsOfOldClient: TypeAlias = dict[str, tuple[Any, ...]]
 
-# Made by the last version that wrote format 1: an entry in each state, two of a client, and the statements.
+# Data and statements of the last version that wrote format 1: an entry in each state, and two by a client.
 FOLDER = Path(__file__).with_name("format_1")
-KEY = b"0123456789abcdef"  # of the client
-DECIDED, UNKNOWN = "TSTXYZ00A00A000A", "TSTXYZ00A00A000B"  # by the client
+KEY = b"0123456789abcdef"  # an entry that a client wrote
+DECIDED, UNKNOWN = "TSTXYZ00A00A000A", "TSTXYZ00A00A000B"  # an entry that a client wrote
 SOURCES = {
     "approved": (State.APPROVED, "service"),
     "refused": (State.REFUSED, "service"),
@@ -60,10 +60,10 @@ def statements(name: str) -> dict[str, str]:
 
 
 class OldFile:
-    """A file of format 1, and a program that still uses it."""
+    """A file of format 1, and a program that still writes format 1."""
 
     failure, statements = sqlite3.OperationalError, statements("sqlite_statements.json")
-    operations: ClassVar[Moves] = {
+    operations: ClassVar[ScriptsOfOldClient] = {
         "find": ("fresh",),
         "write": (*"kstp", 0, 0, 9e9, 0, "", None, None, None),
         "pages": ("",),
@@ -77,18 +77,18 @@ class OldFile:
         self._connection.execute("PRAGMA journal_mode = WAL")
 
     async def run(self, statement: str, *arguments: Any) -> Any:
-        asked = partial(self._connection.execute, self.statements[statement], arguments)
-        return (await asyncio.to_thread(asked)).fetchall()
+        execute = partial(self._connection.execute, self.statements[statement], arguments)
+        return (await asyncio.to_thread(execute)).fetchall()
 
     async def aclose(self) -> None:
         self._connection.close()
 
 
 class OldTable:
-    """A table of PostgreSQL."""
+    """A PostgreSQL table of format 1, and a program that still writes format 1."""
 
     failure, statements = asyncpg.UndefinedColumnError, statements("postgres_statements.json")
-    operations: ClassVar[Moves] = {
+    operations: ClassVar[ScriptsOfOldClient] = {
         "look": ("fresh",),
         "claim": ("fresh", "t", "p", 60.0, None),
         "settle": ("inflight", "token of inflight", "payload", "refused", "", 422, None, None),
@@ -112,10 +112,10 @@ class OldTable:
 
 
 class OldKeys:
-    """Keys of Valkey."""
+    """Valkey data of format 1, and a program that still writes format 1."""
 
     failure, statements = ResponseError, statements("redis_scripts.json")
-    operations: ClassVar[Moves] = {
+    operations: ClassVar[ScriptsOfOldClient] = {
         "claim": ("fresh", "1", "t", "p", 60.0),
         "settle": ("fresh", "1", "t", "p", "released", "not sent"),
         "page": ("-", "500"),
@@ -143,7 +143,7 @@ class OldKeys:
         return await self.do("EVAL", self.statements[statement], len(names), *names, *arguments)
 
     async def version(self, key: str) -> str:
-        """The version of an entry as the old program reads it: it makes an int of this."""
+        """Return the version of an entry, which the old program converts to an int."""
         text, _ = await self.do("EVAL", self.statements["look"], 1, f"{self.prefix}entry:{key}")
         return str(json.loads(text)[1])
 
@@ -176,7 +176,7 @@ async def keys(valkey: Valkey) -> AsyncIterator[OldKeys]:
 
 @pytest.fixture(params=["file", "table", "keys"])
 def old(request: pytest.FixtureRequest) -> Any:
-    """Each of them."""
+    """Return data of format 1 on each backend."""
     return request.getfixturevalue(request.param)
 
 
@@ -273,7 +273,7 @@ async def test_format_1_statement_fails_after_the_migration(old: Any) -> None:
 
 
 async def test_format_1_statement_works_before_the_migration(old: Any) -> None:
-    """Otherwise the test above could pass with statements that never worked."""
+    """Check the statements: the test above would also pass with statements that never worked."""
     for statement, arguments in old.operations.items():
         await old.run(statement, *arguments)
 
@@ -306,22 +306,22 @@ async def test_format_1_script_cut_off_before_claim_leaves_it_released(keys: Old
     await ledger.aclose()
 
 
-@pytest.mark.parametrize("move", ["claim", "settle"])
-async def test_format_1_script_cut_off_after_claim_leaves_it_unknown(keys: OldKeys, move: str) -> None:
-    """An old worker that dies after its failed claim: the entry needs a person, and is listed once seen."""
+@pytest.mark.parametrize("operation", ["claim", "settle"])
+async def test_format_1_script_cut_off_after_claim_leaves_it_unknown(keys: OldKeys, operation: str) -> None:
+    """An old worker dies after its failed claim: the entry is listed, and a person must resolve it."""
     ledger = keys.ledger()
     await every(ledger)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await keys.run("claim", "fresh", "1", "t", "p", 0.0)
-    if move == "claim":
-        seen = await ledger.claim("fresh", token="u", payload="p", lease=60)
+    if operation == "claim":
+        entry_after = await ledger.claim("fresh", token="u", payload="p", lease=60)
     else:
         lost = Settlement(state=State.LOST)
-        seen = await ledger.settle("fresh", token="u", payload="p", settlement=lost)
-    assert (seen.state, seen.token) == (State.UNKNOWN, "t")
-    assert (await every(ledger))["fresh"] == seen
-    assert seen in [entry async for entry in ledger.scan(State.UNKNOWN)]
-    assert (await resolve(ledger, seen, State.RELEASED, "ticket 17")).state is State.RELEASED
+        entry_after = await ledger.settle("fresh", token="u", payload="p", settlement=lost)
+    assert (entry_after.state, entry_after.token) == (State.UNKNOWN, "t")
+    assert (await every(ledger))["fresh"] == entry_after
+    assert entry_after in [entry async for entry in ledger.scan(State.UNKNOWN)]
+    assert (await resolve(ledger, entry_after, State.RELEASED, "ticket 17")).state is State.RELEASED
     await ledger.aclose()
 
 
@@ -354,7 +354,7 @@ async def test_later_format_of_an_index_is_rejected(keys: OldKeys) -> None:
 
 
 async def test_migrated_file_has_format_2_for_an_older_program(file: OldFile, tmp_path: Path) -> None:
-    """It compares this number with its own, and raises ConfigurationError."""
+    """The older program compares the number with its own, and raises ConfigurationError."""
     ledger = file.ledger()
     await every(ledger)
     with closing(sqlite3.connect(tmp_path / "decisions.db")) as connection:

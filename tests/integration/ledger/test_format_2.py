@@ -1,4 +1,4 @@
-"""Ledgers of format 2 that were made without indexes for lists get them when they are opened."""
+"""Older ledgers of format 2 have no indexes for lists, and get them when they are opened."""
 
 import asyncio
 from functools import partial
@@ -23,14 +23,14 @@ from loanasync.ledger import (
 from support.ledger_file import change
 from support.servers import Postgres, Valkey
 
-WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
+PERSONS_DECISION = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 REFUSED = Settlement(state=State.REFUSED, status=422)
 
 
 async def fill(ledger: DecisionLedger, number: int = 3) -> None:
     for each in range(number):
         await ledger.claim(f"k{each}", token="t", payload="p", lease=0.0 if each else 60.0)
-    await ledger.settle("said", token="t", payload="p", settlement=WORD)
+    await ledger.settle("stated", token="t", payload="p", settlement=PERSONS_DECISION)
 
 
 async def keys(ledger: DecisionLedger, *states: State, **options: Any) -> list[str]:
@@ -40,8 +40,8 @@ async def keys(ledger: DecisionLedger, *states: State, **options: Any) -> list[s
 async def check(ledger: DecisionLedger) -> None:
     assert await keys(ledger, State.UNKNOWN) == ["k1", "k2"]
     assert await keys(ledger, State.INFLIGHT) == ["k0"]
-    assert await keys(ledger, without_redirect=True) == ["said"]
-    assert await keys(ledger) == ["k0", "k1", "k2", "said"]
+    assert await keys(ledger, without_redirect=True) == ["stated"]
+    assert await keys(ledger) == ["k0", "k1", "k2", "stated"]
 
 
 async def test_sqlite_file_without_indexes_gets_them(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_postgres_table_without_indexes_gets_them_once(postgres: Postgres)
         await check(ledger)
         assert await indexes() == [], "this user may not make them, and reads all the same"
     async with owner.transaction():
-        await owner.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")  # as of those who write
+        await owner.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")  # a lock as a writer holds it
         async with PostgresLedger(postgres.url, table=table) as ledger:
             await check(ledger)
         await check(PostgresLedger(owner, table=table))
@@ -116,7 +116,7 @@ async def test_postgres_statements_in_the_docs_create_the_indexes(postgres: Post
 
 
 class Unlisted:
-    """A ledger on Valkey as the first clients of format 2 left it."""
+    """A ledger on Valkey as the first clients of format 2 wrote it."""
 
     def __init__(self, url: str) -> None:
         self.prefix = f"{token_hex(4)}:"
@@ -163,7 +163,7 @@ async def test_redis_claim_during_the_migration_is_listed(unlisted: Unlisted) ->
 
 
 async def test_redis_interrupted_migration_is_completed(unlisted: Unlisted) -> None:
-    """A client that died while it made them had closed the index to older clients."""
+    """A client died during the migration, after it had locked out older clients."""
     await unlisted.fill(1200)
     begun = await unlisted.client.eval(
         redis._MIGRATE,
@@ -180,7 +180,7 @@ async def test_redis_interrupted_migration_is_completed(unlisted: Unlisted) -> N
 
 async def test_redis_purge_removes_all_names(unlisted: Unlisted) -> None:
     async with unlisted.ledger() as ledger:
-        await ledger.settle("k", token="t", payload="p", settlement=WORD)
+        await ledger.settle("k", token="t", payload="p", settlement=PERSONS_DECISION)
         assert await ledger.purge(0) == 1
     left = [key async for key in unlisted.client.scan_iter(f"{unlisted.prefix}*")]
     assert left == [f"{unlisted.prefix}entries".encode()]

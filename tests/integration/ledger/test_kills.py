@@ -1,4 +1,4 @@
-"""A worker that is killed at any point leaves its approval asked at most once, and its outcome unguessed."""
+"""Workers killed at any point: the request is sent at most once, and an unknown outcome stays unknown."""
 
 import asyncio
 import signal
@@ -27,12 +27,12 @@ from support import stopping_worker
 from support.builders import FISCAL_CODE
 
 EMAIL = "anna@example.com"
-PATIENT = Timeout(total=30, attempt=20, connect=10)  # for who waits until a killed worker's lease has run out
+LONG_TIMEOUT = Timeout(total=30, attempt=20, connect=10)  # longer than the lease of a killed worker
 
 
 @asynccontextmanager
 async def killed(sandbox: Sandbox, file: Path, point: str, email: str) -> AsyncIterator[None]:
-    """After a worker that was killed at a point of its way."""
+    """Start a worker, and kill it at a point."""
     await sandbox_client_creates(sandbox)
     arguments = [sandbox.base_url, sandbox.shop_id, sandbox.auth_token, FISCAL_CODE, email]
     worker = await asyncio.create_subprocess_exec(
@@ -64,13 +64,13 @@ def evaluated(sandbox: Sandbox) -> list[Any]:
     return [entry for entry in posts(sandbox) if entry.evaluated]
 
 
-async def asked_again(
+async def result_of_next_worker(
     sandbox: Sandbox, file: Path, email: str, **policy: Any
 ) -> tuple[Decision | LoanError, State]:
-    """What the next worker comes to, and what the ledger says then."""
+    """Return the result of the next worker, and the state of the entry after it."""
     ledger = SqliteLedger(file)
     policies = attrs.evolve(stopping_worker.POLICY, **policy)
-    async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=PATIENT) as client:
+    async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=LONG_TIMEOUT) as client:
         try:
             ended: Decision | LoanError = await client.approve(FISCAL_CODE, approval_request(email=email))
         except LoanError as error:
@@ -80,7 +80,7 @@ async def asked_again(
 
 
 CASES = [
-    # point, tag, what the next worker comes to, the state then, how many requests the service evaluated
+    # point, tag, result of the next worker, state of the entry, number of evaluated requests
     ("before claim", "", Approved, State.APPROVED, 1),
     ("after claim", "", OutcomeUnknownError, State.UNKNOWN, 0),
     ("after send", "+hangafter", OutcomeUnknownError, State.UNKNOWN, 1),
@@ -94,18 +94,18 @@ CASES = [
 NAMES = [f"{point}{tag}".replace(" ", "-") for point, tag, *_ in CASES]
 
 
-@pytest.mark.parametrize(("point", "tag", "kind", "state", "asked"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("point", "tag", "kind", "state", "requests"), CASES, ids=NAMES)
 async def test_next_worker_after_a_kill_sends_only_an_unsent_request(
-    point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
+    point: str, tag: str, kind: type, state: State, requests: int, tmp_path: Path
 ) -> None:
     file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
     with Sandbox.in_thread() as sandbox:
         async with killed(sandbox, file, point, email):
-            for _ in range(2):  # however often it is delivered again
-                ended, then = await asked_again(sandbox, file, email)
+            for _ in range(2):  # the same for each redelivery
+                ended, then = await result_of_next_worker(sandbox, file, email)
                 assert type(ended) is kind
                 assert then is state
-        assert len(evaluated(sandbox)) == len(posts(sandbox)) == asked
+        assert len(evaluated(sandbox)) == len(posts(sandbox)) == requests
 
 
 PROBED = [
@@ -116,18 +116,18 @@ PROBED = [
 
 
 @pytest.mark.parametrize(
-    ("point", "tag", "kind", "state", "asked"), PROBED, ids=[f"{point}{tag}" for point, tag, *_ in PROBED]
+    ("point", "tag", "kind", "state", "requests"), PROBED, ids=[f"{point}{tag}" for point, tag, *_ in PROBED]
 )
 async def test_probe_after_a_kill_sends_once_more(
-    point: str, tag: str, kind: type, state: State, asked: int, tmp_path: Path
+    point: str, tag: str, kind: type, state: State, requests: int, tmp_path: Path
 ) -> None:
     file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
     with Sandbox.in_thread() as sandbox:
         async with killed(sandbox, file, point, email):
-            ended, then = await asked_again(sandbox, file, email, unknown="probe")
+            ended, then = await result_of_next_worker(sandbox, file, email, unknown="probe")
             assert type(ended) is kind
             assert then is state
-            again, _ = await asked_again(sandbox, file, email, unknown="probe")
+            again, _ = await result_of_next_worker(sandbox, file, email, unknown="probe")
             assert type(again) is (kind if state.is_decided else OutcomeUnknownError)
-        assert len(posts(sandbox)) == asked
+        assert len(posts(sandbox)) == requests
         assert len(evaluated(sandbox)) == 1

@@ -1,4 +1,4 @@
-"""A claim that reaches the ledger after its call gave it up is released, for the request was never sent."""
+"""A claim that reaches the ledger after its call was abandoned is released: its request was never sent."""
 
 import asyncio
 import sqlite3
@@ -29,7 +29,7 @@ SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
 
 
 class Hanging:
-    """A ledger that can be made to hang, so that what was sent to it arrives when it goes on."""
+    """A ledger that can hang. Operations sent meanwhile arrive when it continues."""
 
     def __init__(self, ledger: DecisionLedger, hang: Callable[[], Any], go_on: Callable[[], Any]) -> None:
         self.ledger = ledger
@@ -79,7 +79,7 @@ async def test_late_claim_is_released_in_the_background(store: Hanging) -> None:
 
 
 class Late(FailingLedger):
-    """A ledger that can be down: claims wait and arrive later, all other moves fail."""
+    """A ledger that can be down: claims wait and arrive later, settlements fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class Late(FailingLedger):
 
 
 @pytest.fixture
-def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_background_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop releases in the background."""
     monkeypatch.setattr(unsent_claims, "_FIRST_PAUSE", 3600.0)
 
 
-@pytest.mark.usefixtures("calm")
+@pytest.mark.usefixtures("no_background_release")
 @pytest.mark.parametrize("lease", [True, False])
 async def test_late_claim_is_recognized_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch, *, lease: bool
@@ -128,7 +128,7 @@ async def test_late_claim_is_recognized_by_the_next_call(
     await shop.client.aclose()
 
 
-@pytest.mark.usefixtures("calm")
+@pytest.mark.usefixtures("no_background_release")
 async def test_late_claim_is_released_when_the_client_is_closed() -> None:
     ledger = Late()
     shop = Shop(ledger=ledger, patience=0.5)
@@ -140,7 +140,7 @@ async def test_late_claim_is_released_when_the_client_is_closed() -> None:
 
 
 async def test_release_that_fails_is_repeated_in_the_background() -> None:
-    """A request that was provably not sent: its entry must not stay in flight."""
+    """The request was provably not sent, so its entry must not stay in flight."""
     ledger = Late()
     ledger.is_down = False
     step, arrived, go = held_response(not_connected())
@@ -159,7 +159,7 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
 def test_release_is_repeated_in_the_next_event_loop() -> None:
     ledger = Late()
     shop = Shop(ledger=ledger, patience=0.5)
-    asyncio.run(shop.result())  # the loop ends, and the background task with it
+    asyncio.run(shop.result())  # the background task ends with the loop
 
     async def go_on() -> None:
         await ledger.arrive()
@@ -196,7 +196,7 @@ async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.Mo
 
 
 async def test_late_claim_after_the_release_of_another_is_released(store: Hanging) -> None:
-    """Its own release was there first, and its token is no longer the last one of the entry."""
+    """Its own release arrived first, and another token has claimed and released the entry since."""
     key, ledger = token_hex(8), store.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
     claims = unsent_claims.UnsentClaims(ledger, 1.0)
@@ -238,7 +238,7 @@ async def test_claim_is_released_after_a_second_caller_was_cancelled() -> None:
 
 
 async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> None:
-    """By the limits that the moves are given, not by the clock of this machine."""
+    """Measured by the timeouts of the operations, not by the clock of this machine."""
     limits: list[float] = []
     timeout = asyncio.timeout
 

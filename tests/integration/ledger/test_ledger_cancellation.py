@@ -1,4 +1,4 @@
-"""Cancelled calls with a ledger: nothing is sent after the caller left, and nothing is repeated."""
+"""Cancelled calls with a ledger: nothing is sent after the cancellation, and nothing is repeated."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ each_session = pytest.mark.parametrize("session", SESSIONS)
 
 
 class Slow(MemoryLedger):
-    """A ledger whose claim takes a few turns of the loop, as those on a disk or a server do."""
+    """A ledger whose claim takes a few iterations of the event loop, as on a disk or a server."""
 
     async def claim(self, key: str, **options: object) -> object:  # type: ignore[override]
         for _ in range(3):
@@ -31,7 +31,7 @@ class Slow(MemoryLedger):
 
 @each_session
 async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: str) -> None:
-    """Cancel one turn later each time, until the request was sent; with warm and with cold connections."""
+    """Cancel one loop iteration later each time until the request is sent; with warm and cold connections."""
     for turns in itertools.count():
         ledger = Slow()
         async with held_server(session, ledger=ledger) as (server, client):
@@ -119,11 +119,11 @@ async def test_approve_cancelled_after_sending_is_settled(session: str, tmp_path
 
 
 async def test_call_cancelled_while_connecting_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, found = asyncio.Event(), asyncio.Event()
+    has_arrived, found = asyncio.Event(), asyncio.Event()
     look_up = asyncio.get_running_loop().getaddrinfo
 
     async def slow(*arguments: Any, **options: Any) -> Any:
-        asked.set()
+        has_arrived.set()
         await found.wait()
         return await look_up(*arguments, **options)
 
@@ -133,7 +133,7 @@ async def test_call_cancelled_while_connecting_is_released(monkeypatch: pytest.M
         address = server.base_url.replace("127.0.0.1", "localhost")
         async with LoanClient(address, shop_id="s", auth_token="t", ledger=ledger) as client:
             call = asyncio.create_task(request(client))
-            await asked.wait()
+            await has_arrived.wait()
             [entry] = [each async for each in ledger.scan()]
             assert entry.state is State.INFLIGHT
             await cancelled(call)

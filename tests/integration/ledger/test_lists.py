@@ -1,4 +1,4 @@
-"""Lists and lookups read the entries that they yield, and not the whole ledger."""
+"""Lists and lookups read only the entries that they return, by an index."""
 
 import asyncio
 import json
@@ -24,20 +24,22 @@ from loanasync.ledger import (
 )
 from support.servers import Postgres, Valkey
 
-MANY = 3000  # entries; two each are unknown, have an expired lease, and are approved without a redirect
-KEPT = Settlement(state=State.APPROVED, status=201, body=b'{"redirectUrl":"https://loans.example.com/x"}')
-WORD = Settlement(state=State.APPROVED, note="ticket 17", source="person")
+MANY = 3000  # two entries each: unknown, with an expired lease, and approved without a redirect
+DECISIONS = Settlement(
+    state=State.APPROVED, status=201, body=b'{"redirectUrl":"https://loans.example.com/x"}'
+)
+PERSONS_DECISION = Settlement(state=State.APPROVED, note="ticket 17", source="person")
 
 
 async def fill(ledger: DecisionLedger) -> None:
-    """Many decisions, and a few entries of each kind that needs a person."""
+    """Create many decisions, and a few entries of each kind that a person must resolve."""
 
     async def put(number: int) -> None:
         key, subject = f"k{number:05}", Subject(customer=f"c{number}", order=f"o{number}")
         kind = number % (MANY // 2)
         lease = 0.0 if kind == 1 else 60.0
         await ledger.claim(key, token="t", payload="p", lease=lease, subject=subject)
-        settlement = {0: Settlement(state=State.UNKNOWN), 1: None, 2: WORD}.get(kind, KEPT)
+        settlement = {0: Settlement(state=State.UNKNOWN), 1: None, 2: PERSONS_DECISION}.get(kind, DECISIONS)
         if settlement is not None:
             await ledger.settle(key, token="t", payload="p", settlement=settlement)
 
@@ -45,8 +47,8 @@ async def fill(ledger: DecisionLedger) -> None:
         await asyncio.gather(*(put(number) for number in range(begin, begin + 200)))
 
 
-async def asked(ledger: DecisionLedger) -> None:
-    """Each list and lookup that a person or a program asks for."""
+async def run_every_list(ledger: DecisionLedger) -> None:
+    """Run each list and lookup once."""
 
     async def listed(*states: State, **options: Any) -> list[Entry]:
         return [entry async for entry in ledger.scan(*states, **options)]
@@ -60,16 +62,16 @@ async def asked(ledger: DecisionLedger) -> None:
 
 
 async def test_sqlite_lists_use_an_index_without_sorting(tmp_path: Path) -> None:
-    said: list[str] = []
+    statements: list[str] = []
     async with SqliteLedger(tmp_path / "decisions.db") as ledger:
         await fill(ledger)
-        await ledger._database().read(lambda connection: connection.set_trace_callback(said.append))
-        await asked(ledger)
+        await ledger._database().read(lambda connection: connection.set_trace_callback(statements.append))
+        await run_every_list(ledger)
 
         def plan(statement: str, connection: sqlite3.Connection) -> str:
             return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
-        read = [each for each in said if each.startswith("SELECT")]
+        read = [each for each in statements if each.startswith("SELECT")]
         plans = {statement: await ledger._database().read(partial(plan, statement)) for statement in read}
     used = " ".join(plans.values())
     for index in ("decisions_state", "decisions_without_redirect", "decisions_customer", "decisions_order"):
@@ -79,7 +81,7 @@ async def test_sqlite_lists_use_an_index_without_sorting(tmp_path: Path) -> None
 
 
 class Explaining:
-    """A connection that explains each statement that reads, and then makes it."""
+    """A connection that explains each reading statement before it runs it."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -97,7 +99,7 @@ class Explaining:
 
 
 def rows_of(plan: Any) -> float:
-    """The rows that the parts of a plan read, also those that they did not keep."""
+    """Return the number of rows that each node of a plan read, including the filtered ones."""
     if isinstance(plan, list):
         return sum(map(rows_of, plan))
     if not isinstance(plan, dict):
@@ -117,7 +119,7 @@ async def test_postgres_lists_use_an_index(postgres: Postgres) -> None:
     connection = await asyncpg.connect(postgres.url)
     await connection.execute(f"ANALYZE {table}")
     explaining = Explaining(connection)
-    await asked(PostgresLedger(explaining, table=table))
+    await run_every_list(PostgresLedger(explaining, table=table))
     assert len(explaining.plans) > 9
     assert [plan for plan in explaining.plans if "Seq Scan" in plan or '"Sort"' in plan] == []
     assert max(rows_of(json.loads(plan)) for plan in explaining.plans) <= 500, "a page at the most"
@@ -134,5 +136,5 @@ async def test_redis_lists_read_only_their_entries(valkey: Valkey) -> None:
     ):
         await fill(ledger)
         before = await reads()
-        await asked(ledger)
+        await run_every_list(ledger)
         assert await reads() - before < 550, "the page of a short key, and the entries of the lists"

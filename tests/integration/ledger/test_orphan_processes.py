@@ -1,4 +1,4 @@
-"""Orphan files of several processes: none is lost, and none is counted twice."""
+"""Orphan files that several processes write and import at the same time."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-SPOOLING = """
+WRITER = """
 import sys
 from pathlib import Path
 from loanasync.ledger import Settlement, State
@@ -60,7 +60,7 @@ for number in range(50):
 
 async def test_orphans_of_two_processes_are_imported_once_by_two_imports(tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
-    processes = [await started(SPOOLING, str(folder), name) for name in "ab"]
+    processes = [await started(WRITER, str(folder), name) for name in "ab"]
     ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
 
     async def importing() -> None:

@@ -1,4 +1,4 @@
-"""The ledger in PostgreSQL keeps all promises of a ledger, to any number of machines."""
+"""The PostgreSQL ledger: conformance, transactions, conflicts, access rights and tables."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def table() -> str:
 
 @pytest.fixture
 async def connection(postgres: Postgres) -> AsyncIterator[Any]:
-    """One of the shop's own."""
+    """Return a connection that the user opened."""
     opened = await asyncpg.connect(postgres.url)
     yield opened
     await opened.close()
@@ -45,18 +45,18 @@ async def test_settlement_in_a_transaction_is_committed_with_it(
     connection: Any, postgres: Postgres, table: str
 ) -> None:
     await connection.execute("CREATE TEMPORARY TABLE orders (state text)")
-    mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
-    await mine.claim("k", token="t", payload="p", lease=60)
-    entry = await mine.settle("k", token="t", payload="p", settlement=Settlement(state=State.LOST))
+    own, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
+    await own.claim("k", token="t", payload="p", lease=60)
+    entry = await own.settle("k", token="t", payload="p", settlement=Settlement(state=State.LOST))
     for ends, state in (("ROLLBACK", State.LOST), ("COMMIT", State.REFUSED)):
         await connection.execute("BEGIN")
         await connection.execute("INSERT INTO orders VALUES ('refused')")
-        assert (await resolve(mine, entry, State.REFUSED, "by telephone")).state is State.REFUSED
+        assert (await resolve(own, entry, State.REFUSED, "by telephone")).state is State.REFUSED
         assert [each.state async for each in other.scan()] == [State.LOST]
         await connection.execute(ends)
         assert [each.state async for each in other.scan()] == [state]
     assert await connection.fetchval("SELECT count(*) FROM orders") == 1
-    await mine.aclose()
+    await own.aclose()
     assert not connection.is_closed()
     await other.aclose()
 
@@ -96,11 +96,11 @@ async def test_table_that_was_rolled_back_is_created_again(connection: Any, tabl
 async def test_lease_expires_while_a_transaction_is_open(
     connection: Any, postgres: Postgres, table: str
 ) -> None:
-    mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
+    own, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
     await other.claim("k", token="t", payload="p", lease=0.2)
     async with connection.transaction():
-        assert await mine.get("j") is None  # its time has begun
-        assert await other.wait("k", 30) == await mine.get("k")
+        assert await own.get("j") is None  # the transaction's time is fixed
+        assert await other.wait("k", 30) == await own.get("k")
     await other.aclose()
 
 
@@ -123,7 +123,7 @@ async def test_given_pool_is_used_and_stays_open(postgres: Postgres, table: str)
 
 @asynccontextmanager
 async def set_up(postgres: Postgres, **settings: str) -> AsyncIterator[str]:
-    """A user of a database that is set up in another way: where they connect to."""
+    """Create a user with other settings, and return the address with which to connect."""
     user = f"user{token_hex(4)}"
     connection = await asyncpg.connect(postgres.url)
     await connection.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'word'")
@@ -158,15 +158,15 @@ async def test_concurrent_claims_have_one_winner_at_each_isolation_level(
 async def test_conflict_in_a_given_transaction_is_raised(
     postgres: Postgres, connection: Any, table: str
 ) -> None:
-    mine, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
-    await mine.claim("k", token="t", payload="p", lease=60)
+    own, other = PostgresLedger(connection, table=table), PostgresLedger(postgres.url, table=table)
+    await own.claim("k", token="t", payload="p", lease=60)
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
-    await mine.get("k")
+    await own.get("k")
     unknown = Settlement(state=State.UNKNOWN)
     await other.settle("k", token="t", payload="p", settlement=unknown)
     with pytest.raises(asyncpg.SerializationError):
-        await mine.settle("k", token="t", payload="p", settlement=REFUSED)
+        await own.settle("k", token="t", payload="p", settlement=REFUSED)
     await transaction.rollback()
     await other.aclose()
 
@@ -179,14 +179,14 @@ async def test_commit_is_synchronous_although_it_is_off_for_the_user(
         connection = await asyncpg.connect(url)
         ledger = PostgresLedger(connection, table=table)
         await ledger.get("k")
-        for move in (
+        for operation in (
             partial(ledger.claim, "k", token="t", payload="p", lease=60),
             partial(ledger.settle, "k", token="t", payload="p", settlement=Settlement(state=State.HELD)),
             partial(ledger.claim, "k", token="u", payload="p", lease=60, over="t"),
             partial(ledger.settle, "k", token="u", payload="p", settlement=REFUSED),
         ):
             before = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
-            await move()
+            await operation()
             written = "SELECT pg_current_wal_flush_lsn() > $1::pg_lsn"
             assert await connection.fetchval(written, before)
             assert await connection.fetchval("SHOW synchronous_commit") == late

@@ -1,4 +1,4 @@
-"""The ledger on Valkey or Redis keeps all promises of a ledger, to any number of machines."""
+"""The Redis ledger: conformance, server settings, access rights, memory and replicas."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ class TestRedisLedger(SharedLedgerConformance):
 
 @contextmanager
 def ledger_on(**settings: str) -> Iterator[tuple[Valkey, Callable[..., RedisLedger]]]:
-    """A server set up in another way, and what opens a ledger on it."""
+    """Start a server with other settings, and return an opener for a ledger on it."""
     with skip_missing_server(), Valkey(**settings) as server:
         yield server, partial(RedisLedger, server.url)
 
@@ -88,13 +88,13 @@ async def test_server_that_loads_its_data_is_unavailable() -> None:
             await many.execute()
         await asyncio.to_thread(server.kill)
         starting = asyncio.ensure_future(asyncio.to_thread(server.start))
-        shop, seen = Shop(approved(), ledger=opener()), set()
+        shop, results = Shop(approved(), ledger=opener()), set()
         while not starting.done():
             ended = await shop.result()
-            seen.add(getattr(ended, "cause_type", type(ended).__name__))
+            results.add(getattr(ended, "cause_type", type(ended).__name__))
         await starting
-        assert seen - {"Approved"} <= {"BusyLoadingError", "ConnectionError", "TimeoutError"}
-        assert "BusyLoadingError" in seen
+        assert results - {"Approved"} <= {"BusyLoadingError", "ConnectionError", "TimeoutError"}
+        assert "BusyLoadingError" in results
         assert isinstance(await shop.approve(), Approved)
         await shop.ledger.aclose()
 
@@ -102,7 +102,7 @@ async def test_server_that_loads_its_data_is_unavailable() -> None:
 async def test_server_that_synchronizes_as_a_replica_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a replica that synchronizes: the setting is on, the file is not."""
+    """On a replica that synchronizes, the setting is on, but the append-only file is off."""
     info = Redis.info
 
     async def without_file(self: Any, *args: Any) -> Any:
@@ -145,12 +145,12 @@ async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> Non
     with ledger_on() as (server, opener):
         step, arrived, go = held_response(approved())
         shop = Shop(step, approved(), ledger=opener(), orphan_folder=tmp_path)
-        asking = asyncio.create_task(shop.result())
+        call = asyncio.create_task(shop.result())
         await arrived.wait()
         before = await shop.entry()
         await run(server, "CONFIG", "SET", "maxmemory", "1")
         go.set()
-        assert isinstance(await asking, DecisionNotRecordedError)
+        assert isinstance(await call, DecisionNotRecordedError)
         assert await shop.entry() == before
         with pytest.raises(LedgerUnavailableError, match="OutOfMemoryError"):
             await shop.approve(code=OTHER)
@@ -178,21 +178,21 @@ async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
 
 
 async def test_entries_never_expire_and_other_data_is_unchanged(valkey: Valkey) -> None:
-    mine, others = f"{token_hex(4)}[*]?:", f"{token_hex(4)}:"
+    own, others = f"{token_hex(4)}[*]?:", f"{token_hex(4)}:"
     async with (
-        RedisLedger(valkey.url, prefix=mine) as ledger,
+        RedisLedger(valkey.url, prefix=own) as ledger,
         RedisLedger(valkey.url, prefix=others) as other,
     ):
         for each in (ledger, other):
             await each.claim("k", token="t", payload="p", lease=60)
             await each.settle("k", token="t", payload="p", settlement=Settlement(state=State.REFUSED))
-        assert await run(valkey, "TTL", f"{mine}entry:k") == -1
+        assert await run(valkey, "TTL", f"{own}entry:k") == -1
         assert await ledger.purge(0) == 1
         assert [entry async for entry in ledger.scan()] == []
         assert len([entry async for entry in other.scan()]) == 1
         names = await run(valkey, "KEYS", "*")
-        # a string that names the format stays
-        assert [name for name in names if name.startswith(mine.encode())] == [f"{mine}entries".encode()]
+        # the string that contains the format stays
+        assert [name for name in names if name.startswith(own.encode())] == [f"{own}entries".encode()]
 
 
 async def test_flushed_scripts_are_loaded_again(valkey: Valkey) -> None:
@@ -204,7 +204,7 @@ async def test_flushed_scripts_are_loaded_again(valkey: Valkey) -> None:
 
 async def test_pages_contain_every_entry_once(valkey: Valkey) -> None:
     async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
-        for number in range(1000):  # twice what is read at once
+        for number in range(1000):  # two pages
             await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
             await ledger.settle(f"k{number}", token="t", payload="p", settlement=REFUSED)
         assert len([entry async for entry in ledger.scan(State.REFUSED)]) == 1000

@@ -1,4 +1,4 @@
-"""A ledger on a server, whichever it is: what becomes of decisions when that server fails."""
+"""Ledgers on servers that fail: no decision is lost, and no request is repeated."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Valkey
 
 OTHER = "TSTXYZ00A00A000B"
-# Seconds after which a client gives up a server that hangs; one that stalls for a second is none.
+# Seconds of patience with a hanging server; longer than a stall of the machine.
 PATIENCE = 2.5
 
 
@@ -56,17 +56,17 @@ async def test_server_down_at_the_claim_sends_nothing(store: LedgerStore) -> Non
 async def test_server_down_at_the_settlement_loses_no_decision(store: LedgerStore, tmp_path: Path) -> None:
     step, arrived, go = held_response(refused())
     shop = Shop(step, ledger=store.ledger(), orphan_folder=tmp_path)
-    asking = asyncio.create_task(shop.result())
+    call = asyncio.create_task(shop.result())
     await arrived.wait()
     await asyncio.to_thread(store.server.kill)
     go.set()
-    error = await asking
+    error = await call
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Refused)
     assert error.file is not None
 
     await asyncio.to_thread(store.server.start)
-    assert (await shop.entry()).state is State.INFLIGHT  # as the claim left it
+    assert (await shop.entry()).state is State.INFLIGHT  # unchanged since the claim
     assert await import_orphans(shop.ledger, tmp_path) == 1
     assert isinstance(await shop.approve(), Refused)
     assert len(shop.script.sent) == 1
@@ -80,14 +80,14 @@ async def test_hanging_server_is_abandoned_in_time(store: LedgerStore, moment: s
     await shop.ledger.get("k")
     if moment == "claim":
         store.server.pause()
-    asking = asyncio.create_task(shop.result())
+    call = asyncio.create_task(shop.result())
     if moment == "commit":
         await arrived.wait()
         store.server.pause()
     go.set()
     try:
         async with asyncio.timeout(20 * PATIENCE):
-            error = await asking
+            error = await call
     finally:
         store.server.resume()
     if moment == "claim":
@@ -117,8 +117,8 @@ async def test_decision_survives_kill_9_of_its_server(store: LedgerStore) -> Non
     ledger = store.ledger()
     for number in range(50):
         await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
-        told = Settlement(state=State.REFUSED, status=422, body=b"no")
-        await ledger.settle(f"k{number}", token="t", payload="p", settlement=told)
+        settlement = Settlement(state=State.REFUSED, status=422, body=b"no")
+        await ledger.settle(f"k{number}", token="t", payload="p", settlement=settlement)
     await asyncio.to_thread(store.server.kill)
     await asyncio.to_thread(store.server.start)
     assert {entry.state async for entry in ledger.scan()} == {State.REFUSED}
@@ -138,10 +138,10 @@ async def test_wrong_password_is_unavailable_and_never_shown(
     assert shop.script.left == 1
     with pytest.raises(Exception) as plain:  # noqa: PT011  (as its library raises it)
         await ledger.get("k")
-    shown = [repr(ledger), caplog.text]
+    texts = [repr(ledger), caplog.text]
     for error in (caught.value, plain.value):
-        shown += [str(error), repr(error), *traceback.format_exception(error)]
-    assert secret not in "".join(shown)
+        texts += [str(error), repr(error), *traceback.format_exception(error)]
+    assert secret not in "".join(texts)
     assert f"//{rest.rpartition('@')[2]}'" in repr(ledger)
     await ledger.aclose()
 
@@ -158,12 +158,12 @@ async def test_entry_of_a_later_version_is_unchanged_and_reported(store: LedgerS
     for code in (FISCAL_CODE, OTHER):
         with pytest.raises(ConfigurationError, match="later version"):
             await shop.approve(code=code)
-    told = Settlement(state=State.REFUSED)
+    settlement = Settlement(state=State.REFUSED)
     for entry in entries:
         with pytest.raises(ConfigurationError, match="later version"):
             await shop.ledger.claim(entry.key, token="u", payload="p", lease=60, over=entry.token)
         with pytest.raises(ConfigurationError, match="later version"):
-            await shop.ledger.settle(entry.key, token=entry.token, payload="p", settlement=told)
+            await shop.ledger.settle(entry.key, token=entry.token, payload="p", settlement=settlement)
     with pytest.raises(ConfigurationError, match="later version"):
         await shop.entries()
     assert await shop.ledger.purge(0) == 0
@@ -178,8 +178,8 @@ async def test_stored_data_contains_no_personal_data(store: LedgerStore) -> None
         await shop.approve(code=code)
     dump = await store.dump()
     assert "redirectUrl" in dump
-    asked = approval_request()
-    persons = (FISCAL_CODE, OTHER, asked.email, asked.mobile_phone, asked.last_name, asked.address)
+    request = approval_request()
+    persons = (FISCAL_CODE, OTHER, request.email, request.mobile_phone, request.last_name, request.address)
     assert not [each for each in persons if str(each) in dump]
     await shop.ledger.aclose()
 
@@ -193,9 +193,9 @@ async def test_two_machines_send_one_request(store: LedgerStore) -> None:
         def worker() -> LoanClient:
             return sandbox.client(ledger=store.ledger())
 
-        asked = approval_request(email="anna@example.com")
+        request = approval_request(email="anna@example.com")
         async with worker() as one, worker() as other:
-            decisions = await asyncio.gather(*(each.approve(FISCAL_CODE, asked) for each in (one, other)))
+            decisions = await asyncio.gather(*(each.approve(FISCAL_CODE, request) for each in (one, other)))
             assert all(isinstance(each, Approved) for each in decisions)
             assert len({str(each.redirect_url) for each in decisions if isinstance(each, Approved)}) == 1
             with pytest.raises(PayloadMismatchError):
@@ -244,7 +244,7 @@ def test_invalid_address_is_rejected_and_not_shown(kind: Callable[[Any], object]
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "shown"),
+    ("kind", "url", "expected"),
     [
         (RedisLedger, "redis://:s3cret@h:1/2", "redis://h:1/2"),
         (RedisLedger, "rediss://h/2?password=s3cret", "rediss://h/2"),
@@ -254,5 +254,5 @@ def test_invalid_address_is_rejected_and_not_shown(kind: Callable[[Any], object]
         (PostgresLedger, "postgresql://u:12/s3cret@h/d", "***"),
     ],
 )
-def test_repr_has_the_address_without_the_password(kind: type, url: str, shown: str) -> None:
-    assert repr(kind(url)) == f"{kind.__name__}('{shown}')"
+def test_repr_has_the_address_without_the_password(kind: type, url: str, expected: str) -> None:
+    assert repr(kind(url)) == f"{kind.__name__}('{expected}')"

@@ -1,4 +1,4 @@
-"""The ledger in a file of SQLite's keeps all promises of a ledger, to any number of processes."""
+"""The SQLite ledger: conformance, durability, locked files and foreign files."""
 
 import asyncio
 import os
@@ -39,20 +39,20 @@ async def test_write_is_synced_before_it_returns(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         pragmas = ("journal_mode", "synchronous", "fullfsync")
 
-        def look(connection: sqlite3.Connection) -> list[object]:
+        def inspect(connection: sqlite3.Connection) -> list[object]:
             return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
 
         full = 2
-        assert await ledger._database().read(look) == ["wal", full, 1]
+        assert await ledger._database().read(inspect) == ["wal", full, 1]
 
 
 async def test_concurrent_operations_share_one_commit(file: Path) -> None:
-    said: list[str] = []
+    statements: list[str] = []
     async with SqliteLedger(file) as ledger:
-        await ledger._database().read(lambda connection: connection.set_trace_callback(said.append))
+        await ledger._database().read(lambda connection: connection.set_trace_callback(statements.append))
         entries = await asyncio.gather(*(claimed(ledger, f"k{number}") for number in range(200)))
         assert all(entry.is_claimed_by("t") for entry in entries)
-        assert said.count("COMMIT") < 20
+        assert statements.count("COMMIT") < 20
 
 
 async def test_failing_operation_does_not_affect_others_in_its_commit(file: Path) -> None:
@@ -146,7 +146,7 @@ def test_end_of_the_process_closes_the_file(file: Path) -> None:
     )
     command = [sys.executable, "-X", "dev", "-c", forgotten, str(file)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60)
-    assert done.stderr == ""  # Python 3.13 would tell of a connection that is left open
+    assert done.stderr == ""  # Python 3.13 warns of an unclosed connection
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 

@@ -1,4 +1,4 @@
-"""One ledger in several threads, loops and processes, wherever it keeps its entries."""
+"""One ledger in several threads, event loops and processes, on each backend."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ Opener = Callable[[], Any]
 
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """What makes a ledger, here and in another process."""
+    """Return a function that opens the ledger, also in another process."""
     if request.param == "sqlite":
         return partial(SqliteLedger, tmp_path / "decisions.db")
     server = request.getfixturevalue(request.param)
@@ -90,10 +90,10 @@ print(asyncio.run(claim(*sys.argv[1:])))
 
 
 def is_won_by_another(file: Path, key: str) -> bool:
-    """Whether a process that opens the ledger, claims a key and closes it has won."""
+    """Return True if another process opens the ledger, claims a key and closes it."""
     command = [sys.executable, "-c", CLAIMING, str(file), key]
-    said = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
-    return said == "True\n"
+    output = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    return output == "True\n"
 
 
 async def test_two_ledgers_on_one_file_keep_their_locks(

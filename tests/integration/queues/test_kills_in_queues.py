@@ -1,4 +1,4 @@
-"""A worker is killed anywhere, and nothing else comes: the next tells what came of it, and asks no more."""
+"""Queue workers killed at any point: the next worker reports the result and repeats no request."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from support.fleet.worker_process import SHORT
 from support.fleet.workers import Fleet, evaluated, kill, posts, until
 
 CASES = [
-    # point, tag, what every later worker tells, how many requests the service got
+    # point, tag, status that each later worker reports, number of requests that the service received
     ("before claim", "", "approved", 1),
     ("after claim", "", "unknown", 0),
     ("after send", "+hangafter", "unknown", 1),
@@ -26,7 +26,7 @@ CASES = [
 
 
 BROKERS, LEDGERS = ["valkey", "nats"], ["sqlite", "valkey", "postgres"]
-# All of them are for `nox -s fleet`; here each case, and by turns each broker and each ledger, is seen once.
+# Each case once, with alternating brokers and ledgers; `nox -s fleet` covers more combinations.
 ALL = [(*case, broker, ledger) for case in CASES for broker in BROKERS for ledger in LEDGERS]
 TURNS = ALL if "LOANASYNC_FLEET" in os.environ else [
     (*case, BROKERS[number % 2], LEDGERS[number % 3]) for number, case in enumerate(CASES)
@@ -34,12 +34,12 @@ TURNS = ALL if "LOANASYNC_FLEET" in os.environ else [
 NAMES = [f"{point}{tag}-{broker}-{ledger}".replace(" ", "-") for point, tag, _, _, broker, ledger in TURNS]
 
 
-@pytest.mark.parametrize(("point", "tag", "status", "asked", "broker", "ledger"), TURNS, ids=NAMES)
+@pytest.mark.parametrize(("point", "tag", "status", "requests", "broker", "ledger"), TURNS, ids=NAMES)
 async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
     point: str,
     tag: str,
     status: str,
-    asked: int,
+    requests: int,
     broker: str,
     ledger: str,
     served: Sandbox,
@@ -59,14 +59,14 @@ async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
             reached = await asyncio.to_thread(killed.stdout.readline)
             assert reached.strip() == point, fleet.log.read_text(encoding="utf-8")
         kill(killed)
-    told = fleet.results_of(task)
-    assert [each["status"] for each in told] == ([status] if point == "before ack" else [])
+    earlier = fleet.results_of(task)
+    assert [each["status"] for each in earlier] == ([status] if point == "before ack" else [])
     with fleet.worker():
-        first = await fleet.result(task, times=len(told) + 1)  # nothing new comes to the queue
+        first = await fleet.result(task, times=len(earlier) + 1)  # no new message arrives
         (again,) = await fleet.put(customer)
         second = await fleet.result(again)
     assert first["status"] == second["status"] == status
     assert first["decision"] == second["decision"]
     assert {each["status"] for each in fleet.results_of(task)} == {status}
-    assert len(posts(served)) == asked
-    assert len(evaluated(served)) == asked
+    assert len(posts(served)) == requests
+    assert len(evaluated(served)) == requests

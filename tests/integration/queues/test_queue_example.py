@@ -1,4 +1,4 @@
-"""The queue that the page on workers begins with does what the page says."""
+"""The first example of the page on workers gives the results that the page shows."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "orders_queue.py"
 
 @contextmanager
 def working(folder: Path, env: dict[str, str]) -> Iterator[None]:
-    words = ("-m", "taskiq", "worker", "orders_queue:broker", "--workers", "1")
-    with subprocess.Popen([sys.executable, *words], cwd=folder, env=env) as worker:
+    arguments = ("-m", "taskiq", "worker", "orders_queue:broker", "--workers", "1")
+    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as worker:
         try:
             yield
         finally:

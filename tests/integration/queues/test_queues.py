@@ -1,4 +1,4 @@
-"""Queues on real servers: nothing left behind, nothing kept, and a server that restarts is waited for."""
+"""Queues on real servers: dead workers, restarted servers, deleted messages and cancellation."""
 
 import asyncio
 import signal
@@ -52,8 +52,8 @@ def url_of(server: Any) -> str:
     return url
 
 
-async def left_in(url: str, queue: str) -> tuple[int, int]:
-    """How many messages a queue has, and how many of them are with a worker."""
+async def count_messages(url: str, queue: str) -> tuple[int, int]:
+    """Return the number of messages of a queue, and how many of them are pending."""
     if url.startswith("nats"):
         connection = await nats.connect(url)
         jet = connection.jetstream()
@@ -71,12 +71,12 @@ async def test_stopping_worker_finishes_its_calls(server: Server, served: Sandbo
     command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
     with fleet.worker(*command) as manager:
         (task,) = await fleet.put(await fleet.customer("+slow3000after"))
-        await until(lambda: bool(evaluated(served)))  # and the answer is still to come
+        await until(lambda: bool(evaluated(served)))  # the response has not arrived yet
         manager.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(manager.wait, 60) in (0, None)
-        (told,) = fleet.results_of(task)
-    assert (told["status"], told["error"]) == ("approved", None)
-    assert await left_in(url_of(server), str(fleet.settings["queue"])) == (0, 0)
+        (result,) = fleet.results_of(task)
+    assert (result["status"], result["error"]) == ("approved", None)
+    assert await count_messages(url_of(server), str(fleet.settings["queue"])) == (0, 0)
 
 
 async def test_killed_server_keeps_its_messages_and_workers(
@@ -101,13 +101,15 @@ async def test_worker_waits_for_a_server_that_is_down_for_long(caplog: pytest.Lo
         await broker.startup()
         pool = broker.client._server_pool
         await asyncio.to_thread(server.kill)
-        await until(lambda: not pool or pool[0].reconnects > 100)  # at 60, nats-py itself gives up
+        await until(lambda: not pool or pool[0].reconnects > 100)  # nats-py stops trying after 60 attempts
         await asyncio.to_thread(server.start)
         async with filled(JetStream(server.url), 1):
             (found,) = await taken(broker, 1)
             assert found.data == b"message 0"
         await broker.shutdown()
-    assert [record for record in caplog.records if record.exc_info] == []  # nats-py logs each attempt so
+    assert [
+        record for record in caplog.records if record.exc_info
+    ] == []  # nats-py logs each attempt with this text
     assert 1 <= len(caplog.records) < 10
 
 
@@ -129,7 +131,7 @@ async def test_broker_started_before_its_server_waits_for_it(own_server: Server)
 async def test_jetstream_start_waits_until_the_stream_can_be_created(
     nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that restarts accepts connections some time before JetStream answers."""
+    """A server that restarts accepts connections some time before JetStream is ready."""
     errors = [NoRespondersError(), NotYetError(), ServiceUnavailableError()]
     add_stream = JetStreamContext.add_stream
 
@@ -153,7 +155,7 @@ async def test_broker_without_a_server_raises_after_a_time(monkeypatch: pytest.M
     await broker.shutdown()
 
 
-async def is_put_back(url: str, queue: str) -> bool:
+async def is_delayed(url: str, queue: str) -> bool:
     """Return True once a message of this queue was put back."""
     if url.startswith("nats"):
         connection = await nats.connect(url)
@@ -174,7 +176,7 @@ async def test_message_stays_in_the_queue_until_the_service_is_reachable(
     with fleet.worker():
         (task,) = await fleet.put(customer)
         async with asyncio.timeout(60):
-            while not await is_put_back(url_of(server), fleet.settings["queue"]):
+            while not await is_delayed(url_of(server), fleet.settings["queue"]):
                 pass
         with Sandbox.in_thread(port=port, state=state) as sandbox:
             assert (await fleet.result(task))["status"] == "approved"
@@ -187,18 +189,18 @@ async def test_acknowledged_messages_are_deleted_from_the_queue(
     fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path)
     tasks = await fleet.put(*[await fleet.customer() for _ in range(3)])
     queue = str(fleet.settings["queue"])
-    assert (await left_in(url_of(server), queue))[0] == 3
+    assert (await count_messages(url_of(server), queue))[0] == 3
     with fleet.worker() as working:
         for task in tasks:
             await fleet.result(task)
         working.send_signal(signal.SIGTERM)
         await asyncio.to_thread(working.wait, 60)
-    assert await left_in(url_of(server), queue) == (0, 0)
+    assert await count_messages(url_of(server), queue) == (0, 0)
 
 
 @asynccontextmanager
 async def filled(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes]]:
-    """A queue with messages, all of them with a worker that is gone."""
+    """Create a queue whose messages are all pending for a worker that has ended."""
     await broker.startup()
     contents = [f"message {number}".encode() for number in range(messages)]
     for content in contents:
@@ -208,7 +210,7 @@ async def filled(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes
 
 
 async def taken(broker: AsyncBroker, number: int) -> list[AckableMessage]:
-    """So many different messages: a slow machine may be given one again before it has seen the others."""
+    """Receive this number of different messages. A slow machine may receive one of them twice."""
     found: dict[bytes, AckableMessage] = {}
     async with asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
         async for delivery in deliveries:
@@ -228,7 +230,7 @@ async def test_messages_of_a_dead_worker_are_redelivered_without_new_ones(server
             found = await taken(living, 25)
             assert sorted(each.data for each in found) == sorted(contents)
             for each in found:
-                await each.ack()  # type: ignore[misc]  # theirs and ours are coroutines
+                await each.ack()  # type: ignore[misc]  # `ack` of both brokers is a coroutine function
 
 
 async def test_deleted_message_does_not_stop_the_worker(valkey: Valkey) -> None:
@@ -259,13 +261,13 @@ async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey)
             await found.ack()  # type: ignore[misc]  # a coroutine
             async with filled(busy, 1):
                 await taken(busy, 1)
-            assert await names() == {killed.consumer_name, busy.consumer_name}  # it had a message still
+            assert await names() == {killed.consumer_name, busy.consumer_name}  # it had a pending message
             async with filled(last, 0):
                 async with asyncio.timeout(60):
                     while killed.consumer_name in await names():
                         await taken(last, 1)
-                (left,) = await taken(last, 1)
-                await left.ack()  # type: ignore[misc]  # a coroutine
+                (remaining,) = await taken(last, 1)
+                await remaining.ack()  # type: ignore[misc]  # a coroutine
             assert last.consumer_name not in await names()
 
 
@@ -278,7 +280,7 @@ async def test_message_sent_before_the_first_worker_is_delivered(valkey: Valkey)
 
 
 async def lost(url: str, queue: str) -> None:
-    """As where a server begins anew with an empty disk."""
+    """Delete the data of the server, as after a start with an empty disk."""
     if url.startswith("nats"):
         connection = await nats.connect(url)
         await connection.jetstream().delete_stream(queue)
@@ -296,7 +298,7 @@ async def test_server_that_lost_its_data_does_not_end_the_worker(server: Server)
         assert (await anext(deliveries)).data == b"message 0"
         await lost(url_of(server), queue)
         listening = asyncio.ensure_future(anext(deliveries))
-        while not listening.done():  # until it has made the queue again
+        while not listening.done():  # until the worker has created the queue again
             with suppress(JetStreamError):
                 await broker.kick(later)
             await asyncio.wait([listening], timeout=0.1)
@@ -308,28 +310,28 @@ async def test_message_of_another_program_is_removed(valkey: Valkey) -> None:
     broker = RedisStreams(valkey.url, queue_name=queue)
     async with filled(broker, 0), Redis.from_url(valkey.url) as redis:
         await redis.xadd(queue, {"else": "what"})
-        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"ours", labels={}))
+        await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"a message", labels={}))
         for each in (found := await taken(broker, 2)):
             await each.ack()  # type: ignore[misc]  # a coroutine
-    assert [each.data for each in found] == [b"", b"ours"]
-    assert await left_in(valkey.url, queue) == (0, 0)
+    assert [each.data for each in found] == [b"", b"a message"]
+    assert await count_messages(valkey.url, queue) == (0, 0)
 
 
 async def test_message_without_members_is_acknowledged(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Redis 6.2 tells of a deleted one."""
+    """Redis 6.2 returns a deleted message without members."""
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue, redelivery=60.0)
-    left, told = broker._claim_idle, [(b"7-1", None)]
+    claim_idle, deleted = broker._claim_idle, [(b"7-1", None)]
 
     async def as_redis_6(redis: Any, cursor: bytes) -> tuple[bytes, Any]:
-        return (cursor, [told.pop()]) if told else await left(redis, cursor)
+        return (cursor, [deleted.pop()]) if deleted else await claim_idle(redis, cursor)
 
     monkeypatch.setattr(broker, "_claim_idle", as_redis_6)
     async with filled(broker, 1):
         (found,) = await taken(broker, 1)
-        assert (found.data, told) == (b"message 0", [])
+        assert (found.data, deleted) == (b"message 0", [])
 
 
 async def test_cancellation_swallowed_by_the_client_ends_listening(
@@ -338,18 +340,18 @@ async def test_cancellation_swallowed_by_the_client_ends_listening(
     broker: Any = broker_of(url_of(server), f"q{token_hex(4)}", redelivery=0.3)
     await broker.startup()
     owner, name = (broker, "_read_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
-    asks, asked = getattr(owner, name), asyncio.Event()
+    fetch, has_started = getattr(owner, name), asyncio.Event()
 
     async def losing(*args: Any, **options: Any) -> Any:
-        asked.set()
+        has_started.set()
         try:
-            return await asks(*args, **options)
+            return await fetch(*args, **options)
         except asyncio.CancelledError:
             return []
 
     monkeypatch.setattr(owner, name, losing)
     waiting = asyncio.ensure_future(anext(broker.listen()))
-    await asked.wait()
+    await has_started.wait()
     waiting.cancel()
     done, _ = await asyncio.wait([waiting], timeout=60)
     assert done == {waiting}
@@ -358,23 +360,23 @@ async def test_cancellation_swallowed_by_the_client_ends_listening(
 
 
 async def test_taskiq_redis_still_ignores_pending_messages_of_a_quiet_queue(valkey: Valkey) -> None:
-    """When this fails, ours is no longer needed for that."""
+    """If this fails, taskiq-redis has fixed it, and `RedisStreams` need not do so any more."""
     queue = f"q{token_hex(4)}"
     async with Redis.from_url(valkey.url) as redis:
         listening = RedisStreamBroker(valkey.url, queue_name=queue, idle_timeout=1, xread_block=10)
         await listening.startup()
         waiting = asyncio.ensure_future(anext(listening.listen()))
 
-        async def asked(command: str) -> int:
+        async def count_calls(command: str) -> int:
             stats = await redis.info("commandstats")
             return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
-        reads, claims = await asked("xreadgroup"), await asked("xautoclaim")
+        reads, claims = await count_calls("xreadgroup"), await count_calls("xautoclaim")
         async with asyncio.timeout(60):
-            while await asked("xreadgroup") < reads + 5:
+            while await count_calls("xreadgroup") < reads + 5:
                 pass
-        assert await asked("xautoclaim") == claims
-        while not waiting.done():  # on Python 3.11 it may not heed the first one
+        assert await count_calls("xautoclaim") == claims
+        while not waiting.done():  # on Python 3.11 the first cancellation may be swallowed
             waiting.cancel()
             await asyncio.wait([waiting], timeout=0.1)
         await listening.shutdown()

@@ -1,4 +1,4 @@
-"""The recipes for queues that a shop has already: each is run as it stands in the page, by its own worker."""
+"""The recipes for other task queues in the docs, each run unchanged with a real worker."""
 
 import asyncio
 import json
@@ -44,28 +44,28 @@ async def ended(asked):
 async def main():
     async with anyio.create_task_group() as group:
         await group.start(streaq.run_async)
-        told = [await ended(asked) for asked in json.loads(sys.argv[2])]
+        results = [await result_of(queued) for queued in json.loads(sys.argv[2])]
         group.cancel_scope.cancel()
-    return told
-told = asyncio.run(main())
+    return results
+results = asyncio.run(main())
 """
 
 TEMPORAL = """
 import asyncio
 from temporalio.testing import ActivityEnvironment
-async def ended(asked):
+async def result_of(queued):
     for _ in range(options["retry_policy"].maximum_attempts or 5):
         try:
             return await ActivityEnvironment().run(approve_activity, asked)
         except LoanError:  # as a server of Temporal's would, only sooner
             pass
 async def main():
-    return [await ended(asked) for asked in json.loads(sys.argv[2])]
-told = asyncio.run(main())
+    return [await result_of(queued) for queued in json.loads(sys.argv[2])]
+results = asyncio.run(main())
 """
 
 AFTER = """
-print(json.dumps([[each["status"], (each["error"] or {}).get("type")] for each in told]), script.left)
+print(json.dumps([[each["status"], (each["error"] or {}).get("type")] for each in results]), script.left)
 """
 
 
@@ -91,11 +91,11 @@ def test_recipe_queue_repeats_only_unsent_requests(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    told, _, left = done.stdout.strip().rpartition(" ")
-    assert json.loads(told) == [
-        ["approved", None],  # not sent at first, and delivered again
+    results, _, left = done.stdout.strip().rpartition(" ")
+    assert json.loads(results) == [
+        ["approved", None],  # not sent at first, then delivered again
         ["approved", None],
-        ["unknown", "ConnectionLostError"],  # perhaps sent: told, and never again
+        ["unknown", "ConnectionLostError"],  # may have been sent: reported, and never delivered again
         ["unknown", "OutcomeUnknownError"],
     ]
     assert left == "0"
@@ -131,8 +131,8 @@ def test_celery_with_forked_workers_sends_one_request(
         **environment(served),
         "PYTHONPATH": str(tmp_path),
         "PYTHONWARNINGS": "default",
-    }  # celery warns root
-    words = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
+    }  # celery warns when it runs as root
+    arguments = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
     script = """
 import json, sys
 from shop_queue import approve_task
@@ -140,17 +140,17 @@ sent = [approve_task.delay(asked) for asked in json.loads(sys.argv[1])]
 told = [one.get(timeout=60) for one in sent]
 print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in told]))
 """
-    asked = json.dumps([message(code, approval_request()) for code in customers * 2])
-    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=env) as worker:
+    queued = json.dumps([message(code, approval_request()) for code in customers * 2])
+    with subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=env) as worker:
         try:
             done = subprocess.run(
-                [sys.executable, "-c", script, asked],
+                [sys.executable, "-c", script, queued],
                 cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
             )  # fmt: skip
         finally:
             worker.terminate()
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert {status for status, _ in told} == {"approved"}
-    assert told[:6] == told[6:]
+    results = json.loads(done.stdout)
+    assert {status for status, _ in results} == {"approved"}
+    assert results[:6] == results[6:]
     assert len(posts(served)) == 6

@@ -1,4 +1,4 @@
-"""Messages that were never sent stay in the queue, or become dead letters that can be replayed."""
+"""Messages without a result go back into the queue, or become dead letters that can be replayed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -80,7 +80,7 @@ class Queue:
         return [each["status"] for each in results(self.file)]
 
     async def letters(self, number: int) -> list[DeadLetter]:
-        """The dead letters, once there are so many."""
+        """Wait until there is this number of dead letters, and return them."""
         found: list[DeadLetter] = []
         async with asyncio.timeout(60), letters_of(self.url, self.name) as letters:
             while len(found) < number:
@@ -224,9 +224,9 @@ async def test_opentelemetry_middleware_propagates_the_trace(
         with tracing.get_tracer("shop").start_as_current_span("checkout") as checkout:
             await queue.put(FISCAL_CODE)
         await until(lambda: queue.statuses() == ["approved"])
-    (told,) = results(queue.file)
+    (result,) = results(queue.file)
     trace_id = checkout.get_span_context().trace_id
-    assert told["meta"]["trace_id"] == format_trace_id(trace_id)
+    assert result["meta"]["trace_id"] == format_trace_id(trace_id)
     calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
     assert {span.context.trace_id for span in calls} == {trace_id}
     assert len(calls) == 2
@@ -242,7 +242,7 @@ async def test_message_that_cannot_be_read_is_kept(
         (letter,) = await queue.letters(1)
     assert (letter.task, letter.task_id) == ("", "")
     assert queue.statuses() == []
-    assert "is a dead letter (cannot be read (" in caplog.text  # after one try, not after two
+    assert "is a dead letter (cannot be read (" in caplog.text  # it is tried only once
     assert "TSTXYZ" not in caplog.text
 
 
@@ -294,7 +294,7 @@ async def test_dead_letters_of_a_missing_queue_raise(url: str) -> None:
 
 
 async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server, tmp_path: Path) -> None:
-    """JetStream delivers it no more, and its advisory says so; nobody has to be alive for that."""
+    """JetStream stops delivering the message and publishes an advisory. This needs no running worker."""
     queue = Queue(nats.url, tmp_path, tries=2)
     queue.broker = broker_of(queue.url, queue.name, redelivery=0.2)
     register(queue.broker, queue.shop.client, redelivery=600, tries=2)
@@ -302,7 +302,7 @@ async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server
     await queue.put(FISCAL_CODE)
     deliveries = queue.broker.listen()
     for _ in range(2):
-        await anext(deliveries)  # and nobody finishes it
+        await anext(deliveries)  # it stays unacknowledged
     looking = asyncio.ensure_future(anext(deliveries))
     (letter,) = await queue.letters(1)
     looking.cancel()
@@ -312,7 +312,7 @@ async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server
 
 
 async def test_message_that_no_worker_can_read_is_kept_unchanged(valkey: Valkey, tmp_path: Path) -> None:
-    """The formatters of two shops read it, one within the other."""
+    """The formatters of two shops are nested."""
     queue = Queue(valkey.url, tmp_path, tries=2)
     register(queue.broker, queue.shop.new_client(), name="other", redelivery=600, tries=2)
     data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'

@@ -1,4 +1,4 @@
-"""The servers that tests use are real: they answer, die of kill -9, and come back with what they kept."""
+"""The servers of the tests: they start, can be killed and paused, and keep their data."""
 
 import socket
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def test_server_restarts_on_its_port_after_kill_9_and_cleans_up(
         family = psutil.Process(first).children(recursive=True)
         server.kill()
         assert not any(psutil.pid_exists(each) for each in [first, *(each.pid for each in family)])
-        with pytest.raises(OSError):  # noqa: PT011  (refused, on each system in its own words)
+        with pytest.raises(OSError):  # noqa: PT011  (connection refused; the error differs between systems)
             socket.create_connection(("127.0.0.1", port), 5)
         server.start()
         assert (server.pid != first, server.port) == (True, port)

@@ -1,4 +1,4 @@
-"""The task of taskiq's: set up right or not at all, tried again, traced, and closed with its worker."""
+"""The taskiq task: checks of its settings, tries and delays, tracing, and closing with the worker."""
 
 import asyncio
 import json
@@ -31,18 +31,18 @@ from loanasync.worker.redis import RedisStreams
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop
 
-ASKED = message(FISCAL_CODE, approval_request())
+MESSAGE = message(FISCAL_CODE, approval_request())
 
 
 @asynccontextmanager
 async def running(shop: Shop, **options: Any) -> AsyncIterator[Callable[..., Any]]:
-    """What puts a message in a queue and waits for its result."""
+    """Start a worker, and return a function that puts a message into its queue and waits for the result."""
     broker = InMemoryBroker()
     task = register(broker, shop.client, redelivery=600, **{"base": 0.001, "cap": 0.004, **options})
     await broker.startup()
 
-    async def put(asked: Any = ASKED) -> Any:
-        return await (await task.kiq(asked)).wait_result(timeout=30)
+    async def put(queued: Any = MESSAGE) -> Any:
+        return await (await task.kiq(queued)).wait_result(timeout=30)
 
     yield put
     await broker.shutdown()
@@ -64,9 +64,9 @@ async def test_unsent_request_is_tried_again_with_growing_delays(
     async with running(shop, base=0.1, cap=0.3) as put:
         result = await put()
     assert result.return_value["status"] == "approved"
-    told = [record.message for record in caplog.records if "trying" in record.message]
+    messages = [record.message for record in caplog.records if "trying" in record.message]
     delays = ["0.1", "0.2", "0.3", "0.3"]
-    assert told == [f"ConnectError: trying again in {delay} s" for delay in delays]
+    assert messages == [f"ConnectError: trying again in {delay} s" for delay in delays]
 
 
 async def test_message_ends_after_the_maximum_number_of_tries() -> None:
@@ -92,7 +92,7 @@ async def test_message_is_tried_in_place_while_the_queue_is_down() -> None:
     broker = FullBroker()
     task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.002)
     await broker.startup()
-    result = await (await task.kiq(ASKED)).wait_result(timeout=30)
+    result = await (await task.kiq(MESSAGE)).wait_result(timeout=30)
     await broker.shutdown()
     assert result.return_value["status"] == "approved"
     assert len(refusals) == 2
@@ -123,7 +123,7 @@ def lasting(tmp_path: Path, **options: Any) -> LoanClient:
     return scripted_client(ledger=SqliteLedger(tmp_path / "decisions.db"), **options)
 
 
-# Of 60 seconds in total and 10 of patience: 2 x 60 + 5 x 10, and 10 of the longest delay.
+# 2 x 60 seconds (total), 5 x 10 (patience), and 10 (longest delay).
 TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
     (
         lambda: RedisStreams("redis://h", redelivery=179),
@@ -139,11 +139,11 @@ TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("broker", "options", "said"), TOO_SOON, ids=[said for *_, said in TOO_SOON])
+@pytest.mark.parametrize(("broker", "options", "text"), TOO_SOON, ids=[text for *_, text in TOO_SOON])
 async def test_redelivery_that_is_too_short_is_rejected(
-    broker: Callable[[], AsyncBroker], options: dict[str, Any], said: str, tmp_path: Path
+    broker: Callable[[], AsyncBroker], options: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=text):
         register(broker(), lasting(tmp_path), **options)
 
 
@@ -214,19 +214,19 @@ async def test_sender_does_not_open_or_close_the_ledger() -> None:
     await shop.approve()
 
 
-class KeepingBroker(InMemoryBroker):
-    """Messages are kept until they are delivered, in a context that knows nothing of their senders."""
+class StoringBroker(InMemoryBroker):
+    """Stores messages, and delivers them later in a context without the sender's trace."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[bytes] = []
+        self.messages: list[bytes] = []
 
     async def kick(self, message: Any) -> None:
-        self.kept.append(message.message)
+        self.messages.append(message.message)
 
     async def deliver(self) -> None:
-        while self.kept:
-            delivery = self.receiver.callback(message=self.kept.pop(0))
+        while self.messages:
+            delivery = self.receiver.callback(message=self.messages.pop(0))
             await asyncio.get_running_loop().create_task(delivery, context=Context())
 
 
@@ -234,12 +234,12 @@ async def test_call_belongs_to_the_trace_of_the_sender(
     tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     shop = Shop(not_connected(), approved(), options={"tracer_provider": tracing})
-    broker = KeepingBroker()
+    broker = StoringBroker()
     task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.001)
     await broker.startup()
     with tracing.get_tracer("shop").start_as_current_span("checkout") as checkout:
-        sent = await task.kiq(ASKED)
-    await broker.deliver()  # its first try, and its second
+        sent = await task.kiq(MESSAGE)
+    await broker.deliver()  # the first and the second try
     result = await sent.get_result()
     await broker.shutdown()
     calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
@@ -261,12 +261,12 @@ async def test_existing_span_of_the_worker_is_the_parent(
             return message
 
     shop = Shop(approved(), options={"tracer_provider": tracing})
-    broker, spanning = KeepingBroker(), Spanning()
+    broker, spanning = StoringBroker(), Spanning()
     broker.add_middlewares(spanning)
     task = register(broker, shop.client, redelivery=600)
     await broker.startup()
     with tracing.get_tracer("shop").start_as_current_span("checkout"):
-        await task.kiq(ASKED)
+        await task.kiq(MESSAGE)
     await broker.deliver()
     await broker.shutdown()
     (call,) = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
@@ -274,7 +274,7 @@ async def test_existing_span_of_the_worker_is_the_parent(
     assert call.parent.span_id == spanning.span.get_span_context().span_id
 
 
-OF_ANOTHER_MAKE = {"task_name": "loanasync:approve", "args": [ASKED], "kwargs": {}}
+OF_ANOTHER_MAKE = {"task_name": "loanasync:approve", "args": [MESSAGE], "kwargs": {}}
 BAD_LABEL = {
     "task_id": "order-17",
     "labels": {"wait": FISCAL_CODE},
@@ -301,11 +301,11 @@ async def test_unreadable_message_is_rejected_and_not_logged(
             AckableMessage(data=json.dumps(read).encode(), ack=acknowledge)
         )
     assert acknowledged.is_set()
-    is_told = await broker.result_backend.is_result_ready("order-17")
-    assert is_told == ("task_id" in read)
+    has_result = await broker.result_backend.is_result_ready("order-17")
+    assert has_result == ("task_id" in read)
     assert shop.script.sent == []
     assert f"a message of the queue cannot be read ({error})" in caplog.text
-    for personal in (FISCAL_CODE, ASKED["request"]["last_name"], ASKED["request"]["email"]):
+    for personal in (FISCAL_CODE, MESSAGE["request"]["last_name"], MESSAGE["request"]["email"]):
         assert personal not in caplog.text
 
 
@@ -315,7 +315,7 @@ async def test_several_shops_share_a_queue_with_separate_task_names() -> None:
     tasks = [register(broker, s.client, name=n, redelivery=600) for s, n in ((one, "one"), (other, "other"))]
     await broker.startup()
     for task in tasks:
-        await (await task.kiq(ASKED)).wait_result(timeout=30)
+        await (await task.kiq(MESSAGE)).wait_result(timeout=30)
     await broker.shutdown()
     assert (len(one.script.sent), len(other.script.sent)) == (1, 1)
     assert isinstance(one.ledger, MemoryLedger)

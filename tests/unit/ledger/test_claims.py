@@ -1,4 +1,4 @@
-"""Claims of a client's ledger: their keys, cancelled calls, and what a takeover never does."""
+"""Claims of a client with a ledger: keys, cancelled calls and takeovers."""
 
 import asyncio
 from typing import Any

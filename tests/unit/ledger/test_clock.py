@@ -1,4 +1,4 @@
-"""A SQLite ledger whose machine's clock is set, and one whose file is removed while it is open."""
+"""The SQLite ledger when the machine's clock changes, and when its file is deleted while open."""
 
 import asyncio
 import sqlite3
@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 
 class Machine:
-    """The clocks of a machine, and the mark of its last start."""
+    """A fake machine: time of day, uptime and boot id."""
 
     def __init__(self, boot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day, self.running, self._boot = 1_800_000_000.0, 1000.0, boot
@@ -60,9 +60,9 @@ async def test_sqlite_lease_ignores_a_change_of_the_clock(machine: Machine, file
         assert await state(file) is State.INFLIGHT
         machine.pass_by(2)
         assert await state(file) is State.UNKNOWN
-        seen = await ledger.get("k")
-        assert seen is not None
-        assert seen.state is State.UNKNOWN
+        entry_now = await ledger.get("k")
+        assert entry_now is not None
+        assert entry_now.state is State.UNKNOWN
 
 
 async def test_probe_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
@@ -84,7 +84,7 @@ async def test_probe_after_a_change_of_the_clock_sends_nothing_twice(machine: Ma
 
 
 async def test_sqlite_leases_expire_when_the_machine_reboots(machine: Machine, file: Path) -> None:
-    machine.day += HOUR  # a clock that is ahead
+    machine.day += HOUR  # the clock is ahead
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
     machine.start("second")
@@ -101,7 +101,7 @@ async def test_sqlite_clock_without_a_boot_id_is_the_time_of_day(machine: Machin
 
 
 async def test_sqlite_file_without_a_clock_starts_at_the_time_of_day(machine: Machine, file: Path) -> None:
-    """As an earlier version left it; the owners of its leases may still be running."""
+    """An earlier version wrote the file; the owners of its leases may still be running."""
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
     with sqlite3.connect(file) as other:
@@ -122,7 +122,7 @@ async def test_sqlite_file_deleted_while_open_sends_nothing(file: Path, *, is_re
     with pytest.raises(LedgerUnavailableError, match="FileNotFoundError"):
         await shop.approve()
     assert len(shop.script.sent) == 1
-    await shop.ledger.aclose()  # a person has seen to it
+    await shop.ledger.aclose()  # a person has handled it
     assert isinstance(await shop.approve(), Approved)
     await shop.ledger.aclose()
 

@@ -1,4 +1,4 @@
-"""When the ledger fails: nothing is sent without a claim, and no decision is lost without a word."""
+"""Failing ledgers: nothing is sent without a claim, and no decision is lost. Orphan files and encryption."""
 
 import asyncio
 import json
@@ -51,19 +51,19 @@ async def test_failing_lookup_sends_nothing() -> None:
     step, arrived, go = held_response(approved())
     ledger = FailingLedger(get=broken)
     shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     with pytest.raises(LedgerUnavailableError):
         await shop.approve(code="TSTXYZ00A00A000B")
     go.set()
-    await asking
+    await call
 
 
 async def test_claim_that_may_have_been_written_is_released() -> None:
     ledger = FailingLedger()
 
     async def written_and_then_lost() -> None:
-        claims = [move for move in ledger.operations if move == "claim"]
+        claims = [operation for operation in ledger.operations if operation == "claim"]
         if len(claims) == 1:
             del ledger.faults["claim"]
             await asyncio.Event().wait()
@@ -123,7 +123,7 @@ async def test_orphan_file_is_synced_before_the_error_is_raised(
     monkeypatch.setattr("os.fsync", watched)
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
     await shop.result()
-    assert synced == [False, True]  # the file, and then its folder
+    assert synced == [False, True]  # the file, then its folder
 
 
 async def test_import_into_an_empty_ledger_restores_the_decision(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ async def test_concurrent_imports_import_every_file(tmp_path: Path) -> None:
     for letter in "ABCDEFGH":
         await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result(code=f"TSTXYZ00A00A000{letter}")
     ledger.faults.clear()
-    brought = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
-    assert sum(brought) >= 8  # an answer that two bring is there all the same
+    counts = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
+    assert sum(counts) >= 8  # two imports may both count one file
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,8 +201,8 @@ async def test_folder_of_another_user_is_not_used(
     await Shop(approved(), ledger=ledger, orphan_folder=planted).result()
     ledger.faults.clear()
     (tmp_path / "state").write_text("in the way")
-    new_client = os.geteuid() + 1
-    monkeypatch.setattr("os.geteuid", lambda: new_client)
+    other_user = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: other_user)
     assert await import_orphans(ledger) == 0
     error = await Shop(refused(), ledger=FailingLedger(settle=broken)).result()
     assert isinstance(error, DecisionNotRecordedError)
@@ -217,23 +217,23 @@ async def test_import_leaves_invalid_and_contradicting_files(
     ledger = FailingLedger(settle=broken)
     await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result()
     (orphan,) = tmp_path.iterdir()
-    told = json.loads(orphan.read_text())
-    assert json.loads(b64decode(told["body"]))["approved"] is True
+    members = json.loads(orphan.read_text())
+    assert json.loads(b64decode(members["body"]))["approved"] is True
     for name, content in {
         "a.json": "{}",
         "b.json": "[]",
         "c.json": "no JSON",
-        "d.json": json.dumps({**told, "format": 3}),
-        "e.json": json.dumps({**told, "state": "inflight"}),
-        "f.json": json.dumps({**told, "body": "?"}),
-        "g.json": json.dumps({**told, "key": "another", "state": "refused"}),
-        "h.json": json.dumps({**told, "key": "another"}),
-        "i.part": json.dumps(told),
+        "d.json": json.dumps({**members, "format": 3}),
+        "e.json": json.dumps({**members, "state": "inflight"}),
+        "f.json": json.dumps({**members, "body": "?"}),
+        "g.json": json.dumps({**members, "key": "another", "state": "refused"}),
+        "h.json": json.dumps({**members, "key": "another"}),
+        "i.part": json.dumps(members),
     }.items():
         (tmp_path / name).write_text(content)
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 3, (
-        "a part that is whole was written by a process that died"
+        "a complete .part file was written by a process that died"
     )
     assert {file.name for file in tmp_path.iterdir()} == {
         *("a.json", "b.json", "c.json", "d.json", "e.json", "f.json", "h.json")
@@ -252,15 +252,15 @@ async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.
 async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=hanging)
     shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     while "settle" not in ledger.operations:
-        await asyncio.wait({asking}, timeout=0.005)
+        await asyncio.wait({call}, timeout=0.005)
     assert shop.client._memory is not None
     (flight,) = shop.client._memory._in_flight.values()
     assert flight.task is not None
-    flight.task.cancel()  # as the end of the loop does
-    await asyncio.wait({flight.task, asking})
-    error = asking.exception()
+    flight.task.cancel()  # as asyncio.run() does at its end
+    await asyncio.wait({flight.task, call})
+    error = call.exception()
     assert isinstance(error, DecisionNotRecordedError)
     assert (type(error.decision), error.cause_type) == (Approved, "CancelledError")
     ledger.faults.clear()
@@ -280,20 +280,20 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
 
     ledger = Slow()
     shop = Shop(approved(), ledger=ledger)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await ledger.claimed.wait()
     assert shop.client._memory is not None
     (flight,) = shop.client._memory._in_flight.values()
     assert flight.task is not None
     flight.task.cancel()
-    await asyncio.wait({flight.task, asking})
-    assert asking.cancelled()
+    await asyncio.wait({flight.task, call})
+    assert call.cancelled()
     assert (await shop.entry()).state is State.RELEASED
     assert shop.script.left == 1
 
 
 class Rot13:
-    """No cipher."""
+    """A cipher whose `decrypt` does not reverse `encrypt`."""
 
     def encrypt(self, data: bytes, /) -> bytes:
         return data
@@ -303,7 +303,7 @@ class Rot13:
 
 
 class TestEncryption:
-    """With ``encrypt`` no body is in ledger or orphan files but encrypted."""
+    """With ``encrypt``, bodies in the ledger and in orphan files are encrypted."""
 
     async def test_stored_body_is_encrypted_and_replayed(self, tmp_path: Path) -> None:
         file = tmp_path / "decisions.db"
@@ -315,7 +315,7 @@ class TestEncryption:
         assert again.redirect_url == first.redirect_url
         await shop.ledger.aclose()
         assert str(first.redirect_url).encode() not in file.read_bytes()
-        assert b"approved" in file.read_bytes()  # the state, to find and purge it by
+        assert b"approved" in file.read_bytes()  # the state is not encrypted
 
     async def test_orphan_file_is_encrypted(self, tmp_path: Path) -> None:
         cipher = Fernet(Fernet.generate_key())
@@ -386,7 +386,7 @@ async def test_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
 
 
 async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
-    """A connection of the ledger that is closed cancels the caller; the claim is released by a later call."""
+    """A ledger whose connection is closed raises CancelledError. A later call releases the claim."""
 
     def cancelled() -> NoReturn:
         raise asyncio.CancelledError

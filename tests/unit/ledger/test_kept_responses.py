@@ -1,4 +1,4 @@
-"""A response that could not be classified is kept, by the ledger or in a file, until a person decides."""
+"""Unclassified responses are stored in the ledger or in an orphan file until a person resolves the entry."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ REDIRECT = "https://pay.example.com/#t"
 
 
 def about_another(*, is_approved: bool = True) -> ScriptedResponse:
-    """A decision that echoes the fiscal code of another customer."""
+    """Return a decision that echoes the fiscal code of another customer."""
     body = {
         "approved": is_approved,
         "fiscalCode": ANOTHER,
@@ -84,7 +84,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(
 
 @pytest.mark.parametrize("status", [422, 202, 400])
 async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> None:
-    """The service said `approved: true` with a status that contradicts it (readings R1, R4)."""
+    """The service returned `approved: true` with a status that contradicts it (readings R1, R4)."""
     shop = Shop(response(status, {"approved": True, "redirectUrl": REDIRECT}))
     assert (await shop.result()).outcome == "unknown"  # type: ignore[union-attr]
     await resolve(shop.ledger, await shop.entry(), State.APPROVED, "ticket 17")
@@ -191,8 +191,8 @@ async def test_entry_without_a_body_is_a_decision_without_redirect(
 ) -> None:
     shop = Shop()
     entry = await shop.put(State.UNKNOWN)
-    told = Settlement(state=state, note="by telephone", source="person")
-    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=told)
+    settlement = Settlement(state=state, note="by telephone", source="person")
+    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
     decision = await shop.approve()
     assert isinstance(decision, kind)
     assert (decision.raw, decision.amount, decision.meta.unread) == ({}, None, ("body",))

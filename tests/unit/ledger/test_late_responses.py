@@ -1,4 +1,4 @@
-"""A response that could not be classified is kept although another claim owns the entry by now."""
+"""Unclassified responses that arrive after another claim has taken over the entry."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def test_guard_decision_after_a_persons_becomes_an_orphan(state: State, tm
 
 @frozen
 class Inverting:
-    """A cipher whose output is no text."""
+    """A cipher whose output is not text."""
 
     def encrypt(self, body: bytes) -> bytes:
         return bytes(each ^ 0xA5 for each in body)

@@ -1,4 +1,4 @@
-"""The ledger in memory keeps all promises of a ledger."""
+"""Conformance of the memory ledger."""
 
 import os
 

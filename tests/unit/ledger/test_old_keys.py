@@ -1,4 +1,4 @@
-"""A ledger whose secret was changed: its entries are found under the old ones."""
+"""Ledger entries under old keys are found after a change of the key."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ each_secret = pytest.mark.parametrize("old", [OLD, TOKEN], ids=["key", "token"])
 
 
 def shop_before(old: Any, *steps: Any, **policy: Any) -> Shop:
-    """A shop whose ledger has the old secret."""
+    """Return a shop whose policy has the old key."""
     if isinstance(old, str):
         return Shop(*steps, options={"auth_token": old}, **policy)
     return Shop(*steps, key=old, **policy)
@@ -110,7 +110,7 @@ async def test_decision_under_any_key_has_precedence() -> None:
 
 @pytest.mark.parametrize("old", [OLD, None], ids=["key", "token"])
 async def test_clients_that_exchange_keys_send_one_request(old: bytes | None) -> None:
-    """While a fleet is restarted, each has the other's secret as its old one, and both claim at once."""
+    """During a rolling restart, each client has the other's key as an old key, and both claim at once."""
     both = asyncio.Barrier(2)
     claims = 0
 
@@ -131,7 +131,7 @@ async def test_clients_that_exchange_keys_send_one_request(old: bytes | None) ->
 
 @pytest.mark.parametrize("fault", [timed_out(), refused()])
 async def test_entry_created_under_an_old_key_during_the_claim_wins(fault: Any) -> None:
-    """The other client has claimed, sent and settled between this one's look and claim."""
+    """The other client claims, sends and settles between this client's lookup and its claim."""
     ledger = FailingLedger()
     other = Shop(fault, ledger=ledger, key=OLD)
     shop = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
@@ -180,9 +180,9 @@ def test_policy_with_invalid_old_keys_is_rejected(old: Any) -> None:
 
 
 def test_policy_masks_old_keys() -> None:
-    shown = repr(LedgerPolicy(old_keys=[OLD, TOKEN]))
-    assert TOKEN not in shown
-    assert "0123456789abcdef" not in shown
+    text = repr(LedgerPolicy(old_keys=[OLD, TOKEN]))
+    assert TOKEN not in text
+    assert "0123456789abcdef" not in text
 
 
 @pytest.mark.parametrize(

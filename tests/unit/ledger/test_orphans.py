@@ -1,4 +1,4 @@
-"""Orphan files: both formats are read, and a file is deleted only when the ledger has its response."""
+"""Orphan files: formats, permissions, full disks and imports."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from loanasync.ledger.orphans import Orphan, write_orphan
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
 ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED, subject=SUBJECT)
-# As the last version that wrote format 1 made it.
+# A file of the last version that wrote format 1.
 FORMAT_1 = (
     b'{"format": 1, "key": "k", "token": "t", "payload": "p", "state": "approved", "note": "",'
     b' "status": 201, "body": "eyJhcHByb3ZlZCI6dHJ1ZX0=", "fault": null}'
@@ -108,7 +108,7 @@ def test_orphan_without_a_writable_folder_returns_none(
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("tempfile.mkstemp", forbidden)  # the rights of a folder do not stop root
+    monkeypatch.setattr("tempfile.mkstemp", forbidden)  # root ignores the permissions of a folder
     assert write_orphan([tmp_path / "file", tmp_path / "folder", Path("\0")], ORPHAN) is None
     assert write_orphan([], ORPHAN) is None
 

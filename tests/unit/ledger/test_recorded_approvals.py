@@ -1,4 +1,4 @@
-"""What a client's ledger keeps of each end that an approval may have, and what the next call makes of it."""
+"""Approvals with a ledger: the entry after each result, and the effect on the next call."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
 
 EVALUATED = "User already evaluated for approval"
-# HTTP says of these that the request was not processed (readings, R4).
+# With these statuses the request was not processed (readings R4).
 NOT_PROCESSED = (301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431)
 
 
@@ -90,7 +90,7 @@ async def test_decision_is_stored_with_any_readable_response(name: str, odd: str
 @pytest.mark.parametrize(
     ("steps", "state"),
     [
-        # provably not evaluated: it may be asked again
+        # provably not evaluated: the request may be sent again
         ([not_connected()], State.RELEASED),
         ([rejected({"email": "is taken"})], State.RELEASED),
         ([domain_error("User not found")], State.RELEASED),
@@ -106,12 +106,12 @@ async def test_decision_is_stored_with_any_readable_response(name: str, odd: str
         ([cut_off(422, b'{"approved": false, "am')], State.REFUSED),
         ([cut_off(201, b'{"approved": true, "am')], State.APPROVED),
         ([response(201, {"approved": False})], State.REFUSED),
-        # decided, and the decision is not here
+        # decided, but the decision did not arrive
         ([domain_error(EVALUATED)], State.LOST),
         ([domain_error("The user was already evaluated.")], State.LOST),
         ([response(409, {"error": EVALUATED})], State.LOST),
         ([system_error(), domain_error(EVALUATED)], State.LOST),
-        # nobody knows
+        # outcome unknown
         ([timed_out()], State.UNKNOWN),
         ([connection_lost()], State.UNKNOWN),
         ([system_error(), system_error(), system_error()], State.UNKNOWN),
@@ -184,8 +184,8 @@ async def test_held_entry_is_not_sent() -> None:
 async def test_decision_resolved_without_response_is_replayed() -> None:
     shop = Shop()
     entry = await shop.put(State.UNKNOWN)
-    told = Settlement(state=State.REFUSED, note="by telephone")
-    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=told)
+    settlement = Settlement(state=State.REFUSED, note="by telephone")
+    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
     decision = await shop.approve()
     assert isinstance(decision, Refused)
     assert (decision.meta.status, decision.meta.unread, decision.amount) == (422, ("body",), None)
@@ -194,13 +194,13 @@ async def test_decision_resolved_without_response_is_replayed() -> None:
 async def test_claim_is_made_just_before_the_first_byte() -> None:
     first, arrived, go = held_response(approved())
     shop = Shop(first, approved(), options={"max_concurrency": 1})
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
     await asyncio.wait({waiting}, timeout=0.05)
     assert [entry.state for entry in await shop.entries()] == [State.INFLIGHT]
     go.set()
-    await asyncio.gather(asking, waiting)
+    await asyncio.gather(call, waiting)
     assert [entry.state for entry in await shop.entries()] == [State.APPROVED] * 2
 
 
@@ -208,11 +208,11 @@ async def test_known_decision_needs_no_slot() -> None:
     first, arrived, go = held_response(approved())
     shop = Shop(refused(), first, options={"max_concurrency": 1})
     await shop.approve()
-    asking = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
+    call = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
     await arrived.wait()
     assert isinstance(await shop.approve(), Refused)
     go.set()
-    await asking
+    await call
 
 
 async def test_released_entry_accepts_corrected_data() -> None:
@@ -245,27 +245,27 @@ async def test_order_of_members_does_not_change_the_payload() -> None:
 async def test_call_waits_for_the_decision_of_another_worker() -> None:
     step, arrived, go = held_response(refused())
     shop = Shop(step)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(shop.new_client()))
     done, _ = await asyncio.wait({waiting}, timeout=0.05)
     assert not done
     go.set()
     assert isinstance(await waiting, Refused)
-    assert isinstance(await asking, Refused)
+    assert isinstance(await call, Refused)
     assert len(shop.script.sent) == 1
 
 
 async def test_waiting_call_sends_after_another_worker_released() -> None:
     step, arrived, go = held_response(not_connected())
     shop = Shop(step, approved())
-    asking = asyncio.create_task(shop.result())
+    call = asyncio.create_task(shop.result())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(shop.new_client()))
     await asyncio.wait({waiting}, timeout=0.05)
     go.set()
     assert isinstance(await waiting, Approved)
-    await asking
+    await call
 
 
 async def test_call_waits_for_another_worker_until_its_deadline() -> None:
@@ -278,7 +278,7 @@ async def test_call_waits_for_another_worker_until_its_deadline() -> None:
 
 
 class TestProbe:
-    """With ``unknown="probe"`` an approval whose outcome is not known is asked once more, and no oftener."""
+    """With ``unknown="probe"``, a request whose outcome is unknown is sent exactly once more."""
 
     async def test_probe_with_a_decision_settles_the_entry(self) -> None:
         shop = Shop(timed_out(), refused(), unknown="probe")
@@ -359,7 +359,7 @@ async def test_customers_and_scopes_have_separate_entries(one: Any, other: Any) 
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(**one), Approved)
     assert isinstance(await shop.approve(**other), Refused)
-    # Nor does the digest of what was asked show that both asked the same.
+    # The payload digests must not show either that both requests are the same.
     assert len({entry.payload for entry in await shop.entries()}) == 2
 
 

@@ -1,4 +1,4 @@
-"""A person settles what nobody else can, and no worker that wakes up late can undo that."""
+"""`resolve`: settlements and corrections by a person, which late workers cannot undo."""
 
 import json
 
@@ -50,10 +50,10 @@ async def test_resolve_to_inflight_is_rejected() -> None:
     assert (await shop.entry()).state is State.UNKNOWN
 
 
-async def kept(
+async def unknown_entry(
     body: bytes | None, status: int | None = 201, fault: str | None = None
 ) -> tuple[MemoryLedger, Entry]:
-    """An UNKNOWN entry that keeps a response."""
+    """Create an UNKNOWN entry with a stored response."""
     ledger = MemoryLedger()
     await ledger.claim("k", token="t", payload="p", lease=60)
     settlement = Settlement(state=State.UNKNOWN, note="n", status=status, body=body, fault=fault)
@@ -68,7 +68,7 @@ def response(entry: Entry) -> tuple[int | None, bytes | None, str | None]:
 @pytest.mark.parametrize("status", [None, 200, 201, 422])
 async def test_resolve_keeps_a_response_with_the_same_decision(state: State, status: int | None) -> None:
     body = json.dumps({"approved": state is State.APPROVED, "redirectUrl": "https://x"}).encode()
-    ledger, entry = await kept(body, status, "another fiscal code")
+    ledger, entry = await unknown_entry(body, status, "another fiscal code")
     resolved = await resolve(ledger, entry, state, "ticket 17")
     assert (resolved.state, resolved.source, resolved.note) == (state, "person", "ticket 17")
     assert response(resolved) == (status or {State.APPROVED: 201, State.REFUSED: 422}[state], body, None)
@@ -77,7 +77,7 @@ async def test_resolve_keeps_a_response_with_the_same_decision(state: State, sta
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
 @pytest.mark.parametrize("body", [b"gAAAAABm-encrypted", b"{\xff\xfe\x00"])
 async def test_resolve_keeps_an_encrypted_response(state: State, body: bytes) -> None:
-    ledger, entry = await kept(body, 500)
+    ledger, entry = await unknown_entry(body, 500)
     resolved = await resolve(ledger, entry, state, "ticket 17")
     assert response(resolved) == ({State.APPROVED: 201, State.REFUSED: 422}[state], body, None)
 
@@ -98,14 +98,14 @@ async def test_resolve_keeps_an_encrypted_response(state: State, body: bytes) ->
     ],
 )
 async def test_resolve_drops_a_response_with_another_decision(body: bytes | None) -> None:
-    ledger, entry = await kept(body)
+    ledger, entry = await unknown_entry(body)
     resolved = await resolve(ledger, entry, State.APPROVED, "ticket 17")
     assert (resolved.state, response(resolved)) == (State.APPROVED, (None, None, None))
 
 
 @pytest.mark.parametrize("state", [State.UNKNOWN, State.LOST, State.HELD])
 async def test_resolve_without_decision_keeps_the_response(state: State) -> None:
-    ledger, entry = await kept(b'{"approved": true}')
+    ledger, entry = await unknown_entry(b'{"approved": true}')
     resolved = await resolve(ledger, entry, state, "ticket 17")
     assert (resolved.state, response(resolved)) == (state, (201, b'{"approved": true}', None))
 
@@ -113,7 +113,7 @@ async def test_resolve_without_decision_keeps_the_response(state: State) -> None
 @pytest.mark.parametrize("before", [State.APPROVED, State.REFUSED, State.RELEASED])
 @pytest.mark.parametrize("after", [State.APPROVED, State.REFUSED, State.RELEASED, State.HELD])
 async def test_resolve_corrects_a_decision_of_a_person(before: State, after: State) -> None:
-    ledger, entry = await kept(None, None)
+    ledger, entry = await unknown_entry(None, None)
     wrong = await resolve(ledger, entry, before, "ticket 17")
     right = await resolve(ledger, wrong, after, "ticket 18", source="import")
     assert (right.state, right.note, right.source) == (after, "ticket 18", "import")
@@ -124,7 +124,7 @@ async def test_resolve_corrects_a_decision_of_a_person(before: State, after: Sta
 
 @pytest.mark.parametrize("note", ["", " \t"])
 async def test_correction_without_note_is_rejected(note: str) -> None:
-    ledger, entry = await kept(None)
+    ledger, entry = await unknown_entry(None)
     wrong = await resolve(ledger, entry, State.APPROVED, note)
     with pytest.raises(ValueError, match="a correction needs a note"):
         await resolve(ledger, wrong, State.REFUSED, note)
@@ -133,7 +133,7 @@ async def test_correction_without_note_is_rejected(note: str) -> None:
 
 @pytest.mark.parametrize("source", ["service", "", " "])
 async def test_resolve_with_service_or_empty_source_is_rejected(source: str) -> None:
-    ledger, entry = await kept(None)
+    ledger, entry = await unknown_entry(None)
     with pytest.raises(ValueError, match="source"):
         await resolve(ledger, entry, State.APPROVED, "ticket 17", source=source)
     assert await ledger.get("k") == entry
@@ -141,6 +141,6 @@ async def test_resolve_with_service_or_empty_source_is_rejected(source: str) -> 
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED, State.RELEASED])
 async def test_resolve_never_changes_a_result_of_the_service(state: State) -> None:
-    ledger, _ = await kept(None)
-    said = await ledger.settle("k", token="t", payload="p", settlement=Settlement(state=state, status=201))
-    assert await resolve(ledger, said, State.HELD, "ticket 17") == said == await ledger.get("k")
+    ledger, _ = await unknown_entry(None)
+    decided = await ledger.settle("k", token="t", payload="p", settlement=Settlement(state=state, status=201))
+    assert await resolve(ledger, decided, State.HELD, "ticket 17") == decided == await ledger.get("k")

@@ -1,4 +1,4 @@
-"""What spans and metrics say of a ledger, and that no digest, body or person is in any of it."""
+"""Ledger attributes of spans and metrics, which contain no digest, no body and no personal data."""
 
 import asyncio
 import pickle
@@ -27,17 +27,17 @@ def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder
     return Shop(*steps, options=providers, **options), recorder  # type: ignore[arg-type]
 
 
-def told(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
+def ledger_results(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
     spans = [recorder.attributes(span) for span in recorder.spans("loanasync.approve")]
     return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
 
 
 def shown_by(error: LedgerError) -> list[str]:
-    """What an error says, and the local variables of our frames in its traceback."""
+    """Return the texts of an error, and the local variables of our frames in its traceback."""
     stack = traceback.TracebackException.from_exception(error, capture_locals=True).stack
-    ours = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
-    assert len(ours) > 2
-    return [str(error), repr(error), repr(error.args), *map(repr, ours)]
+    frames = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
+    assert len(frames) > 2
+    return [str(error), repr(error), repr(error.args), *map(repr, frames)]
 
 
 def broken() -> None:
@@ -47,14 +47,18 @@ def broken() -> None:
 async def test_span_has_the_result_of_the_ledger() -> None:
     step, arrived, go = held_response(approved())
     shop, recorder = recorded(step)
-    asking = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve())
     await arrived.wait()
     joining = asyncio.create_task(shop.approve())
     await asyncio.sleep(0)
     go.set()
-    await asyncio.gather(asking, joining)
+    await asyncio.gather(call, joining)
     await shop.approve()
-    assert sorted(told(recorder)) == [("claimed", "approved"), ("hit", "approved"), ("joined", "approved")]
+    assert sorted(ledger_results(recorder)) == [
+        ("claimed", "approved"),
+        ("hit", "approved"),
+        ("joined", "approved"),
+    ]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "approved"}).sum == 1
     (attempt,) = [span for span in recorder.spans() if span.name.startswith("POST")]
     assert attempt.parent is not None
@@ -70,7 +74,7 @@ async def test_span_has_the_reason_why_nothing_was_sent() -> None:
     await shop.result(request=approval_request(amount=99_000))
     ledger.faults["claim"] = broken
     await shop.result()
-    assert told(recorder) == [
+    assert ledger_results(recorder) == [
         ("claimed", "unknown"),
         ("blocked", "unknown"),
         ("blocked", "unknown"),
@@ -82,7 +86,7 @@ async def test_span_has_the_reason_why_nothing_was_sent() -> None:
 async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: object) -> None:
     shop, recorder = recorded(refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     assert isinstance(await shop.result(), DecisionNotRecordedError)
-    assert told(recorder) == [("claimed", "refused")]
+    assert ledger_results(recorder) == [("claimed", "refused")]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
 
 
@@ -112,7 +116,7 @@ async def test_ledger_errors_and_spans_have_no_personal_data(state: State | None
     secret = shop.new_client(auth_token="secret-token")
     if state is None:
         decision = await shop.approve(secret, request=request)
-        assert decision.email == "anna@example.com"  # the service repeats it
+        assert decision.email == "anna@example.com"  # the service echoes it
     else:
         shop.options["auth_token"] = "secret-token"
         await shop.put(state, request=request)
@@ -121,16 +125,16 @@ async def test_ledger_errors_and_spans_have_no_personal_data(state: State | None
     assert isinstance(error, LedgerError) == (
         state in {State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD}
     )
-    seen = [repr(shop.ledger), *(repr(entry) for entry in await shop.entries())]
-    seen += [repr(recorder.attributes(span)) for span in recorder.spans()]
+    texts = [repr(shop.ledger), *(repr(entry) for entry in await shop.entries())]
+    texts += [repr(recorder.attributes(span)) for span in recorder.spans()]
     if isinstance(error, LedgerError):
-        seen += [*shown_by(error), repr(pickle.dumps(error))]
+        texts += [*shown_by(error), repr(pickle.dumps(error))]
     files = [entry.body or b"" for entry in await shop.entries()]
     await shop.ledger.aclose()
     with open(f"{tmp_path}/decisions.db", "rb") as file:  # noqa: ASYNC230, PTH123  (nothing else goes on)
         files.append(file.read())
     for mark in [*PERSONAL, SECRET.decode()]:
-        assert mark not in "".join(seen)
+        assert mark not in "".join(texts)
         assert mark.encode() not in b"".join(files)
 
 
@@ -152,9 +156,9 @@ async def test_ledger_error_shows_no_person_and_no_token(end: str, tmp_path: Pat
         "mismatch": PayloadMismatchError,
     }
     assert isinstance(error, kinds[end])
-    seen = "".join(shown_by(error))
+    texts = "".join(shown_by(error))
     for mark in [*PERSONAL, SECRET.decode()]:
-        assert mark not in seen
+        assert mark not in texts
 
 
 async def test_keep_body_stores_the_whole_body() -> None:

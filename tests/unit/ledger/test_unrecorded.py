@@ -1,4 +1,4 @@
-"""A decision that neither the ledger nor a file takes comes with the error, or is named in the log."""
+"""A decision that cannot be written to the ledger or a file is in the error, or is logged."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def broken() -> NoReturn:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Take the home directory and every folder for temporary files away."""
+    """Remove the home directory and all folders for temporary files."""
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -72,14 +72,14 @@ def orphans_in(folder: Path) -> int:
 
 
 class Nothing(FailingLedger):
-    """A ledger whose settlement returns something else than an entry."""
+    """A ledger whose `settle` does not return an entry."""
 
     async def settle(self, key: str, **options: Any) -> Any:
         del key, options
 
 
 class Plain(FailingLedger):
-    """A ledger whose settlement is no coroutine function."""
+    """A ledger whose `settle` is not a coroutine function."""
 
     def settle(self, key: str, **options: Any) -> Any:
         del key, options
@@ -87,7 +87,7 @@ class Plain(FailingLedger):
 
 
 class Cancelling(FailingLedger):
-    """A ledger whose connection is closed, which cancels what waits for it."""
+    """A ledger whose closed connection cancels the caller."""
 
     async def settle(self, key: str, **options: Any) -> Any:
         del key, options
@@ -157,11 +157,11 @@ async def test_approve_read_by_one_of_two_callers_is_not_logged(
 ) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
-    gone, stays = (asyncio.create_task(shop.result()) for _ in range(2))
+    cancelled_call, remaining = (asyncio.create_task(shop.result()) for _ in range(2))
     await arrived.wait()
-    gone.cancel()
+    cancelled_call.cancel()
     go.set()
-    assert isinstance(await stays, DecisionNotRecordedError)
+    assert isinstance(await remaining, DecisionNotRecordedError)
     assert "after the call was cancelled" not in caplog.text
 
 
@@ -185,10 +185,10 @@ def test_approve_in_a_loop_closed_during_settlement_writes_an_orphan(
 
     loop = asyncio.new_event_loop()
     call = loop.run_until_complete(begin())
-    left = asyncio.all_tasks(loop)
+    tasks = asyncio.all_tasks(loop)
     loop.close()
-    for task in {*left, call}:
+    for task in {*tasks, call}:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        task.get_coro().close()  # as the collector of garbage does
+        task.get_coro().close()  # as the garbage collector does
     assert orphans_in(folder) == is_writable
     assert ("a decision may be lost" in caplog.text) is not is_writable

@@ -1,4 +1,4 @@
-"""What a message comes to is final and plain JSON, or an error after which nobody was asked."""
+"""`handle` returns a final result of plain JSON, or raises an error if nothing was evaluated."""
 
 import json
 import traceback
@@ -43,8 +43,8 @@ def broken() -> None:
     raise OSError(28, "No space left on device")
 
 
-async def result(shop: Shop, **asked: Any) -> dict[str, Any]:
-    ended = await handle(shop.client, message(FISCAL_CODE, approval_request(**asked)))
+async def result(shop: Shop, **options: Any) -> dict[str, Any]:
+    ended = await handle(shop.client, message(FISCAL_CODE, approval_request(**options)))
     plain: dict[str, Any] = json.loads(json.dumps(ended))
     assert plain == ended
     return plain
@@ -111,8 +111,8 @@ async def test_unknown_result_names_the_entry_to_resolve(state: State) -> None:
 @pytest.mark.parametrize("step", [connection_lost(), response(201, b'{"appro'), system_error()])
 async def test_lost_response_result_names_its_entry(step: ScriptedResponse) -> None:
     shop = Shop(step, options={"retry": RetryPolicy(attempts=1)}, key=b"a secret of the ledger's own")
-    asked = message(f" {FISCAL_CODE.lower()}", approval_request(), scope="order 7")
-    ended = await handle(shop.client, asked)
+    queued = message(f" {FISCAL_CODE.lower()}", approval_request(), scope="order 7")
+    ended = await handle(shop.client, queued)
     assert ended["status"] == "unknown"
     assert ended["error"]["entry"] == (await shop.entry()).key
 
@@ -130,12 +130,12 @@ async def test_unrecorded_decision_is_in_the_result_and_in_a_file(tmp_path: Path
     ended = await result(shop)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("approved", "approved", False)
     assert ended["decision"]["redirect_url"]
-    assert ended["error"] is None  # a consumer that looks at it first sees a decision
+    assert ended["error"] is None  # a consumer that checks `error` first also sees a decision
     assert ended["not_stored"]["type"] == "DecisionNotRecordedError"
     assert Path(ended["not_stored"]["file"]).parent == tmp_path
 
 
-LEFT_UNKNOWN: list[ScriptedResponse] = [
+UNKNOWN_STEPS: list[ScriptedResponse] = [
     response(201, b'{"appro'),
     response(201, b'{"amount": 45000, "approved": '),
     response(201, b"<html>"),
@@ -151,7 +151,7 @@ LEFT_UNKNOWN: list[ScriptedResponse] = [
 
 @pytest.mark.parametrize("keep", ["decision", "body"])
 @pytest.mark.parametrize("cipher", [None, Fernet(Fernet.generate_key())], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("step", LEFT_UNKNOWN, ids=[str(number) for number in range(len(LEFT_UNKNOWN))])
+@pytest.mark.parametrize("step", UNKNOWN_STEPS, ids=[str(number) for number in range(len(UNKNOWN_STEPS))])
 async def test_result_after_resolve_is_the_decision_of_the_ledger(
     step: ScriptedResponse, cipher: Fernet | None, keep: str
 ) -> None:
@@ -178,7 +178,7 @@ async def test_result_for_a_customer_decided_elsewhere_names_its_entry(unknown: 
 
 
 async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
-    """The span of the call is the root: no sender's trace could be taken instead."""
+    """The span of the call is the root, so the trace id is the call's own."""
     options = {"tracer_provider": tracing, "retry": RetryPolicy(attempts=1)}
     shop = Shop(connection_lost(), options=options)
     lost, held_back = await result(shop), await result(shop)
@@ -193,10 +193,10 @@ async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProv
 async def raised(shop: Shop) -> LoanError:
     with pytest.raises(LoanError) as caught:
         await result(shop)
-    shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
-    ours = shown.partition("/loanasync/worker/")[2]
-    assert FISCAL_CODE not in ours
-    assert "anna@example.com" not in ours
+    text = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    own_frames = text.partition("/loanasync/worker/")[2]
+    assert FISCAL_CODE not in own_frames
+    assert "anna@example.com" not in own_frames
     return caught.value
 
 

@@ -1,4 +1,4 @@
-"""A message says what was asked, in JSON that any queue takes; one that says anything else is turned away."""
+"""Queue messages: conversion to JSON and back, and invalid messages."""
 
 import json
 from typing import Any
@@ -15,16 +15,16 @@ from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, ap
 
 @given(APPROVAL_REQUESTS)
 def test_message_through_json_gives_the_same_request(request: ApprovalRequest) -> None:
-    told = json.loads(json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, scope="7")))
+    received = json.loads(json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, scope="7")))
     expected = {"fiscal_code": FISCAL_CODE, "request": request, "additional_data_needed": True, "scope": "7"}
-    assert arguments_of(told) == expected
+    assert arguments_of(received) == expected
 
 
 def test_message_keeps_choices_and_unknown_members() -> None:
-    asked = approval_request(citizenship=Citizenship.EU, extra={"newField": [1, {"a": None}]})
-    told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
-    assert arguments_of(told)["request"] == asked
-    assert type(told["request"]["citizenship"]) is str
+    request = approval_request(citizenship=Citizenship.EU, extra={"newField": [1, {"a": None}]})
+    received = json.loads(json.dumps(message(FISCAL_CODE, request)))
+    assert arguments_of(received)["request"] == request
+    assert type(received["request"]["citizenship"]) is str
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -43,26 +43,28 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_invalid_message_is_reported_with_its_problems(told: Any, said: str) -> None:
-    with pytest.raises(InvalidRequestError, match=said):
-        arguments_of(told)
+@pytest.mark.parametrize(("received", "text"), WRONG, ids=[text for _, text in WRONG])
+def test_invalid_message_is_reported_with_its_problems(received: Any, text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        arguments_of(received)
 
 
 @pytest.mark.parametrize("additional", [AdditionalData(), AdditionalData(salary=1), additional_data()])
 def test_message_keeps_a_partial_conditional_block(additional: AdditionalData) -> None:
-    asked = approval_request(additional=additional)
-    told = json.loads(json.dumps(message(FISCAL_CODE, asked)))
-    assert None not in told["request"]["additional"].values()
-    assert arguments_of(told)["request"] == asked
+    request = approval_request(additional=additional)
+    received = json.loads(json.dumps(message(FISCAL_CODE, request)))
+    assert None not in received["request"]["additional"].values()
+    assert arguments_of(received)["request"] == request
 
 
 async def test_message_values_are_checked_by_the_request_rules() -> None:
-    told = message(None, approval_request(amount="450", additional=additional_data()))  # type: ignore[arg-type]
-    told["request"]["additional"]["residence_start_date"] = "05/2019"
-    told["scope"] = None  # as other languages write none: it is no text, and would be another entry than ""
+    received = message(None, approval_request(amount="450", additional=additional_data()))  # type: ignore[arg-type]
+    received["request"]["additional"]["residence_start_date"] = "05/2019"
+    received["scope"] = (
+        None  # null from another language: not text, and it would lead to another entry than ""
+    )
     async with scripted_client(approved()) as client:
-        ended = await handle(client, told)
+        ended = await handle(client, received)
     assert ended["status"] == "rejected"
     assert {each["field"] for each in ended["error"]["problems"]} == {
         "amount",
