@@ -165,7 +165,7 @@ class Approvals:
         return self
 
     async def __anext__(self) -> RowResult:
-        self._tally.begin()
+        self._tally.start()
         try:
             return await self._pool.read()
         except Exception:  # no further result: the rows have ended or failed

@@ -111,7 +111,7 @@ class Tally:
         self._net = 0
         self._latencies: dict[int, int] = defaultdict(int)  # number of decisions by logarithmic bucket
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the clock, unless it runs already."""
         if self._started is None:
             self._started = self._now()

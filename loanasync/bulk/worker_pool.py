@@ -62,25 +62,26 @@ class WorkerPool:
         self._progress = progress
         self._concurrency = concurrency
         self._rate = rate
-        self._ready: deque[RowResult] = deque()  # the reader may take these
-        self._out_of_order: dict[int, RowResult] | None = (
-            {} if ordered else None
-        )  # an earlier row has no result
+        # Results for the reader and, with `ordered`, results that wait for those of earlier rows.
+        self._ready: deque[RowResult] = deque()
+        self._out_of_order: dict[int, RowResult] | None = {} if ordered else None
         self._taken = 0  # number of rows
         self._read = 0  # number of results
         self._is_stopped = False
         self._failure: BaseException | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._idle: deque[asyncio.Future[None]] = (
-            deque()
-        )  # one future for each worker that waits for the reader
-        self._is_starting = False  # a worker was started or woken, and has not run yet
-        self._taking_row: set[asyncio.Task[None]] = set()  # `stop` may cancel these: they have no row yet
+        # Workers that wait for the reader to catch up; each waits for its own future.
+        self._idle: deque[asyncio.Future[None]] = deque()
+        # True from the moment a worker is started or woken until it runs: one worker at a time starts.
+        self._is_starting = False
+        # Workers that wait for a row. `stop` may cancel them, because they have no row yet.
+        self._taking_row: set[asyncio.Task[None]] = set()
         self._row_lock = asyncio.Lock()
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting_reader: asyncio.Future[None] | None = None
-        self._abandoned: tuple[str, int] | None = None  # the file and line for the warning
+        # File and line for the warning about unread results; set when the reader is gone.
+        self._abandoned: tuple[str, int] | None = None
         self._inspected: tuple[RowResult, ...] = ()
 
     @property

@@ -50,9 +50,9 @@ async def test_elapsed_starts_with_the_first_read() -> None:
     now = [10.0]
     tally = Tally(lambda: now[0])
     assert tally.summary().elapsed == 0
-    tally.begin()
+    tally.start()
     now[0] = 12.5
-    tally.begin()
+    tally.start()
     assert tally.summary().elapsed == 2.5
 
 
