@@ -1,6 +1,6 @@
-"""Write docs/reference/cli.md from the help of the commands.
+"""Generates the commands of docs/reference/cli.md from their `--help` texts.
 
-Run `python docs/_generate/cli_page.py --write`.
+`python docs/_generate/cli_page.py --write` updates the page.
 """
 
 import argparse
@@ -21,27 +21,27 @@ __all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
 Command: TypeAlias = Callable[..., Any]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-BEGIN, END = "<!-- what --help says begins -->", "<!-- what --help says ends -->"
+BEGIN, END = "<!-- begin of the generated commands -->", "<!-- end of the generated commands -->"
 EXAMPLE = "Example: "
 
 
-def commands(within: typer.Typer = app, above: str = "loanasync") -> Iterator[tuple[str, Command]]:
-    """Yield each command with its full name, in the order of `--help`."""
-    for each in within.registered_commands:
+def commands(group: typer.Typer = app, prefix: str = "loanasync") -> Iterator[tuple[str, Command]]:
+    """Yield every command with its full name, in the order of `--help`."""
+    for each in group.registered_commands:
         assert each.callback is not None
-        yield f"{above} {each.name or each.callback.__name__.replace('_', '-')}", each.callback
-    for group in within.registered_groups:
-        assert group.typer_instance is not None
-        yield from commands(group.typer_instance, f"{above} {group.name}")
+        yield f"{prefix} {each.name or each.callback.__name__.replace('_', '-')}", each.callback
+    for each_group in group.registered_groups:
+        assert each_group.typer_instance is not None
+        yield from commands(each_group.typer_instance, f"{prefix} {each_group.name}")
 
 
 def example_of(command: Command) -> str:
-    """Return the example in the help of a command."""
+    """Return the example of a command's help."""
     return " ".join(str(inspect.getdoc(command)).partition(EXAMPLE)[2].split())
 
 
 def spellings_of(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the option of each parameter of a command: `as_json` is `--json`."""
+    """Return the spellings of each option by the parameter's name, such as `--json` for `as_json`."""
     found: Any = get_command(app)
     for word in name.split()[1:]:
         found = found.commands[word]
@@ -49,8 +49,20 @@ def spellings_of(name: str) -> dict[str, tuple[str, ...]]:
 
 
 def section(name: str, command: Command) -> str:
-    text = str(inspect.getdoc(command)).partition(EXAMPLE)[0].strip()
-    lines = [f"## `{name}`", "", text, "", "```sh", example_of(command), "```", "", "| | |", "|---|---|"]
+    """Return the section of a command."""
+    description = str(inspect.getdoc(command)).partition(EXAMPLE)[0].strip()
+    lines = [
+        f"## `{name}`",
+        "",
+        description,
+        "",
+        "```sh",
+        example_of(command),
+        "```",
+        "",
+        "| argument or option | meaning |",
+        "|---|---|",
+    ]
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
     for parameter in inspect.signature(command).parameters.values():
@@ -62,7 +74,7 @@ def section(name: str, command: Command) -> str:
 def row(
     parameter: inspect.Parameter, kind: Any, info: ArgumentInfo | OptionInfo, spellings: tuple[str, ...]
 ) -> str:
-    """Return the line of an argument or option: its spelling and its help."""
+    """Return the table row of an argument or an option."""
     *_, inner = [each for each in (kind, *get_args(kind)) if each is not type(None)]
     if get_origin(inner) is list:
         (inner,) = get_args(inner)
@@ -76,18 +88,18 @@ def row(
     text = str(info.help).replace("\\[", "[")
     default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     if default not in (None, False, "", inspect.Parameter.empty):
-        text += f" By default `{default}`."
+        text += f" Default: `{default}`."
     if info.envvar:
-        text += f" If it is not given: `{info.envvar}`."
+        text += f" Environment variable: `{info.envvar}`."
     return f"| {written} | {text} |"
 
 
 def with_commands(page: str) -> str:
-    """Return the page with the current commands."""
+    """Return a page with its generated part replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    written = "\n".join(section(name, command) for name, command in commands())
-    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
+    sections = "\n".join(section(name, command) for name, command in commands())
+    return f"{before}{BEGIN}\n\n{sections}\n{END}{after}"
 
 
 def main() -> None:

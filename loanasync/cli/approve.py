@@ -24,7 +24,7 @@ from loanasync.ledger import DecisionLedger
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
 _EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
-_DIALECT = typer.Option(help="Name of the street number in the request.")
+_DIALECT = typer.Option(help="Description that the service follows, by its name of the street number.")
 
 _USER_DATA = {
     **{normalize_name(wire): name for name, wire in USER_DATA_NAMES.items()},

@@ -58,7 +58,8 @@ def approve_many(
     dead_letters: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Write rows that can be sent again after a correction to this file."
+            metavar="FILE",
+            help="File for rows that may be sent again after the cause of their error is corrected.",
         ),
     ] = None,
     report: Annotated[
@@ -81,7 +82,8 @@ def approve_many(
         typer.Option(metavar="SECONDS", help="Send no further row after this number of seconds."),
     ] = None,
     dialect: Annotated[
-        DialectName, typer.Option(help="Name of the street number in the request.")
+        DialectName,
+        typer.Option(help="Description that the service follows, by its name of the street number."),
     ] = DialectName.STREET_NUMBER,
     *,
     euro: Annotated[

@@ -118,7 +118,7 @@ class RequestLoop:
         return self._result
 
     async def _rows(self) -> AsyncIterator[Row]:
-        """Yield the rows for `approve_many`, one when its call can start."""
+        """Yield the rows for `approve_many`, which takes one when its call can start."""
         sent = 0
         for order, row, status in self._selected_rows():
             if status == "new":

@@ -32,9 +32,8 @@ class Plan:
     invalid: int = 0
     duplicates: int = 0
     amount: int = 0  # of the new rows, in euro cents
-    unreported: Counter[str] = field(
-        factory=Counter
-    )  # rows that the ledger knows and the results lack, by kind
+    # Number of rows, by kind, that the ledger knows and the results lack.
+    unreported: Counter[str] = field(factory=Counter)
 
     @property
     def results_to_write(self) -> int:

@@ -73,9 +73,8 @@ def _cell(value: object) -> str:
         case list():
             return "; ".join(f"{each['field']}: {each['message']}" for each in value)
         case _:
-            return " ".join(
-                str(value).splitlines()
-            )  # one line per record, so that an incomplete one is noticed
+            # A record is one line, so that an incomplete record is noticed.
+            return " ".join(str(value).splitlines())
 
 
 def format_of(path: str, delimiter: str) -> Format:

@@ -70,7 +70,7 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[str]:
         out: Path of the results.
         service: Address and shop that the results belong to.
         ledger: Name of the ledger that the results belong to. `OWN_LEDGER` for the one beside them, empty
-            if there is none.
+            without a ledger.
 
     Raises:
         NotResumableError: Another run is writing, the results belong to another service or ledger, or one

@@ -15,7 +15,7 @@ _READ_SIZE = 4096  # bytes read at once; most members are shorter
 class AppendFile:
     """A file for lines, each written at once and as a whole. ``-`` is standard output.
 
-    In a ``.gz`` file each line is a gzip member of its own. That takes more space, and keeps every line
+    In a ``.gz`` file each line is a separate gzip member. That takes more space, and keeps every line
     readable if the process is killed.
 
     Args:
