@@ -1,4 +1,4 @@
-"""Files of rows, the command that asks for them, and a sandbox that knows their customers."""
+"""Files of rows, the command line, and a sandbox that knows the customers of the rows."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ MEMBERS: dict[str, Any] = {
 }
 
 
-def member(word: str, **changes: object) -> dict[str, Any]:
-    """A row for the sandbox, whose tag says what becomes of it; None leaves a member out."""
-    row = {"fiscal_code": fiscal_code(), "email": f"anna+{word}@example.com", **MEMBERS, **changes}
+def make_row(tag: str, **changes: object) -> dict[str, Any]:
+    """Return a row with a tag for the sandbox. A change to None removes a member."""
+    row = {"fiscal_code": fiscal_code(), "email": f"anna+{tag}@example.com", **MEMBERS, **changes}
     return {name: value for name, value in row.items() if value is not None}
 
 
@@ -49,19 +49,21 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def statuses(file: Path) -> dict[str, str]:
-    """What became of each customer last."""
+    """Return the last status of each customer."""
     return {row["fiscal_code"]: row["status"] for row in read(file) if "fiscal_code" in row}
 
 
 def create(sandbox: Sandbox, rows: Iterable[dict[str, Any]]) -> None:
-    async def all_of_them() -> None:
+    """Create the loan requests of all rows."""
+
+    async def create_all() -> None:
         async with sandbox.client() as client:
             codes = [row["fiscal_code"] for row in rows]
             for begin in range(0, len(codes), 50):
-                some = codes[begin : begin + 50]
-                await asyncio.gather(*(client.create_request({"fiscalCode": code}) for code in some))
+                batch = codes[begin : begin + 50]
+                await asyncio.gather(*(client.create_request({"fiscalCode": code}) for code in batch))
 
-    asyncio.run(all_of_them())
+    asyncio.run(create_all())
 
 
 def service(sandbox: Sandbox | None) -> dict[str, str]:
@@ -76,16 +78,16 @@ def service(sandbox: Sandbox | None) -> dict[str, str]:
 
 
 def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, str]:
-    """Return the variables of a command's process; it does not measure coverage if it cannot write files."""
-    around = {name: value for name, value in os.environ.items() if measured or not name.startswith("COV")}
-    return {**around, **PLAIN, **service(sandbox)}
+    """Return the environment of a command. If it cannot write files, it must not measure coverage."""
+    inherited = {name: value for name, value in os.environ.items() if measured or not name.startswith("COV")}
+    return {**inherited, **PLAIN, **service(sandbox)}
 
 
-Started: TypeAlias = "subprocess.Popen[str]"
+RunningCommand: TypeAlias = "subprocess.Popen[str]"
 
 
-def begin(sandbox: Sandbox | None, *arguments: object, **options: Any) -> Started:
-    """The command, started."""
+def start(sandbox: Sandbox | None, *arguments: object, **options: Any) -> RunningCommand:
+    """Start the command in another process."""
     return subprocess.Popen(
         [sys.executable, "-m", "loanasync", *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -96,7 +98,7 @@ def begin(sandbox: Sandbox | None, *arguments: object, **options: Any) -> Starte
 def run(
     sandbox: Sandbox | None, *arguments: object, given: str | bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process, from beginning to end."""
+    """Run the command in this process."""
     runner = CliRunner(env={**PLAIN, **service(sandbox)})
     raw = given if isinstance(given, bytes) else (given or "").encode()
     done = runner.invoke(app, [*map(str, arguments)], input=raw)
@@ -119,7 +121,7 @@ def run_process(
 
 
 def wait_for(ready: Callable[[], bool]) -> None:
-    """Until something is so; a minute at the most."""
+    """Wait until a condition is true, at most a minute."""
     until = time.monotonic() + 60
     while not ready():
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""The commands, as a person runs them."""
+"""The commands demo, sandbox and --version, help, shell completion, and missing extras."""
 
 import contextlib
 import json
@@ -19,11 +19,11 @@ import loanasync
 from loanasync import cli
 from loanasync.cli.app import app
 
-# Rich folds lines at the width of the terminal, and colours are for people.
+# Rich wraps lines at the width of the terminal. Without colours, the output is plain text.
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}
 
 
-def test_the_demo_tells_the_whole_story() -> None:
+def test_demo_prints_every_step_and_its_spans() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loanasync", "demo"],
         capture_output=True,
@@ -32,7 +32,7 @@ def test_the_demo_tells_the_whole_story() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    for told in (
+    for pattern in (
         r"invalid, not sent: amount: must be between 5000 and 1500000 \(euro cents\)",
         r"approved at attempt 3, after HTTP 500; the shop receives 436\.50 euro",
         r"send the customer to http://127\.0\.0\.1:\d+/apply/[\w-]+#token=[\w-]+\n",
@@ -46,10 +46,10 @@ def test_the_demo_tells_the_whole_story() -> None:
         r"loanasync\.approve [\d.]+ ms approved=False attempts=1\n",
         r"PATCH /api/shops/{shopId}/requests/{fiscalCode}",
     ):
-        assert re.search(told, done.stdout), f"{told}\n{done.stdout}"
+        assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
-def test_where_the_sdk_is_disabled_the_demo_says_why_there_are_no_spans() -> None:
+def test_demo_with_disabled_sdk_says_why_there_are_no_spans() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loanasync", "demo"],
         capture_output=True,
@@ -61,24 +61,24 @@ def test_where_the_sdk_is_disabled_the_demo_says_why_there_are_no_spans() -> Non
     assert done.stdout.endswith("spans: none, OTEL_SDK_DISABLED is set\n")
 
 
-def test_help_names_the_commands_and_an_example_each() -> None:
+def test_help_lists_the_commands_with_an_example_each() -> None:
     runner = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"})
-    told = runner.invoke(app, [])
-    assert "demo" in told.output
-    assert "sandbox" in told.output
+    output = runner.invoke(app, []).output
+    assert "demo" in output
+    assert "sandbox" in output
     for command in ("demo", "sandbox", "check", "approve", "complete", "approve-many"):
         assert f"Example: loanasync {command}" in runner.invoke(app, [command, "--help"]).output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
 
 
-def test_the_paragraphs_of_help_are_as_wide_as_the_terminal() -> None:
-    told = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
+def test_help_wraps_paragraphs_to_the_terminal_width() -> None:
+    output = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
     assert "LOANASYNC_AUTH_TOKEN. Run the same command again to resume. Requested\n" in re.sub(
-        " +\n", "\n", told
+        " +\n", "\n", output
     )
 
 
-def test_the_shell_completes_commands() -> None:
+def test_shell_completion_completes_commands() -> None:
     command = str(Path(sys.executable).parent / "loanasync")
     typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}
     done = subprocess.run(
@@ -87,14 +87,14 @@ def test_the_shell_completes_commands() -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
 
-def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"pip install 'loanasync\[cli\]'"):
         cli.main()
 
 
 @pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
-def test_a_missing_part_of_the_extra_is_noticed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_main_with_a_part_of_the_extra_missing_exits(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     def find(name: str) -> object:
         if name == missing:
             raise ModuleNotFoundError
@@ -129,29 +129,27 @@ COMMANDS = [("loanasync.sandbox",), ("loanasync", "sandbox")]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_the_sandbox_serves_until_it_is_told_to_stop(
-    command: tuple[str, ...], ending: signal.Signals
-) -> None:
+def test_sandbox_serves_until_a_signal(command: tuple[str, ...], ending: signal.Signals) -> None:
     options = ("--shop-id", "my-shop", "--auth-token", "my-token", "--dialect", "civic_number")
     with running(*command, *options) as (process, base_url):
-        request = urllib.request.Request(  # noqa: S310  (the address is the sandbox's)
+        request = urllib.request.Request(  # noqa: S310  (the URL of the sandbox)
             f"{base_url}/api/shops/my-shop/requests",
             data=json.dumps({"fiscalCode": "TSTXYZ00A00A000A"}).encode(),
             headers={"X-Auth-Token": "my-token"},
         )
-        with urllib.request.urlopen(request) as answer:  # noqa: S310  (as above)
-            assert answer.status == 201
+        with urllib.request.urlopen(request) as response:  # noqa: S310  (the URL of the sandbox)
+            assert response.status == 201
         assert process.stdout is not None
-        told = "".join(process.stdout.readline() for _ in range(4))
+        output = "".join(process.stdout.readline() for _ in range(4))
         process.send_signal(ending)
         _, errors = process.communicate(timeout=10)
     assert (process.returncode, errors) == (0, "")
     for line in ("my-shop", "my-token", "Ctrl-C"):
-        assert line in told
+        assert line in output
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_taken_port_is_one_clear_line(command: tuple[str, ...]) -> None:
+def test_sandbox_with_a_port_in_use_prints_one_line(command: tuple[str, ...]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -170,7 +168,7 @@ def test_a_taken_port_is_one_clear_line(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_an_impossible_port_is_named(command: tuple[str, ...]) -> None:
+def test_sandbox_with_an_invalid_port_is_refused(command: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command, "--port", "99999"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``loanasync dead-letters`` lists and replays messages, and shows no password and no customer."""
+"""``loanasync dead-letters``: list and replay messages, without showing passwords or customers."""
 
 import asyncio
 import json
@@ -17,16 +17,16 @@ from support.servers import Nats, Valkey
 DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": ["TSTXYZ00A00A000A"]})
 
 
-def ask(*words: str) -> Result:
-    return CliRunner().invoke(app, ["dead-letters", *words], env=PLAIN)
+def dead_letters(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["dead-letters", *arguments], env=PLAIN)
 
 
-async def buried_in_redis(url: str, queue: str) -> None:
+async def add_to_redis(url: str, queue: str) -> None:
     async with Redis.from_url(url) as redis:
         await redis.xadd(f"{queue}:dead", {"data": DATA, "reason": "AccessDeniedError"})
 
 
-async def buried_in_nats(url: str, queue: str) -> None:
+async def add_to_nats(url: str, queue: str) -> None:
     broker = JetStream(url, name=queue)
     await broker.startup()
     await broker.js.publish(queue, DATA.encode())
@@ -50,29 +50,31 @@ async def messages_in(url: str, queue: str) -> int:
 def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.FixtureRequest) -> None:
     server: Valkey | Nats = request.getfixturevalue(kind)
     queue = f"q{token_hex(4)}"
-    asyncio.run((buried_in_redis if kind == "valkey" else buried_in_nats)(server.url, queue))
+    asyncio.run((add_to_redis if kind == "valkey" else add_to_nats)(server.url, queue))
     where = ("--queue", server.url, "--name", queue)
-    listed = ask("ls", *where)
+    listed = dead_letters("ls", *where)
     assert listed.exit_code == 3, listed.output
     assert "order-17" in listed.stdout
     assert "TSTXYZ" not in listed.output
-    (letter,) = [json.loads(line) for line in ask("ls", "--json", *where).stdout.splitlines()]
+    (letter,) = [json.loads(line) for line in dead_letters("ls", "--json", *where).stdout.splitlines()]
     assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
-    assert ask("replay", "7-7", *where).exit_code in (1, 2)
-    done = ask("replay", letter["id"], *where)
+    assert dead_letters("replay", "7-7", *where).exit_code in (1, 2)
+    done = dead_letters("replay", letter["id"], *where)
     assert (done.exit_code, done.stderr) == (0, "1 dead letter put back into the queue\n")
     assert asyncio.run(messages_in(server.url, queue)) == 1
-    again = ask("ls", *where)
+    again = dead_letters("ls", *where)
     assert (again.exit_code, again.stderr) == (0, "no dead letters\n")
-    assert ask("replay", "--all", *where).stderr == "0 dead letters put back into the queue\n"
+    assert dead_letters("replay", "--all", *where).stderr == "0 dead letters put back into the queue\n"
 
 
-def test_dead_letters_of_a_wrong_place_are_an_error(valkey: Valkey) -> None:
-    gone = ask("ls", "--queue", valkey.url, "--name", "nowhere")
-    assert gone.exit_code == 2
-    assert gone.stderr.startswith("there is no queue nowhere on this server: name the server and the queue")
-    away = ask("ls", "--queue", "redis://:SECRET@127.0.0.1:1")
-    assert away.exit_code == 1
-    assert away.stderr.startswith("the queue cannot be used (ConnectionError): check --queue")
-    for words in (["ls", "--queue", "http://127.0.0.1"], ["replay", "--queue", valkey.url]):
-        assert ask(*words).exit_code == 2
+def test_dead_letters_with_a_wrong_server_or_queue_fail(valkey: Valkey) -> None:
+    no_queue = dead_letters("ls", "--queue", valkey.url, "--name", "nowhere")
+    assert no_queue.exit_code == 2
+    assert no_queue.stderr.startswith(
+        "there is no queue nowhere on this server: name the server and the queue"
+    )
+    no_server = dead_letters("ls", "--queue", "redis://:SECRET@127.0.0.1:1")
+    assert no_server.exit_code == 1
+    assert no_server.stderr.startswith("the queue cannot be used (ConnectionError): check --queue")
+    for arguments in (["ls", "--queue", "http://127.0.0.1"], ["replay", "--queue", valkey.url]):
+        assert dead_letters(*arguments).exit_code == 2

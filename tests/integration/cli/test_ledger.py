@@ -1,4 +1,4 @@
-"""A ledger from the command line: nobody's name is shown, and no decision is overwritten."""
+"""``loanasync ledger``: no personal data is shown, and no decision is overwritten."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_each_entry_is_a_line_and_they_are_counted(file: Path) -> None:
+def test_ls_prints_a_line_per_entry_and_counts_states(file: Path) -> None:
     done = ask("ls", file)
     assert done.exit_code == 0
     lines = {line[:12]: line[12:].split() for line in done.stdout.splitlines()}
@@ -42,7 +42,7 @@ def test_each_entry_is_a_line_and_they_are_counted(file: Path) -> None:
     assert done.stderr == "1 approved, 1 held, 1 inflight, 1 lost, 1 refused, 1 released, 2 unknown\n"
 
 
-def test_entries_of_some_states_are_json_lines_for_a_program(file: Path) -> None:
+def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
     done = ask("ls", file, "--state", "approved", "--state", "held", "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert {(each["key"], each["state"]) for each in found} == {
@@ -64,39 +64,42 @@ def test_entries_of_some_states_are_json_lines_for_a_program(file: Path) -> None
         ("resolve", (key("approved"), "--as", "refused", "--note", "x")),
     ],
 )
-def test_nothing_personal_and_no_token_is_shown(file: Path, command: str, arguments: tuple[str, ...]) -> None:
+def test_commands_show_no_personal_data_and_no_token(
+    file: Path, command: str, arguments: tuple[str, ...]
+) -> None:
     done = ask(command, file, *arguments)
     assert key("approved")[:12] in done.output or command == "sweep"
     assert not [secret for secret in SECRETS if secret in done.output]
 
 
-def test_an_entry_is_found_by_how_its_key_begins(file: Path) -> None:
+def test_show_finds_an_entry_by_the_beginning_of_its_key(file: Path) -> None:
     done = ask("show", file, key("approved")[:12])
-    told = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
-    assert told["entry"] == key("approved")
-    assert told["state"].startswith("approved since 20")
-    assert (told["response"], told["amount"], told["netAmount"]) == ("HTTP 201", "45000", "43650")
-    assert (told["redirectUrl"], told["firstname"], told["newMember"]) == ("***", "***", "***")
-    assert told["next"] == "none: the decision is final"
+    output = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
+    assert output["entry"] == key("approved")
+    assert output["state"].startswith("approved since 20")
+    assert (output["response"], output["amount"], output["netAmount"]) == ("HTTP 201", "45000", "43650")
+    assert (output["redirectUrl"], output["firstname"], output["newMember"]) == ("***", "***", "***")
+    assert output["next"] == "none: the decision is final"
     assert ask("show", file, key("approved").upper()[:12]).stdout == done.stdout
 
 
-def test_what_a_person_has_to_do_is_said(file: Path) -> None:
-    told = ask("show", file, key("unknown")).stdout
+def test_show_prints_the_next_step(file: Path) -> None:
+    output = ask("show", file, key("unknown")).stdout
     assert (
-        f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}" in told
+        f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
+        in output
     )
     assert "HTTP 422, not whole" in ask("show", file, key("refused")).stdout
 
 
-def test_what_is_masked_is_shown_to_who_says_so(file: Path) -> None:
+def test_show_with_reveal_prints_masked_values(file: Path) -> None:
     shown = json.loads(ask("show", file, key("approved"), "--json", "--reveal").stdout)
     assert shown["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
     assert shown["answer"]["newMember"] == "UNKNOWN-TO-US"
     assert "TOKEN" not in json.dumps(shown)
 
 
-def test_an_answer_that_is_encrypted_says_so(file: Path) -> None:
+def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
     using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
     shown = ask("show", file, key("private")).stdout
     assert "encrypted" in shown
@@ -105,7 +108,7 @@ def test_an_answer_that_is_encrypted_says_so(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("0123abcd", "no entry has the key '0123abcd': list the keys with loanasync ledger ls"),
         ("61", "'61' is too short: give at least 4 characters of the key"),
@@ -115,17 +118,17 @@ def test_an_answer_that_is_encrypted_says_so(file: Path) -> None:
         ),
     ],
 )
-def test_a_key_that_is_not_one_entrys_says_so(file: Path, given: str, told: str) -> None:
+def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, message: str) -> None:
     for command, more in (("show", ()), ("resolve", ("--as", "held", "--note", "x"))):
         done = ask(command, file, given, *more)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert told in done.stderr
+        assert message in done.stderr
     assert states(file)["refused"] == "refused"
 
 
 @pytest.mark.parametrize("word", ["approved", "refused", "released", "held"])
 @pytest.mark.parametrize("name", ["unknown", "lost", "held", "expired"])
-def test_a_person_settles_what_nobody_else_can(file: Path, name: str, word: str) -> None:
+def test_resolve_changes_unresolved_entries(file: Path, name: str, word: str) -> None:
     done = ask("resolve", file, key(name)[:10], "--as", word, "--note", "ticket 17")
     assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {word}\n")
     entry = entries(file)[name]
@@ -140,16 +143,16 @@ def test_a_person_settles_what_nobody_else_can(file: Path, name: str, word: str)
         ("inflight", "a request is in progress: wait until its lease expires"),
     ],
 )
-def test_what_is_settled_or_being_asked_stays(file: Path, name: str, why: str) -> None:
+def test_resolve_leaves_decided_and_in_flight_entries_unchanged(file: Path, name: str, why: str) -> None:
     before = entries(file)
     done = ask("resolve", file, key(name), key("lost"), "--as", "refused", "--note", "ticket 17")
     assert done.exit_code == 1
     assert f"{key(name)[:12]} stays {name}: {why}\n" in done.stderr
     assert entries(file)[name] == before[name]
-    assert states(file)["lost"] == "refused", "the others are settled all the same"
+    assert states(file)["lost"] == "refused", "the other entry is resolved"
 
 
-def test_a_decision_that_comes_while_the_person_thinks_stays(
+def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = Settlement(state=State.APPROVED, status=201, body=b"{}")
@@ -171,7 +174,7 @@ def test_a_decision_that_comes_while_the_person_thinks_stays(
     assert states(file)["unknown"] == "approved"
 
 
-def test_without_a_key_a_person_is_asked_for_each_that_is_unknown_or_lost(file: Path) -> None:
+def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) -> None:
     then = entries(file)
     done = ask("resolve", file, given="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
     assert done.exit_code == 3, "one was skipped"
@@ -186,7 +189,7 @@ def test_without_a_key_a_person_is_asked_for_each_that_is_unknown_or_lost(file: 
     assert not now[third].state.is_decided
 
 
-def test_who_quits_leaves_the_others_and_who_is_cut_off_too(file: Path) -> None:
+def test_resolve_quit_or_end_of_input_leaves_other_entries_unchanged(file: Path) -> None:
     assert ask("resolve", file, "--note", "ticket 17", given="a\nq\n").exit_code == 3
     assert sorted(states(file).values()).count("approved") == 2
     cut = ask("resolve", file, given="a\n")
@@ -194,7 +197,7 @@ def test_who_quits_leaves_the_others_and_who_is_cut_off_too(file: Path) -> None:
     assert sorted(states(file).values()).count("approved") == 2
 
 
-def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
+def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     using(file, lambda ledger: ledger.get("x"))
     done = ask("resolve", file)
@@ -204,7 +207,7 @@ def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ("--as", "held"),
@@ -216,26 +219,26 @@ def test_when_nothing_is_open_it_says_so(tmp_path: Path) -> None:
         ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
     ],
 )
-def test_what_a_person_cannot_say_is_named_and_nothing_is_done(
-    file: Path, arguments: tuple[str, ...], told: str
+def test_resolve_with_invalid_options_changes_nothing(
+    file: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     before = states(file)
     done = ask("resolve", file, *arguments)
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert states(file) == before
 
 
-def test_a_sweep_writes_down_whose_lease_ran_out_once_and_names_what_needs_a_person(file: Path) -> None:
+def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
     before = entries(file)
     done = ask("sweep", file, "--json")
     assert done.exit_code == 3
-    told = json.loads(done.stdout)
-    assert told["swept"] == [key("expired")]
-    assert {each["key"] for each in told["open"]} == {key(name) for name in ("expired", "unknown", "lost")}
+    output = json.loads(done.stdout)
+    assert output["swept"] == [key("expired")]
+    assert {each["key"] for each in output["open"]} == {key(name) for name in ("expired", "unknown", "lost")}
     after = entries(file)
     assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease ran out")
-    assert after["expired"].changed > after["expired"].expires, "from now on it is written down"
+    assert after["expired"].changed > after["expired"].expires, "the change was written by the sweep"
     assert {name: each for name, each in after.items() if name != "expired"} == {
         name: each for name, each in before.items() if name != "expired"
     }
@@ -244,7 +247,7 @@ def test_a_sweep_writes_down_whose_lease_ran_out_once_and_names_what_needs_a_per
     assert entries(file) == after
 
 
-def test_a_decision_lands_after_a_sweep(file: Path) -> None:
+def test_decision_is_recorded_after_a_sweep(file: Path) -> None:
     ask("sweep", file)
     swept = entries(file)["expired"]
     late = Settlement(state=State.APPROVED, status=201)
@@ -255,7 +258,7 @@ def test_a_decision_lands_after_a_sweep(file: Path) -> None:
     assert states(file)["expired"] == "approved"
 
 
-def test_what_is_old_and_settled_is_forgotten_when_a_person_says_so(file: Path) -> None:
+def test_purge_deletes_old_entries_after_confirmation(file: Path) -> None:
     settled = {"approved", "refused", "released"}
     before = states(file)
     assert "older than 1h: 0 entries" in ask("purge", file, "--older-than", "1h", given="").stderr
@@ -273,18 +276,18 @@ def test_what_is_old_and_settled_is_forgotten_when_a_person_says_so(file: Path) 
 
 
 @pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
-def test_an_age_that_is_none_is_named(file: Path, age: str) -> None:
+def test_purge_with_an_invalid_age_is_refused(file: Path, age: str) -> None:
     done = ask("purge", file, f"--older-than={age}", "--yes")
     assert done.exit_code == 2
     assert "must be an age such as 52w, 400d, 12h, 30m" in done.stderr
     assert len(states(file)) == 8
 
 
-def test_an_export_has_every_entry_and_the_answers_only_when_told(
+def test_export_writes_all_entries_and_responses_only_with_answers(
     file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "entries.jsonl"
-    out.write_text("of last time\n", encoding="utf-8")
+    out.write_text("of an earlier export\n", encoding="utf-8")
     done = ask("export", file, "-o", out)
     assert (done.exit_code, done.stderr) == (0, "exported: 8 entries\n")
     content = out.read_text(encoding="utf-8")
@@ -293,7 +296,7 @@ def test_an_export_has_every_entry_and_the_answers_only_when_told(
     }
     assert not [secret for secret in SECRETS if secret in content]
     assert ask("export", file).exit_code == 0
-    assert capfd.readouterr().out == content, "without -o, the same to standard output"
+    assert capfd.readouterr().out == content, "without -o, the same content goes to standard output"
     ask("export", file, "--answers")
     (approved,) = [line for line in capfd.readouterr().out.splitlines() if "SECRET" in line]
     assert json.loads(approved)["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
@@ -303,7 +306,7 @@ def test_an_export_has_every_entry_and_the_answers_only_when_told(
         assert new.stat().st_mode & 0o077 == 0
 
 
-def test_orphans_come_home_and_what_is_none_is_left(file: Path, tmp_path: Path) -> None:
+def test_import_orphans_leaves_a_contradicting_file(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
     folder.mkdir()
     token = entries(file)["unknown"].token
@@ -320,13 +323,13 @@ def test_orphans_come_home_and_what_is_none_is_left(file: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["ls", "sweep", "export", "import-orphans", "resolve"])
-def test_a_ledger_that_is_none_is_named_and_none_is_made(
+def test_invalid_ledger_name_is_refused_and_creates_nothing(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     other = tmp_path / "rows.jsonl"
     other.write_text("{}\n" * 2000, encoding="utf-8")
-    for name, told in (
+    for name, message in (
         (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} is not there"),
         (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} is not there"),
         (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
@@ -336,12 +339,12 @@ def test_a_ledger_that_is_none_is_named_and_none_is_made(
     ):
         done = ask(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert done.stderr.startswith(told)
+        assert done.stderr.startswith(message)
         assert "SECRET" not in done.output
     assert list(tmp_path.iterdir()) == [other]
 
 
-def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
+def test_show_customer_reads_the_fiscal_code_from_standard_input(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment(None).items():
@@ -355,7 +358,7 @@ def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
     assert done.exit_code == 2
     assert "no entry of this customer found: check LOANASYNC_BASE_URL" in done.stderr
     assert "TSTXYZ" not in done.output
-    wrong = ask("show", file, "--customer", given="nobody\n")
+    wrong = ask("show", file, "--customer", given="unknown\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")
     assert ask("show", file).exit_code == ask("show", file, key("lost"), "--customer").exit_code == 2
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
@@ -363,10 +366,10 @@ def test_a_customer_is_looked_for_without_a_trace_in_the_shells_history(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_who_reads_a_list_may_stop_reading(tmp_path: Path) -> None:
+def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
     file = tmp_path / "many.db"
 
-    async def fill(ledger: SqliteLedger) -> None:  # more than a pipe takes
+    async def fill(ledger: SqliteLedger) -> None:  # more output than fits into a pipe
         each = (put(ledger, f"{number}", State.INFLIGHT, lease=0.0) for number in range(3000))
         await asyncio.gather(*each)
 
@@ -385,7 +388,7 @@ def test_who_reads_a_list_may_stop_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_at_a_question_ends_it_and_what_was_said_is_kept(file: Path) -> None:
+def test_resolve_ctrl_c_at_a_prompt_keeps_earlier_resolutions(file: Path) -> None:
     command = [sys.executable, "-m", "loanasync", "ledger", "resolve", "--ledger", str(file), "--note", "x"]
     asks = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None)
@@ -394,9 +397,9 @@ def test_ctrl_c_at_a_question_ends_it_and_what_was_said_is_kept(file: Path) -> N
     assert asks.stderr is not None
     asks.stdin.write(b"r\n")
     asks.stdin.flush()
-    told = b""
-    while told.count(b"[q]uit") < 2:  # the second question stands there
-        told += os.read(asks.stderr.fileno(), 1000)
+    output = b""
+    while output.count(b"[q]uit") < 2:  # until the second prompt
+        output += os.read(asks.stderr.fileno(), 1000)
     asks.send_signal(signal.SIGINT)
     _, errors = asks.communicate(timeout=60)
     assert (asks.returncode, errors.splitlines()[-1]) == (130, b"interrupted")

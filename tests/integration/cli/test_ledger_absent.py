@@ -1,4 +1,4 @@
-"""Commands name the table or the prefix of a ledger, and create nothing where there is no ledger."""
+"""Ledger names with a table or a prefix, and commands for a ledger that does not exist."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from loanasync import ConfigurationError
 from loanasync.cli.ledger.open import ledger_at, name_without_password
 from loanasync.ledger import PostgresLedger, RedisLedger, State
 from loanasync.sandbox import Sandbox
-from support.cli import create, member, run, write
+from support.cli import create, make_row, run, write
 from support.ledger_file import ask, listed, put
 from support.servers import Postgres, Server
 
@@ -29,23 +29,23 @@ COMMANDS = {
 
 
 @pytest.fixture(params=["file", "valkey", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A name under which there is no ledger yet."""
+def ledger_name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The name of a ledger that does not exist yet."""
     if request.param == "file":
         return str(tmp_path / "decisions.db")
     server: Server = request.getfixturevalue(request.param)
-    return f"{server.url}?{named(server)}"
+    return f"{server.url}?{own_parameter(server)}"
 
 
-def named(server: Server) -> str:
+def own_parameter(server: Server) -> str:
     return f"table=t{token_hex(4)}" if isinstance(server, Postgres) else f"prefix={token_hex(4)}%3A"
 
 
-def made(place: str) -> bool:
+def exists(ledger_name: str) -> bool:
     """Return True if anything is stored under a name."""
 
-    async def looked() -> bool:
-        address, _, own = place.partition("?")
+    async def exists_on_server() -> bool:
+        address, _, own = ledger_name.partition("?")
         parameter, _, value = own.partition("=")
         if parameter == "table":
             connection = await asyncpg.connect(address)
@@ -55,11 +55,11 @@ def made(place: str) -> bool:
         async with Redis.from_url(address) as client:
             return bool([name async for name in client.scan_iter(f"{value.removesuffix('%3A')}:*")])
 
-    return asyncio.run(looked()) if "://" in place else Path(place).exists()
+    return asyncio.run(exists_on_server()) if "://" in ledger_name else Path(ledger_name).exists()
 
 
-def fill(place: str, key: str) -> None:
-    opened = ledger_at(place)
+def fill(ledger_name: str, key: str) -> None:
+    opened = ledger_at(ledger_name)
 
     async def filled() -> None:
         async with opened as ledger:
@@ -70,14 +70,14 @@ def fill(place: str, key: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_without_a_ledger_fails_and_creates_nothing(
-    place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger_name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    done = ask(command, place, *COMMANDS[command])
+    done = ask(command, ledger_name, *COMMANDS[command])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "that your clients use" in done.stderr
     assert "a client creates the ledger at its first approval" in done.stderr
-    assert not made(place)
+    assert not exists(ledger_name)
 
 
 def test_sweep_of_an_empty_file_fails_and_leaves_it_empty(tmp_path: Path) -> None:
@@ -87,34 +87,34 @@ def test_sweep_of_an_empty_file_fails_and_leaves_it_empty(tmp_path: Path) -> Non
     assert file.stat().st_size == 0
 
 
-def test_command_uses_the_named_table_or_prefix(place: str) -> None:
+def test_command_uses_the_named_table_or_prefix(ledger_name: str) -> None:
     key = token_hex(32)
-    fill(place, key)
-    assert made(place)
-    swept = ask("sweep", place, "--json")
+    fill(ledger_name, key)
+    assert exists(ledger_name)
+    swept = ask("sweep", ledger_name, "--json")
     assert [each["key"] for each in json.loads(swept.stdout)["open"]] == [key]
-    assert ask("resolve", place, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
-    assert ask("show", place, key[:12]).exit_code == 0
+    assert ask("resolve", ledger_name, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
+    assert ask("show", ledger_name, key[:12]).exit_code == 0
 
 
 def test_dry_run_without_a_ledger_plans_and_creates_nothing(
-    place: str, tmp_path: Path, served: Sandbox
+    ledger_name: str, tmp_path: Path, served: Sandbox
 ) -> None:
-    file = write(tmp_path / "rows.jsonl", [member("approved")])
-    done = run(served, "approve-many", file, "--dry-run", "--ledger", place)
+    file = write(tmp_path / "rows.jsonl", [make_row("approved")])
+    done = run(served, "approve-many", file, "--dry-run", "--ledger", ledger_name)
     assert done.returncode == 0, done.stderr
-    assert not made(place)
+    assert not exists(ledger_name)
 
 
 def test_approve_many_writes_to_the_named_table_or_prefix(
-    place: str, tmp_path: Path, served: Sandbox
+    ledger_name: str, tmp_path: Path, served: Sandbox
 ) -> None:
-    rows = [member("approved")]
+    rows = [make_row("approved")]
     create(served, rows)
     file = write(tmp_path / "rows.jsonl", rows)
-    done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--ledger", place)
+    done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--ledger", ledger_name)
     assert done.returncode == 0, done.stderr
-    assert [each["state"] for each in listed(place)] == ["approved"]
+    assert [each["state"] for each in listed(ledger_name)] == ["approved"]
 
 
 def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
@@ -124,28 +124,28 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     assert isinstance(opened, RedisLedger)
     assert opened._url.endswith("/0?socket_timeout=5&health_check_interval=9")
     postgres = "postgresql://shop:SECRET@db.example.com/shop?sslmode=require&table=public.decisions"
-    told = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
-    assert name_without_password(postgres) == repr(ledger_at(postgres)) == told
-    assert name_without_password(postgres.replace("public.", "")) != told, (
+    name = "PostgresLedger('postgresql://db.example.com/shop', table='public.decisions')"
+    assert name_without_password(postgres) == repr(ledger_at(postgres)) == name
+    assert name_without_password(postgres.replace("public.", "")) != name, (
         "a run with another ledger is another run"
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("redis://host/0?table=t", "redis:// accepts prefix=, not table="),
         ("postgresql://host/shop?prefix=p", "postgresql:// accepts table=, not prefix="),
         ("postgresql://host/shop?table=A", "lower-case letters"),
     ],
 )
-def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         ledger_at(name)
 
 
-async def test_table_of_something_else_is_left_as_it_is(postgres: Postgres) -> None:
-    """The migration from format 1 would rename the column."""
+async def test_postgres_table_of_another_program_is_not_changed(postgres: Postgres) -> None:
+    """A migration from format 1 would rename the column."""
     table = f"t{token_hex(4)}"
     connection = await asyncpg.connect(postgres.url)
     await connection.execute(f"CREATE TABLE {table} (version text)")

@@ -1,4 +1,4 @@
-"""A person's mistake is corrected from the command line, and the earlier state is shown."""
+"""``loanasync ledger resolve`` corrects an earlier resolution, and ``show`` prints the history."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def resolve(file: Path, name: str, word: str, note: str) -> tuple[int, str]:
-    done = ask("resolve", file, key(name), "--as", word, "--note", note)
+def resolve(file: Path, name: str, state: str, note: str) -> tuple[int, str]:
+    done = ask("resolve", file, key(name), "--as", state, "--note", note)
     return done.exit_code, done.stderr
 
 
@@ -30,17 +30,17 @@ def shown(file: Path, name: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("wrong", ["approved", "refused", "released"])
 @pytest.mark.parametrize("right", ["approved", "refused", "released", "held", "unknown"])
-def test_resolve_corrects_what_a_person_settled(file: Path, wrong: str, right: str) -> None:
+def test_resolve_corrects_an_earlier_resolution(file: Path, wrong: str, right: str) -> None:
     resolve(file, "lost", wrong, "ticket 17")
-    code, said = resolve(file, "lost", right, "ticket 18")
+    code, message = resolve(file, "lost", right, "ticket 18")
     more = "" if right == wrong else f": {CORRECTED}"
-    assert (code, said) == (0, f"{key('lost')[:12]} is {right}{more}\n")
+    assert (code, message) == (0, f"{key('lost')[:12]} is {right}{more}\n")
     entry = entries(file)["lost"]
     assert entry.state == right
     assert [change.state.value for change in entry.history] == ["lost", *([wrong] if more else [])]
 
 
-def test_resolve_asks_for_word_and_note_of_a_correction(file: Path) -> None:
+def test_resolve_prompts_for_state_and_note_of_a_correction(file: Path) -> None:
     resolve(file, "lost", "approved", "ticket 17")
     done = ask("resolve", file, key("lost"), given="r\n \nticket 18\n")
     assert done.exit_code == 0, done.output
@@ -49,9 +49,7 @@ def test_resolve_asks_for_word_and_note_of_a_correction(file: Path) -> None:
     assert (entries(file)["lost"].note, states(file)["lost"]) == ("ticket 18", "refused")
 
 
-def test_resolve_of_a_stale_correction_names_the_other_person(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resolve_of_an_entry_changed_meanwhile_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(file, "lost", "approved", "ticket 17")
 
     def meanwhile(*_: object, **__: object) -> str:
@@ -77,13 +75,13 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     assert ("response stored", "yes") in shown(file, "scoped")
     resolve(file, "scoped", "approved", "ticket 17")
     resolve(file, "scoped", "refused", "ticket 18")
-    told = shown(file, "scoped")
-    assert [text for name, text in told if name in ("scope", "source", "response stored")] == [
+    output = shown(file, "scoped")
+    assert [text for name, text in output if name in ("scope", "source", "response stored")] == [
         *("spring", "person", "no")
     ]
-    history = [text.split("  ", 1)[1].split() for name, text in told if name == "history"]
+    history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
     assert history == [["unknown", "service", "n"], ["approved", "person", "ticket", "17"]]
-    assert told[-1][1] == (
+    assert output[-1][1] == (
         "none; to correct this state, which a person entered, run: loanasync ledger resolve"
         f" {key('scoped')[:12]}"
         ' --as approved|refused|released|held|unknown --note "ticket 17"'
@@ -96,7 +94,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     ]
 
 
-def test_resolve_makes_a_kept_response_the_decision(file: Path) -> None:
+def test_resolve_makes_a_stored_response_the_decision(file: Path) -> None:
     body = b'{"approved": true, "redirectUrl": "https://loans.example.com/x"}'
     using(file, lambda ledger: put(ledger, "kept", State.UNKNOWN, status=201, body=body))
     assert resolve(file, "kept", "approved", "ticket 17")[0] == 0
@@ -104,7 +102,7 @@ def test_resolve_makes_a_kept_response_the_decision(file: Path) -> None:
     assert (entry.state, entry.status, entry.body) == (State.APPROVED, 201, body)
 
 
-def test_approvals_without_a_redirect_are_listed(tmp_path: Path) -> None:
+def test_ls_without_redirect_lists_approvals_without_a_redirect(tmp_path: Path) -> None:
     file = tmp_path / "decisions.db"
     bodies = {
         "whole": b'{"approved": true, "redirectUrl": "https://loans.example.com/SECRET"}',

@@ -1,4 +1,4 @@
-"""Commands read the entries that they list, and not the whole ledger."""
+"""Ledger commands read only the entries that they list, not the whole ledger."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from loanasync.ledger.sqlite import _entry
 from support.ledger_file import ask, key, put, using
 
 
-def test_commands_read_the_entries_of_a_list_and_no_others(
+def test_commands_read_only_the_entries_that_they_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "many.db"
@@ -22,7 +22,7 @@ def test_commands_read_the_entries_of_a_list_and_no_others(
 
     using(file, fill)
     using(file, lambda ledger: put(ledger, "lost", State.LOST))
-    using(file, lambda ledger: put(ledger, "said", State.APPROVED, note="ticket 17", source="person"))
+    using(file, lambda ledger: put(ledger, "stated", State.APPROVED, note="ticket 17", source="person"))
     read: list[object] = []
 
     def counted(row: tuple[Any, ...]) -> Entry:
@@ -32,9 +32,9 @@ def test_commands_read_the_entries_of_a_list_and_no_others(
     monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
     assert ask("sweep", file).exit_code == 3
     assert key("lost")[:12] in ask("ls", file, "--state", "lost").stdout
-    assert ask("ls", file, "--without-redirect").stdout.startswith(key("said")[:12])
+    assert ask("ls", file, "--without-redirect").stdout.startswith(key("stated")[:12])
     assert ask("resolve", file, given="s\n").exit_code == 3
     assert len(read) < 10
-    assert ask("show", file, key("said")[:6]).exit_code == 0
+    assert ask("show", file, key("stated")[:6]).exit_code == 0
     assert ask("resolve", file, key("lost")[:6], "--as", "held", "--note", "x").exit_code == 0
     assert len(read) < 1020, "a page for each short key"

@@ -1,4 +1,4 @@
-"""Orphan files from the command line: every folder is named, and no response in a file is decided over."""
+"""``loanasync ledger import-orphans``, and ``resolve`` while a response is in an orphan file."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of clients without `orphan_folder=`."""
+    """Return the default orphan folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path / "state" / "loanasync" / "orphans"
@@ -36,7 +36,9 @@ def orphan(folder: Path, file: Path, name: str) -> Path:
     return written
 
 
-def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: Path, tmp_path: Path) -> None:
+def test_import_prints_its_folders_and_the_option_for_others(
+    file: Path, folder: Path, tmp_path: Path
+) -> None:
     done = ask("import-orphans", file)
     assert done.exit_code == 0
     spare = tmp_path / "loanasync-orphans"
@@ -60,7 +62,7 @@ def test_import_names_its_folders_and_the_option_for_others(file: Path, folder: 
     assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
 
 
-def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Path) -> None:
+def test_import_continues_after_an_unreadable_file(file: Path, folder: Path) -> None:
     orphan(folder, file, "unknown")
     (folder / "0-directory.json").mkdir()
     (folder / "1-deep.json").write_text("[" * 200_000)
@@ -69,11 +71,11 @@ def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Pat
     (folder / "3-surrogate.json").write_text(content.replace(key("lost"), "\\ud800"))
     done = ask("import-orphans", file)
     assert done.exit_code == 1
-    told = {
+    output = {
         line.partition(": ")[0].rpartition("/")[2]: line.partition(": ")[2]
         for line in done.stdout.splitlines()
     }
-    assert told == {
+    assert output == {
         "0-directory.json": "Is a directory",
         "1-deep.json": "RecursionError",
         "2-cut.part": "it is incomplete, or not an orphan file",
@@ -84,14 +86,14 @@ def test_import_goes_on_after_a_file_that_it_cannot_read(file: Path, folder: Pat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
-def test_import_from_a_folder_that_it_cannot_read_fails(
+def test_import_from_an_unreadable_folder_fails(
     file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphan(folder, file, "unknown")
     listed = Path.iterdir
 
     def forbidden(path: Path) -> Any:
-        if path == folder:  # the rights of a file do not keep root from reading it
+        if path == folder:  # tests that run as root could read the folder
             raise PermissionError(13, "Permission denied", str(path))
         return listed(path)
 
@@ -102,7 +104,7 @@ def test_import_from_a_folder_that_it_cannot_read_fails(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="users of POSIX")
-def test_import_names_the_folder_of_another_user(
+def test_import_lists_the_folder_of_another_user(
     file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spare = tmp_path / "loanasync-orphans"
@@ -117,7 +119,9 @@ def test_import_names_the_folder_of_another_user(
     assert states(file)["unknown"] == "refused"
 
 
-def test_import_ends_when_the_ledger_fails(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_stops_when_the_ledger_fails(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan(folder, file, "unknown")
     reads: list[str] = []
 
@@ -137,7 +141,7 @@ def test_import_ends_when_the_ledger_fails(file: Path, folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize("word", ["approved", "refused", "released"])
-def test_resolve_decides_nothing_while_a_response_is_in_a_file(file: Path, folder: Path, word: str) -> None:
+def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, word: str) -> None:
     written = orphan(folder, file, "unknown")
     for done in (
         ask("resolve", file, key("unknown"), "--as", word, "--note", "ticket 17"),
@@ -155,10 +159,10 @@ def test_resolve_decides_nothing_while_a_response_is_in_a_file(file: Path, folde
     assert states(file)["unknown"] == "refused"
 
 
-def test_resolve_asks_only_about_entries_that_can_be_changed(file: Path, folder: Path) -> None:
+def test_resolve_prompts_only_for_entries_that_can_be_changed(file: Path, folder: Path) -> None:
     assert not folder.exists()
-    using(file, lambda ledger: put(ledger, "said", State.REFUSED, note="ticket 5", source="person"))
-    names = ("approved", "inflight", "released", "said", "held")
+    using(file, lambda ledger: put(ledger, "stated", State.REFUSED, note="ticket 5", source="person"))
+    names = ("approved", "inflight", "released", "stated", "held")
     done = ask("resolve", file, *map(key, names), given="a\nticket 17\nr\nticket 18\n")
     assert done.exit_code == 1
     assert done.stderr.count("What did the service decide") == 2
@@ -168,10 +172,10 @@ def test_resolve_asks_only_about_entries_that_can_be_changed(file: Path, folder:
         "released": "it was not evaluated: there is nothing to resolve",
     }.items():
         assert f"{key(name)[:12]} stays {name}: {why}" in done.stderr
-    assert (states(file)["said"], states(file)["held"]) == ("approved", "refused")
+    assert (states(file)["stated"], states(file)["held"]) == ("approved", "refused")
 
 
-def test_resolve_does_not_ask_about_an_entry_that_was_decided_since(
+def test_resolve_does_not_prompt_for_an_entry_decided_meanwhile(
     file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not folder.exists()
@@ -184,11 +188,11 @@ def test_resolve_does_not_ask_about_an_entry_that_was_decided_since(
             await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
 
     def meanwhile(*_: object, **__: object) -> str:
-        """Decide the other entries while the person thinks about the first one."""
+        """Decide the other entries while the first prompt is open."""
         using(file, decide)
         return next(answers)
 
     monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
     done = ask("resolve", file, "--note", "ticket 17")
     assert done.stderr.count("stays approved: a decision of the service is never overwritten") == 2
-    assert "".join(answers) == "sr", "one question"
+    assert "".join(answers) == "sr", "one prompt"

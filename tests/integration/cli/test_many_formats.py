@@ -1,4 +1,4 @@
-"""Results as JSON or CSV, compressed or not: whole at every moment, and gone on with by the same command."""
+"""Formats of the results: JSON or CSV, compressed or not; complete lines at every moment, and resume."""
 
 import csv
 import gzip
@@ -11,7 +11,7 @@ import pytest
 from loanasync.cli.approve_many.results import format_of
 from loanasync.cli.rows.append import AppendFile, read_lines, truncate_incomplete_line
 from loanasync.sandbox import Sandbox
-from support.cli import create, member, run, write
+from support.cli import create, make_row, run, write
 
 NAMES = ["out.jsonl", "out.jsonl.gz", "out.csv", "out.csv.gz"]
 
@@ -26,21 +26,19 @@ def read(file: Path, delimiter: str = ",") -> list[dict[str, Any]]:
     return [*csv.DictReader(text, delimiter=delimiter)] if ".csv" in file.name else [*map(json.loads, text)]
 
 
-def asked(sandbox: Sandbox) -> int:
+def approve_calls(sandbox: Sandbox) -> int:
     return len(sandbox.journal.calls(operation="approve"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_have_the_form_that_their_name_says_and_are_gone_on_with(
-    tmp_path: Path, served: Sandbox, name: str
-) -> None:
+def test_results_format_follows_the_name_and_is_resumed(tmp_path: Path, served: Sandbox, name: str) -> None:
     rows = [
-        member(word, id=f'order "{word}"; x,y') for word in ("approved", "refused", "invalid.city", "reset")
+        make_row(word, id=f'order "{word}"; x,y') for word in ("approved", "refused", "invalid.city", "reset")
     ]
     create(served, rows)
     out, file = tmp_path / name, write(tmp_path / "rows.jsonl", rows)
     assert run(served, "approve-many", file, "-o", out).returncode == 3
-    assert asked(served) == 4
+    assert approve_calls(served) == 4
     found = {line["id"]: line for line in read(out)}
     assert {order: line["status"] for order, line in found.items()} == {
         'order "approved"; x,y': "approved",
@@ -53,8 +51,8 @@ def test_results_have_the_form_that_their_name_says_and_are_gone_on_with(
     assert int(approved["net_amount"]) == 43_650
     assert "city" in str(rejected["problems"])
     assert run(served, "approve-many", file, "-o", out).returncode == 3
-    assert asked(served) == 5, "only who may be asked again was"
-    assert len(read(out)) == 5, "and the names of columns stand there once"
+    assert approve_calls(served) == 5, "only the rejected row is requested again"
+    assert len(read(out)) == 5, "and the header is written once"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,30 +60,28 @@ def test_results_have_the_form_that_their_name_says_and_are_gone_on_with(
 def test_resume_incomplete_last_line_is_written_again_from_the_ledger(
     tmp_path: Path, served: Sandbox, name: str, left: int
 ) -> None:
-    rows = [member("approved") for _ in range(3)]
+    rows = [make_row("approved") for _ in range(3)]
     create(served, rows)
     out, file = tmp_path / name, write(tmp_path / "rows.jsonl", rows)
     run(served, "approve-many", file, "-o", out, "--concurrency", "1")
-    whole = read(out)
-    two = out.stat().st_size
+    complete = read(out)
+    size = out.stat().st_size
     again = AppendFile(str(tmp_path / f"again-{name}"))
     again.add(content(out).splitlines(keepends=True)[-1])
     again.close()
     last = (tmp_path / f"again-{name}").stat().st_size
-    out.write_bytes(out.read_bytes()[: two - last + left])
+    out.write_bytes(out.read_bytes()[: size - last + left])
     assert run(served, "approve-many", file, "-o", out).returncode == 0
-    assert asked(served) == 3
+    assert approve_calls(served) == 3
     now = read(out)
-    assert now[:2] == whole[:2]
+    assert now[:2] == complete[:2]
     same = ("fiscal_code", "status", "redirect_url", "net_amount", "entry")
-    assert [now[2][each] for each in same] == [whole[2][each] for each in same]
+    assert [now[2][each] for each in same] == [complete[2][each] for each in same]
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", ","])
-def test_a_csv_is_answered_with_its_own_delimiter_and_goes_on_with_it(
-    tmp_path: Path, served: Sandbox, delimiter: str
-) -> None:
-    rows = [member("approved"), member("refused")]
+def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sandbox, delimiter: str) -> None:
+    rows = [make_row("approved"), make_row("refused")]
     create(served, rows)
     file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     with file.open("w", encoding="utf-8", newline="") as opened:
@@ -98,8 +94,8 @@ def test_a_csv_is_answered_with_its_own_delimiter_and_goes_on_with_it(
     assert [line["status"] for line in read(out, delimiter)] == ["approved", "refused"]
 
 
-def test_a_csv_of_another_kind_is_not_gone_on_with(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("approved")]
+def test_results_with_other_columns_are_not_resumed(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
     run(served, "approve-many", file, "-o", out)
@@ -108,8 +104,8 @@ def test_a_csv_of_another_kind_is_not_gone_on_with(tmp_path: Path, served: Sandb
     assert (done.returncode, "line 1: not a result of this command" in done.stderr) == (2, True)
 
 
-def test_dead_letters_may_be_compressed_too(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("forbidden"), member("approved")]
+def test_dead_letters_can_be_compressed(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("forbidden"), make_row("approved")]
     create(served, rows)
     dead = tmp_path / "dead.jsonl.gz"
     file = write(tmp_path / "rows.jsonl", rows)
@@ -119,7 +115,7 @@ def test_dead_letters_may_be_compressed_too(tmp_path: Path, served: Sandbox) -> 
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.csv.gz"])
-def test_a_record_is_one_line_whatever_is_in_it_and_reads_as_it_was(tmp_path: Path, name: str) -> None:
+def test_format_writes_a_record_as_one_line_and_reads_it_again(tmp_path: Path, name: str) -> None:
     form = format_of(name, ";")
     record: dict[str, object] = {
         "repeatable": False,
@@ -144,9 +140,7 @@ def test_a_record_is_one_line_whatever_is_in_it_and_reads_as_it_was(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
-def test_wherever_a_file_is_cut_its_whole_lines_are_kept_and_it_can_be_added_to(
-    tmp_path: Path, name: str
-) -> None:
+def test_truncate_incomplete_line_keeps_complete_lines(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     appending = AppendFile(str(file))
     ends = []

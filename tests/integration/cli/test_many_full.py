@@ -1,4 +1,4 @@
-"""A disk that takes no more: it is said, and every answer is somewhere."""
+"""``approve-many`` on a full disk: the failure is reported, and no result is lost."""
 
 import json
 import os
@@ -10,15 +10,13 @@ from unittest import mock
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, member, read, run, run_process, statuses, write
+from support.cli import create, make_row, read, run, run_process, statuses, write
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
 
-def test_results_that_a_full_disk_does_not_take_are_elsewhere_and_it_says_where(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    rows = [member("approved") for _ in range(50)]
+def test_results_on_a_full_disk_go_to_a_fallback_file(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(50)]
     create(served, rows)
     file = write(tmp_path / "rows.jsonl", rows)
     done = run(
@@ -40,22 +38,22 @@ def test_results_that_a_full_disk_does_not_take_are_elsewhere_and_it_says_where(
     kept = Path(found[1])
     try:
         calls = served.journal.calls(operation="approve")
-        assert 0 < len(calls) < 50, "it has stopped"
+        assert 0 < len(calls) < 50, "the run has stopped"
         assert statuses(kept) == {call.fiscal_code: "approved" for call in calls}
         assert kept.stat().st_mode & 0o077 == 0
     finally:
         kept.unlink()
 
 
-# Bytes of a row's id: the results are full before the ledger is, which has a page of 4 kB for each row.
+# Bytes of a row's id. It makes the results reach the limit before the ledger, which needs 4 kB per row.
 LONG = 400_000
 
 
 @pytest.mark.parametrize(("folder", "most"), [("elsewhere", 1_000_000), ("nowhere", 300_000)])
-def test_a_file_that_may_grow_no_more_has_whole_lines_and_the_others_are_not_lost(
+def test_results_at_a_size_limit_have_complete_lines_and_none_is_lost(
     tmp_path: Path, served: Sandbox, folder: str, most: int
 ) -> None:
-    rows = [member("approved", id="x" * LONG) for _ in range(20)]
+    rows = [make_row("approved", id="x" * LONG) for _ in range(20)]
     create(served, rows)
     file, out, other = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl", tmp_path / folder
     other.mkdir()
@@ -82,15 +80,13 @@ def test_a_file_that_may_grow_no_more_has_whole_lines_and_the_others_are_not_los
     assert len(calls) < 20
     with out.open("a", encoding="utf-8") as results:
         results.writelines(f"{line}\n" for line in (*moved, *printed))
-    assert run(served, *command).returncode == 0, "as it was told, and it goes on"
+    assert run(served, *command).returncode == 0, "resumes after the advice was followed"
     assert len(read(out)) == len(served.journal.calls(operation="approve")) == 20
 
 
 @pytest.mark.parametrize(("most", "code"), [(0, 2), (100, 2), (20_000, 2), (100_000, 130)])
-def test_ledger_that_a_full_disk_does_not_take_sends_nothing_more(
-    tmp_path: Path, served: Sandbox, most: int, code: int
-) -> None:
-    rows = [member("approved") for _ in range(60)]
+def test_ledger_on_a_full_disk_stops_the_run(tmp_path: Path, served: Sandbox, most: int, code: int) -> None:
+    rows = [make_row("approved") for _ in range(60)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
 

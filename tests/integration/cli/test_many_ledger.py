@@ -1,4 +1,4 @@
-"""A file of rows and a ledger: the same command again is free and safe, whatever became of the last run."""
+"""``approve-many`` with ``--ledger``: resume after every kind of end, and runs that share a ledger."""
 
 import json
 import os
@@ -11,14 +11,14 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import (
-    Started,
-    begin,
+    RunningCommand,
     create,
     environment,
-    member,
+    make_row,
     read,
     run,
     run_process,
+    start,
     statuses,
     wait_for,
     write,
@@ -26,12 +26,12 @@ from support.cli import (
 from support.ledger_file import ask, change, listed
 
 
-def asked(sandbox: Sandbox) -> int:
+def approve_calls(sandbox: Sandbox) -> int:
     return len(sandbox.journal.calls(operation="approve"))
 
 
 class Bulk:
-    """A file of rows for a sandbox that knows their customers, and the command that asks for them."""
+    """A file of rows for a sandbox that knows their customers, and the command that requests them."""
 
     def __init__(self, folder: Path, sandbox: Sandbox, rows: list[dict[str, Any]]) -> None:
         create(sandbox, rows)
@@ -49,78 +49,79 @@ class Bulk:
         done = run(self.sandbox, *self.command(*options, out=out))
         return done.returncode, done.stderr
 
-    def begin(self, *options: object) -> Started:
-        return begin(self.sandbox, *self.command(*options))
+    def start(self, *options: object) -> RunningCommand:
+        return start(self.sandbox, *self.command(*options))
 
     def states(self) -> dict[str, str]:
-        """Each customer's state in the ledger, found as a person finds it: by the line in the results."""
+        """Return the ledger state by customer, found by the entry keys in the results."""
         by_key = {each["key"][:12]: each["state"] for each in listed(self.ledger)}
         return {line["fiscal_code"]: by_key[line["entry"]] for line in read(self.out)}
 
 
-def cells(told: str) -> list[list[str]]:
-    return [line.replace("│", " ").split() for line in told.splitlines() if "│" in line]
+def cells(output: str) -> list[list[str]]:
+    """Return the words of each row of a printed table."""
+    return [line.replace("│", " ").split() for line in output.splitlines() if "│" in line]
 
 
-def test_the_same_command_again_asks_nobody_and_says_the_same(tmp_path: Path, served: Sandbox) -> None:
+def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: Sandbox) -> None:
     words = ("approved", "refused", "resetafter", "500after", "approved")
-    bulk = Bulk(tmp_path, served, [member(word) for word in words])
-    code, told = bulk.run()
-    assert (code, asked(served)) == (3, 6), "the one with a 500 is repeated once"
+    bulk = Bulk(tmp_path, served, [make_row(word) for word in words])
+    code, output = bulk.run()
+    assert (code, approve_calls(served)) == (3, 6), "the HTTP 500 is retried once"
     written = read(bulk.out)
     for _ in range(2):
-        code, told = bulk.run()
+        code, output = bulk.run()
         assert code == 3
-        assert ["decided", "in", "an", "earlier", "run", "3"] in cells(told)
-        assert ["outcome", "unknown", "since", "an", "earlier", "run", "2"] in cells(told)
-    assert asked(served) == 6
+        assert ["decided", "in", "an", "earlier", "run", "3"] in cells(output)
+        assert ["outcome", "unknown", "since", "an", "earlier", "run", "2"] in cells(output)
+    assert approve_calls(served) == 6
     assert read(bulk.out) == written
     assert sorted(bulk.states().values()) == ["approved", "approved", "lost", "refused", "unknown"]
 
 
-def test_results_that_are_lost_come_again_from_the_ledger(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member(word) for word in ("approved", "refused", "resetafter")])
+def test_deleted_results_are_written_again_from_the_ledger(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row(word) for word in ("approved", "refused", "resetafter")])
     bulk.run()
     first = {line["fiscal_code"]: line for line in read(bulk.out)}
     bulk.out.unlink()
     (tmp_path / "out.jsonl.resume").unlink()
-    code, told = bulk.run()
+    code, output = bulk.run()
     assert code == 3
-    assert not [row for row in cells(told) if "earlier" in row], "nobody is counted twice"
+    assert not [row for row in cells(output) if "earlier" in row], "no row is counted twice"
     second = {line["fiscal_code"]: line for line in read(bulk.out)}
-    assert (asked(served), len(first), second.keys()) == (3, 3, first.keys())
+    assert (approve_calls(served), len(first), second.keys()) == (3, 3, first.keys())
     for code, line in second.items():
         same = ("status", "redirect_url", "amount", "net_amount", "entry", "line")
         assert [line.get(name) for name in same] == [first[code].get(name) for name in same]
         assert line.get("attempts", 0) == 0
     done = run_process(served, *bulk.command(out="-"))
-    assert (done.returncode, asked(served)) == (3, 3)
+    assert (done.returncode, approve_calls(served)) == (3, 3)
     assert statuses(bulk.out) == {
         line["fiscal_code"]: line["status"] for line in map(json.loads, done.stdout.splitlines())
     }
 
 
-def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("approved"), member("resetafter"), member("approved", amount=123_456)]
+def test_dry_run_counts_ledger_entries_and_creates_no_files(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved"), make_row("resetafter"), make_row("approved", amount=123_456)]
     bulk = Bulk(tmp_path, served, rows)
-    code, told = bulk.run("--dry-run")
+    code, output = bulk.run("--dry-run")
     assert code == 0
-    assert cells(told)[0] == ["to", "be", "requested", "3", "2,134.56"]
-    assert sorted(tmp_path.iterdir()) == [bulk.file], "nothing was made"
+    assert cells(output)[0] == ["to", "be", "requested", "3", "2,134.56"]
+    assert sorted(tmp_path.iterdir()) == [bulk.file], "no file was created"
     write(bulk.file, rows[:2])
     bulk.run()
     write(bulk.file, rows)
     files = sorted(tmp_path.iterdir())
     for out in (bulk.out, tmp_path / "another.jsonl", "-"):
-        code, told = bulk.run("--dry-run", out=out)
+        code, output = bulk.run("--dry-run", out=out)
         assert code == 0
-        assert cells(told) == [
+        assert cells(output) == [
             ["to", "be", "requested", "1", "1,234.56"],
             ["already", "decided", "1"],
             ["outcome", "unknown,", "will", "not", "be", "requested", "again", "1"],
             ["total", "3"],
         ]
-    assert asked(served) == 2
+    assert approve_calls(served) == 2
     assert sorted(tmp_path.iterdir()) == files
 
 
@@ -131,20 +132,20 @@ def test_a_plan_tells_what_the_ledger_knows_and_makes_none(tmp_path: Path, serve
         *(("released", "approved", 2, 0), ("held", "unknown", 1, 3)),
     ],
 )
-def test_what_a_person_settles_is_in_the_next_runs_results(
+def test_resolved_entry_is_in_the_results_of_the_next_run(
     tmp_path: Path, served: Sandbox, word: str, status: str, calls: int, code: int
 ) -> None:
-    bulk = Bulk(tmp_path, served, [member("reset")])  # before anything is evaluated, which nobody can know
+    bulk = Bulk(tmp_path, served, [make_row("reset")])  # not evaluated, which the client cannot know
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
     ask("resolve", bulk.ledger, line["entry"], "--as", word, "--note", "ticket 17")
-    came, told = bulk.run()
-    assert came == code
-    assert asked(served) == calls
+    actual, output = bulk.run()
+    assert actual == code
+    assert approve_calls(served) == calls
     last = read(bulk.out)[-1]
     assert last["status"] == status
     if word in ("approved", "refused"):
-        assert [word, "1", "450.00"] in cells(told), "in the summary, too"
+        assert [word, "1", "450.00"] in cells(output), "in the summary, too"
         assert (last["outcome"], last["amount"]) == (word, 45_000)
         assert ("ask the service where to send the customer" in last.get("message", "")) == (
             word == "approved"
@@ -154,15 +155,15 @@ def test_what_a_person_settles_is_in_the_next_runs_results(
     assert len(read(bulk.out)) == lines
 
 
-def test_a_kill_between_the_decision_and_its_line_loses_nothing(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member("slow20") for _ in range(60)])
+def test_kill_loses_no_recorded_decision(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("slow20") for _ in range(60)])
     for _ in range(3):
-        before = asked(served)
-        process = bulk.begin("--concurrency", "4")
-        wait_for(partial(lambda before: asked(served) >= before + 8, before))
+        before = approve_calls(served)
+        process = bulk.start("--concurrency", "4")
+        wait_for(partial(lambda before: approve_calls(served) >= before + 8, before))
         process.kill()
         process.communicate()
-    change(bulk.ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    change(bulk.ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their leases expire
     code, _ = bulk.run()
     found = statuses(bulk.out)
     decided = {
@@ -171,34 +172,36 @@ def test_a_kill_between_the_decision_and_its_line_loses_nothing(tmp_path: Path, 
     known = {each: status for each, status in found.items() if status != "unknown"}
     assert found.keys() == {row["fiscal_code"] for row in bulk.rows}
     assert known.items() <= decided.items()
-    assert len(found) - len(known) <= 3 * 4, "those that were under way at a kill"
+    assert len(found) - len(known) <= 3 * 4, "requests in progress at a kill"
     assert code == (3 if len(found) > len(known) else 0)
-    assert asked(served) == len({call.fiscal_code for call in served.journal.calls(operation="approve")})
+    assert approve_calls(served) == len(
+        {call.fiscal_code for call in served.journal.calls(operation="approve")}
+    )
     states = bulk.states()
     assert {each for each, state in states.items() if state == "unknown"} == found.keys() - known.keys()
 
 
-def test_who_is_being_asked_by_another_command_is_waited_for(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member("slow1000") for _ in range(6)])
-    first = bulk.begin()
-    wait_for(lambda: asked(served) >= 6)
-    _, told = bulk.run("--dry-run", out="-")
-    asking, decided = ["in", "progress", "in", "another", "command", "6"], ["already", "decided", "6"]
-    assert asking in cells(told) or decided in cells(told), "a machine that stalls may be late"
+def test_customer_in_progress_in_another_command_is_waited_for(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("slow1000") for _ in range(6)])
+    first = bulk.start()
+    wait_for(lambda: approve_calls(served) >= 6)
+    _, output = bulk.run("--dry-run", out="-")
+    busy, decided = ["in", "progress", "in", "another", "command", "6"], ["already", "decided", "6"]
+    assert busy in cells(output) or decided in cells(output), "the first run may have ended on a slow machine"
     second = run_process(served, *bulk.command(out="-"))
     first.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert asked(served) == 6
+    assert approve_calls(served) == 6
     assert statuses(bulk.out) == {
         line["fiscal_code"]: line["status"] for line in map(json.loads, second.stdout.splitlines())
     }
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_who_is_given_up_is_written_down_as_unknown_at_once(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member("hangafter") for _ in range(3)])
-    process = bulk.begin()
-    wait_for(lambda: asked(served) >= 3)
+def test_aborted_calls_are_recorded_as_unknown_at_once(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("hangafter") for _ in range(3)])
+    process = bulk.start()
+    wait_for(lambda: approve_calls(served) >= 3)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert "no further row is sent" in process.stderr.readline()
@@ -207,42 +210,42 @@ def test_who_is_given_up_is_written_down_as_unknown_at_once(tmp_path: Path, serv
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert set(statuses(bulk.out).values()) == {"unknown"}
-    assert set(bulk.states().values()) == {"unknown"}, "and not in flight until their leases run out"
+    assert set(bulk.states().values()) == {"unknown"}, "and not in flight until their leases expire"
     notes = {each["note"] for each in listed(bulk.ledger)}
-    assert notes == {"ConnectionLostError"}, "the calls were cut off, and their time-outs not waited for"
+    assert notes == {"ConnectionLostError"}, "the calls were cancelled before their timeouts"
 
 
-def test_two_files_and_one_customer_are_one_question(tmp_path: Path, served: Sandbox) -> None:
-    row = member("approved")
+def test_customer_in_two_files_is_requested_once(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("approved")
     bulk = Bulk(tmp_path, served, [row])
     bulk.run()
     write(bulk.file, [{**row, "amount": 90_000}])
     code, _ = bulk.run(out=tmp_path / "other.jsonl")
     (line,) = read(tmp_path / "other.jsonl")
     assert (code, line["error"], line["outcome"]) == (1, "PayloadMismatchError", "approved")
-    assert asked(served) == 1
+    assert approve_calls(served) == 1
 
 
-def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member("approved")])
+def test_results_of_another_ledger_are_not_resumed(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("approved")])
     bulk.run()
-    told = (
+    output = (
         "was begun with another ledger: use the same --ledger as in the first run, or none if the first run"
     )
     without = run(served, "approve-many", bulk.file, "-o", bulk.out)
-    assert (without.returncode, told in without.stderr) == (2, True)
+    assert (without.returncode, output in without.stderr) == (2, True)
     other = run(served, *bulk.command(ledger=tmp_path / "other.db"))
-    assert (other.returncode, told in other.stderr) == (2, True)
+    assert (other.returncode, output in other.stderr) == (2, True)
     plain = tmp_path / "plain.jsonl"
     assert run(served, "approve-many", bulk.file, "-o", plain).returncode == 3, "already evaluated"
     assert bulk.run(out=plain)[0] == 2
     same = run(served, *bulk.command(ledger=f"sqlite:///{bulk.ledger}"))
     assert same.returncode == 0
-    assert asked(served) == 2
+    assert approve_calls(served) == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nowhere/decisions.db", "nowhere does not exist"),
         (".", "is a directory"),
@@ -250,27 +253,25 @@ def test_results_begun_one_way_are_not_gone_on_with_another_way(tmp_path: Path, 
         ("mongodb://host", "unknown scheme mongodb://"),
     ],
 )
-def test_a_ledger_that_cannot_be_used_sends_nothing(
-    tmp_path: Path, served: Sandbox, name: str, told: str
-) -> None:
-    bulk = Bulk(tmp_path, served, [member("approved")])
+def test_unusable_ledger_sends_nothing(tmp_path: Path, served: Sandbox, name: str, message: str) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("approved")])
     other = write(tmp_path / "other.jsonl", bulk.rows)
     where = name if "://" in name else tmp_path / name
     done = run(served, *bulk.command(ledger=where))
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
-    assert asked(served) == 0
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert approve_calls(served) == 0
     assert other.read_bytes() == bulk.file.read_bytes()
 
 
-def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
+def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    # The first is still being decided when the table goes, whatever the others are at.
+    # The first request is still in progress when the table is removed.
     tags = ["slow3000", *["slow100"] * 39]
-    bulk = Bulk(tmp_path, served, [member(tag) for tag in tags])
-    process = bulk.begin("--concurrency", "2")
-    wait_for(lambda: asked(served) >= 4)
+    bulk = Bulk(tmp_path, served, [make_row(tag) for tag in tags])
+    process = bulk.start("--concurrency", "2")
+    wait_for(lambda: approve_calls(served) >= 4)
     change(bulk.ledger, "ALTER TABLE decisions RENAME TO away")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -288,14 +289,14 @@ def test_a_ledger_that_breaks_meanwhile_ends_the_run_and_every_decision_is_kept(
     assert done.exit_code == 0
     assert [each["state"] for each in listed(bulk.ledger)] == ["approved"] * len(calls)
     assert bulk.run()[0] == 0
-    assert asked(served) == 40
+    assert approve_calls(served) == 40
 
 
-def test_a_ledgers_own_secret_outlives_the_token(
+def test_ledger_key_finds_entries_after_a_token_change(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "0123456789abcdef")
-    bulk = Bulk(tmp_path, served, [member("approved")])
+    bulk = Bulk(tmp_path, served, [make_row("approved")])
     bulk.run()
     monkeypatch.setenv("LOANASYNC_LEDGER", str(bulk.ledger))
     (line,) = read(bulk.out)
@@ -307,30 +308,28 @@ def test_a_ledgers_own_secret_outlives_the_token(
     assert "approved since" in done.stdout
 
 
-def test_a_sandbox_that_is_started_for_it_has_no_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sandbox_option_creates_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / "decisions.db"))
-    rows = [member("approved")]
+    rows = [make_row("approved")]
     file = write(tmp_path / "rows.jsonl", rows)
     assert run(None, "approve-many", file, "-o", "-", "--sandbox").returncode == 0
     assert run(None, "approve", "-", "--sandbox", given=json.dumps(rows[0])).returncode == 0
     assert not (tmp_path / "decisions.db").exists()
 
 
-def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, served: Sandbox) -> None:
-    row = member("approved")
+def test_approve_and_approve_many_share_a_ledger(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("approved")
     bulk = Bulk(tmp_path, served, [row])
-    told = []
+    records = []
     for _ in range(2):
         done = run(served, "approve", "-", "--ledger", bulk.ledger, given=json.dumps(row))
         assert done.returncode == 0, done.stderr
-        told.append(json.loads(done.stdout))
-    assert told[0]["redirect_url"] == told[1]["redirect_url"]
+        records.append(json.loads(done.stdout))
+    assert records[0]["redirect_url"] == records[1]["redirect_url"]
     assert bulk.run()[0] == 0
     (line,) = read(bulk.out)
-    assert line["redirect_url"] == told[0]["redirect_url"]
-    assert asked(served) == 1
+    assert line["redirect_url"] == records[0]["redirect_url"]
+    assert approve_calls(served) == 1
     elsewhere = run(served, "approve", "-", "--ledger", tmp_path / "no" / "l.db", given=json.dumps(row))
     assert (elsewhere.returncode, elsewhere.stderr) == (
         2,
@@ -338,11 +337,11 @@ def test_one_approval_remembers_too_and_so_do_many_after_it(tmp_path: Path, serv
     )
 
 
-def test_approval_that_was_cut_off_is_decided_without_redirect(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [member("truncafter")])
+def test_truncated_approval_is_decided_without_redirect(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("truncafter")])
     for _ in range(2):
         assert bulk.run()[0] == 0
         (line,) = read(bulk.out)
         assert (line["status"], line["amount"], "redirect_url" in line) == ("approved", 45_000, False)
         assert line["message"] == "approved without a redirect: ask the service where to send the customer"
-    assert (asked(served), bulk.states()) == (1, {line["fiscal_code"]: "approved"})
+    assert (approve_calls(served), bulk.states()) == (1, {line["fiscal_code"]: "approved"})

@@ -1,4 +1,4 @@
-"""A run without `--ledger` resumes by the ledger beside its results: nothing is requested twice or lost."""
+"""Resume of ``approve-many`` without ``--ledger``, from the ledger beside the results."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import begin, create, environment, member, read, run, service, statuses, wait_for, write
+from support.cli import create, environment, make_row, read, run, service, start, statuses, wait_for, write
 from support.ledger_file import ask, change, listed
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -21,7 +21,7 @@ class Run:
     """A file of rows, its results, and the files beside them."""
 
     def __init__(self, folder: Path, sandbox: Sandbox, *words: str) -> None:
-        self.rows = [member(word) for word in words]
+        self.rows = [make_row(word) for word in words]
         create(sandbox, self.rows)
         self.sandbox = sandbox
         self.out = folder / "out.jsonl"
@@ -72,7 +72,7 @@ def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Pa
 def test_resume_with_a_file_of_other_results_is_refused(
     tmp_path: Path, served: Sandbox, file: str, *, keeps_results: bool
 ) -> None:
-    """A customer in flight when a run was killed is in the ledger alone."""
+    """Only the ledger knows a customer who was in flight when a run was killed."""
     (tmp_path / "other").mkdir()
     other = Run(tmp_path / "other", served, "approved")
     bulk = Run(tmp_path, served, "approved", "refused")
@@ -81,23 +81,23 @@ def test_resume_with_a_file_of_other_results_is_refused(
     bulk.out.write_text(lines[0] if keeps_results else "", encoding="utf-8")
     own = (tmp_path / f"out.jsonl.{file}").read_bytes()
     (tmp_path / f"out.jsonl.{file}").write_bytes((tmp_path / "other" / f"out.jsonl.{file}").read_bytes())
-    code, told = bulk.run()
+    code, output = bulk.run()
     assert code == 2
-    assert "so OUT.ledger or OUT.resume belongs to other results: restore the right file" in told
+    assert "so OUT.ledger or OUT.resume belongs to other results: restore the right file" in output
     (tmp_path / f"out.jsonl.{file}").write_bytes(own)
     assert bulk.run()[0] == 0
     assert bulk.requested == 3
 
 
 @pytest.mark.parametrize("keeps_results", [True, False])
-def test_resume_with_other_rows_than_before_goes_on(
+def test_resume_with_other_rows_needs_the_earlier_results(
     tmp_path: Path, served: Sandbox, *, keeps_results: bool
 ) -> None:
     bulk = Run(tmp_path, served, "approved")
     assert bulk.run()[0] == 0
     if not keeps_results:
         bulk.out.unlink()
-    bulk.rows = [member("approved")]
+    bulk.rows = [make_row("approved")]
     create(served, bulk.rows)
     write(tmp_path / "rows.jsonl", bulk.rows)
     assert bulk.run()[0] == (0 if keeps_results else 2)
@@ -118,9 +118,9 @@ def test_resume_without_its_secret_is_refused(
     if not keeps_results:
         bulk.out.unlink()
     for _ in range(2):
-        code, told = bulk.run()
+        code, output = bulk.run()
         assert code == 2
-        assert f"{bulk.ledger} exists, but {bulk.resume} is missing or damaged: restore" in told
+        assert f"{bulk.ledger} exists, but {bulk.resume} is missing or damaged: restore" in output
     assert (bulk.resume.read_text(encoding="utf-8") if bulk.resume.exists() else None) == left
     bulk.resume.write_text(begun, encoding="utf-8")
     assert bulk.run()[0] == 0
@@ -134,8 +134,8 @@ def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox, *
     bulk.ledger.unlink()
     if is_empty:
         bulk.ledger.touch()
-    code, told = bulk.run()
-    assert (code, f"{bulk.ledger} is missing or empty" in told) == (2, True)
+    code, output = bulk.run()
+    assert (code, f"{bulk.ledger} is missing or empty" in output) == (2, True)
     assert bulk.ledger.exists() == is_empty
     assert bulk.requested == 1
 
@@ -169,7 +169,7 @@ def test_resume_results_that_were_removed_are_written_from_the_ledger(
             assert line.get(name) == first[code].get(name)
 
 
-def test_resume_after_a_person_settled_reports_what_they_said(tmp_path: Path, served: Sandbox) -> None:
+def test_resume_reports_the_resolution_of_a_person(tmp_path: Path, served: Sandbox) -> None:
     bulk = Run(tmp_path, served, "reset")
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
@@ -185,8 +185,8 @@ def test_resume_decision_that_only_the_results_have_stays_decided(tmp_path: Path
     bulk.run()
     before = bulk.out.read_bytes()
     for state in ("inflight", "unknown"):
-        told = f"UPDATE decisions SET state = '{state}', source = '', body = NULL"  # noqa: S608  (a constant)
-        change(bulk.ledger, told)
+        statement = f"UPDATE decisions SET state = '{state}', source = '', body = NULL"  # noqa: S608  (a constant)
+        change(bulk.ledger, statement)
         assert bulk.run()[0] == 0
         assert (bulk.out.read_bytes(), bulk.requested) == (before, 1)
 
@@ -201,9 +201,9 @@ def test_resume_customer_in_other_spelling_is_recognised(tmp_path: Path, served:
 
 @posix
 def test_resume_after_kill_reports_requests_in_flight_as_unknown(tmp_path: Path, served: Sandbox) -> None:
-    """The run that holds the lock knows that no other one waits, and so does not wait for the leases."""
+    """The run that holds the lock need not wait for the leases: no other run can be active."""
     bulk = Run(tmp_path, served, "hangafter", "hangafter")
-    process = begin(served, *bulk.command)
+    process = start(served, *bulk.command)
     wait_for(lambda: bulk.requested == 2)
     process.kill()
     process.communicate()
@@ -215,7 +215,7 @@ def test_resume_after_kill_reports_requests_in_flight_as_unknown(tmp_path: Path,
     assert {each["note"] for each in listed(bulk.ledger)} == {"in progress when an earlier run ended"}
 
 
-# Kills its own process before or after one call of a function, as a crash there would.
+# Kills its own process before or after one call of a function, to simulate a crash at that point.
 KILLER = """
 import functools, importlib, inspect, os, signal, sys
 
@@ -264,7 +264,7 @@ POINTS = [
 
 @posix
 @pytest.mark.parametrize(("where", "when", "number"), POINTS)
-def test_resume_after_kill_at_any_point_requests_nobody_twice(
+def test_resume_after_kill_at_any_point_repeats_no_request(
     tmp_path: Path, served: Sandbox, where: str, when: str, number: int
 ) -> None:
     bulk = Run(tmp_path, served, "approved", "refused", "approved")
@@ -274,11 +274,11 @@ def test_resume_after_kill_at_any_point_requests_nobody_twice(
         env=environment(served), check=False, capture_output=True, encoding="utf-8",
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    # Only a request that may have been sent, and of which nothing was written, has an unknown outcome.
+    # The outcome is unknown only if the request may have been sent and no decision was recorded.
     in_flight = (where, when) in ((f"{_SQLITE}claim", "after"), (f"{_SQLITE}settle", "before"))
     for _ in range(2):
-        code, told = bulk.run()
-        assert code == (3 if in_flight else 0), told
+        code, output = bulk.run()
+        assert code == (3 if in_flight else 0), output
     found = statuses(bulk.out)
     assert found.keys() == {row["fiscal_code"] for row in bulk.rows}
     assert len(read(bulk.out)) == 3

@@ -1,4 +1,4 @@
-"""What a run writes, how it ends, and that the same command again asks nobody twice."""
+"""Runs of ``approve-many``: results, report, dead letters, exit codes, limits and the plan."""
 
 import csv
 import json
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, member, read, run, run_process, statuses, write
+from support.cli import create, make_row, read, run, run_process, statuses, write
 
 
-def asked(sandbox: Sandbox) -> int:
+def approve_calls(sandbox: Sandbox) -> int:
     return len(sandbox.journal.calls(operation="approve"))
 
 
@@ -26,30 +26,32 @@ def asked(sandbox: Sandbox) -> int:
         (("500after",), 3),
     ],
 )
-def test_the_exit_code_tells_the_worst(
+def test_exit_code_is_that_of_the_worst_row(
     tmp_path: Path, served: Sandbox, words: tuple[str, ...], code: int
 ) -> None:
-    rows = [member(word) for word in words]
+    rows = [make_row(word) for word in words]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     file = write(tmp_path / "rows.jsonl", rows)
     assert run(served, "approve-many", file, "-o", out).returncode == code
-    calls = asked(served)
+    calls = approve_calls(served)
     again = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "report.json")
     assert again.returncode == code
     repeatable = sum(word in ("invalid.city", "forbidden") for word in words)
-    assert asked(served) == calls + repeatable, "only who may be asked again is"
+    assert approve_calls(served) == calls + repeatable, (
+        "only rows that were not evaluated are requested again"
+    )
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == code
     assert report["earlier"]["decided"] == sum(word in ("approved", "refused") for word in words)
 
 
-def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: Sandbox) -> None:
+def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: Sandbox) -> None:
     rows = [
-        member("approved", id="order 1"),
-        member("refused", id=2),
-        member("invalid.city"),
-        member("approved", amount=1),
+        make_row("approved", id="order 1"),
+        make_row("refused", id=2),
+        make_row("invalid.city"),
+        make_row("approved", amount=1),
     ]
     create(served, rows)
     out, dead, report = (tmp_path / name for name in ("out.jsonl", "dead.jsonl", "report.json"))
@@ -67,12 +69,12 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
     assert (by_line[2]["status"], by_line[2]["id"], by_line[2]["status_code"]) == ("refused", 2, 422)
     assert (by_line[3]["status"], by_line[3]["problems"][0]["field"]) == ("rejected", "city")
     assert (by_line[4]["status"], by_line[4]["problems"][0]["field"]) == ("rejected", "amount")
-    assert "fiscal_code" not in by_line[4], "it was not asked for"
+    assert "fiscal_code" not in by_line[4], "it was not sent"
     assert sorted(read(dead), key=lambda row: row["amount"]) == [rows[3], rows[2]]
-    assert run(None, "approve-many", dead, "--validate-only").returncode == 2, "one is to be mended yet"
-    told = json.loads(report.read_text(encoding="utf-8"))
-    assert told["results"] == {"approved": 1, "refused": 1, "rejected": 2, "unknown": 0, "error": 0}
-    assert told["cents"]["approved"] == 45_000
+    assert run(None, "approve-many", dead, "--validate-only").returncode == 2, "one row is still invalid"
+    members = json.loads(report.read_text(encoding="utf-8"))
+    assert members["results"] == {"approved": 1, "refused": 1, "rejected": 2, "unknown": 0, "error": 0}
+    assert members["cents"]["approved"] == 45_000
     assert "approved" in done.stderr
     assert "450.00" in done.stderr
     assert f"the reasons of failed rows are in {out}\n" in done.stderr
@@ -84,17 +86,19 @@ def test_each_row_has_a_line_with_all_that_a_shop_needs(tmp_path: Path, served: 
 
 
 @pytest.mark.parametrize("name", ["dead.csv", "dead.csv.gz"])
-def test_dead_letters_are_read_as_they_are_by_the_same_command_with_an_encoding(
+def test_dead_letters_are_utf_8_and_readable_with_the_same_encoding(
     tmp_path: Path, served: Sandbox, name: str
 ) -> None:
-    row = member("approved", city="Forlì")
+    row = make_row("approved", city="Forlì")
     file, dead = tmp_path / "rows.csv", tmp_path / name
     with file.open("w", encoding="cp1252", newline="") as opened:
         writer = csv.DictWriter(opened, row.keys())
         writer.writeheader()
         writer.writerow(row)
     options = ("--encoding", "cp1252", "-o", "-")
-    assert run(served, "approve-many", file, *options, "--dead-letters", dead).returncode == 1, "not created"
+    assert run(served, "approve-many", file, *options, "--dead-letters", dead).returncode == 1, (
+        "the requests are not created yet"
+    )
     create(served, [row])
     assert run(served, "approve-many", dead, *options).returncode == 0
     assert [(each.request or {})["city"] for each in served.journal.calls(operation="approve")] == [
@@ -102,8 +106,8 @@ def test_dead_letters_are_read_as_they_are_by_the_same_command_with_an_encoding(
     ] * 2
 
 
-def test_dead_letters_of_a_csv_are_a_csv_that_can_be_given_again(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("forbidden", city="Forlì; centro"), member("approved")]
+def test_dead_letters_of_a_csv_file_are_a_csv_file(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("forbidden", city="Forlì; centro"), make_row("approved")]
     create(served, rows)
     file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
     with file.open("w", encoding="utf-8-sig", newline="") as opened:
@@ -121,24 +125,22 @@ def test_dead_letters_of_a_csv_are_a_csv_that_can_be_given_again(tmp_path: Path,
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
-def test_an_id_that_is_no_whole_text_does_not_cost_the_answer(
-    tmp_path: Path, served: Sandbox, out: str
-) -> None:
-    rows = [member("approved", id="half a smile: \ud83d"), member("approved")]
+def test_id_with_a_lone_surrogate_keeps_the_result(tmp_path: Path, served: Sandbox, out: str) -> None:
+    rows = [make_row("approved", id="a lone surrogate: \ud83d"), make_row("approved")]
     create(served, rows)
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", tmp_path / out)
     assert run(served, *command).returncode == 0
     assert run(served, *command).returncode == 0
-    assert asked(served) == 2
+    assert approve_calls(served) == 2
     if out == "out.jsonl":
-        assert {row.get("id") for row in read(tmp_path / out)} == {"half a smile: \ud83d", None}
+        assert {row.get("id") for row in read(tmp_path / out)} == {"a lone surrogate: \ud83d", None}
 
 
-def test_a_report_goes_to_standard_output_too(
+def test_report_can_go_to_standard_output(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    row = member("approved")
+    row = make_row("approved")
     create(served, [row])
     file = write(tmp_path / "rows.jsonl", [row])
     done = run(served, "approve-many", file, "-o", "out.jsonl", "--report", "-")
@@ -146,11 +148,11 @@ def test_a_report_goes_to_standard_output_too(
     assert not (tmp_path / "-").exists()
 
 
-def test_results_go_to_standard_output_and_all_else_does_not(
+def test_results_on_standard_output_are_the_only_output_there(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [member("approved") for _ in range(5)]
+    rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
     given = "".join(json.dumps(row) + "\n" for row in rows)
     done = run_process(served, "approve-many", "-", "-o", "-", given=given)
@@ -159,16 +161,18 @@ def test_results_go_to_standard_output_and_all_else_does_not(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sandbox_is_started_for_it(tmp_path: Path) -> None:
-    file = write(tmp_path / "rows.jsonl", [member("approved"), member("refused")])
+def test_sandbox_option_starts_a_sandbox(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [make_row("approved"), make_row("refused")])
     done = run(None, "approve-many", file, "-o", tmp_path / "out.jsonl", "--sandbox")
     assert done.returncode == 0
     assert sorted(statuses(tmp_path / "out.jsonl").values()) == ["approved", "refused"]
 
 
 @pytest.mark.parametrize("command", [("approve", "-"), ("approve-many", "-", "-o", "-")])
-def test_a_ledger_beside_a_sandbox_is_said_to_be_of_no_use(tmp_path: Path, command: tuple[str, ...]) -> None:
-    ledger, row = tmp_path / "decisions.db", json.dumps(member("approved"))
+def test_sandbox_option_with_a_ledger_says_that_it_is_not_used(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    ledger, row = tmp_path / "decisions.db", json.dumps(make_row("approved"))
     done = run(None, *command, "--sandbox", "--ledger", ledger, given=row)
     assert done.returncode == 0
     assert "with --sandbox the ledger is not used" in done.stderr
@@ -176,18 +180,18 @@ def test_a_ledger_beside_a_sandbox_is_said_to_be_of_no_use(tmp_path: Path, comma
     assert "ledger" not in run(None, *command, "--sandbox", given=row).stderr
 
 
-def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
     rows = [
-        member("approved"),
-        member("resetafter"),
-        member("approved", amount=123_456),
-        member("approved", amount=1),
+        make_row("approved"),
+        make_row("resetafter"),
+        make_row("approved", amount=123_456),
+        make_row("approved", amount=1),
     ]
     rows.append(rows[0])
     create(served, rows[:2])
     out = tmp_path / "out.jsonl"
     run(served, "approve-many", write(tmp_path / "some.jsonl", rows[:2]), "-o", out)
-    calls, files = asked(served), sorted(tmp_path.iterdir())
+    calls, files = approve_calls(served), sorted(tmp_path.iterdir())
     file = write(tmp_path / "rows.jsonl", rows)
     done = run(served, "approve-many", file, "-o", out, "--dry-run", "--skip-invalid")
     assert done.returncode == 0
@@ -200,37 +204,39 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(tmp_path: Path, se
         ["of", "these,", "duplicate", "customers", "1"],
         ["total", "5"],
     ]
-    assert asked(served) == calls
+    assert approve_calls(served) == calls
     assert sorted(tmp_path.iterdir()) == [*sorted([*files, file])]
     fresh = run(None, "approve-many", file, "--dry-run")
-    assert fresh.returncode == 2, "without --skip-invalid nothing of it would be sent"
+    assert fresh.returncode == 2, "without --skip-invalid nothing would be sent"
     none = run(None, "approve-many", "-", "--dry-run", given=",".join(rows[0]) + "\n")
-    assert none.returncode == 2, "nor would anything of a file without rows"
+    assert none.returncode == 2, "nothing would be sent from a file without rows"
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
-def test_a_canary_lets_the_others_go_only_if_it_lives(tmp_path: Path, served: Sandbox, bad: int) -> None:
-    rows = [member("invalid.city" if number == bad else "approved") for number in range(10)]
+def test_canary_stops_the_run_unless_all_its_rows_are_decided(
+    tmp_path: Path, served: Sandbox, bad: int
+) -> None:
+    rows = [make_row("invalid.city" if number == bad else "approved") for number in range(10)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     done = run(served, "approve-many", file, "-o", out, "--canary", "3")
     assert done.returncode == 1
-    assert asked(served) == (10 if bad == 3 else 3)
+    assert approve_calls(served) == (10 if bad == 3 else 3)
     assert ("stopped by --canary: of the first 3 rows, 1 failed" in done.stderr) == (bad < 3)
 
 
-def test_too_many_errors_stop_it(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("invalid.city") for _ in range(50)]
+def test_max_errors_stops_the_run(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("invalid.city") for _ in range(50)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     done = run(served, "approve-many", file, "-o", out, "--max-errors", "5", "--concurrency", "2")
     assert done.returncode == 1
-    assert 5 <= asked(served) <= 10
+    assert 5 <= approve_calls(served) <= 10
     assert "stopped by --max-errors: 5 rows failed; run the same command to resume" in done.stderr
 
 
-def test_a_deadline_stops_it_and_the_same_command_goes_on(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("slow50") for _ in range(40)]
+def test_deadline_stops_the_run_and_the_same_command_resumes(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("slow50") for _ in range(40)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     command = ("approve-many", file, "-o", out, "--concurrency", "2")
@@ -239,13 +245,11 @@ def test_a_deadline_stops_it_and_the_same_command_goes_on(tmp_path: Path, served
     assert 0 < len(read(out)) < 40
     assert "stopped by --deadline (0.2 s); run the same command to resume" in done.stderr
     assert run(served, *command).returncode == 0
-    assert asked(served) == len(read(out)) == 40
+    assert approve_calls(served) == len(read(out)) == 40
 
 
-def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    rows = [member("approved")]
+def test_results_of_another_service_or_format_are_not_resumed(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     assert run(served, "approve-many", file, "-o", out).returncode == 0
@@ -261,4 +265,4 @@ def test_results_of_another_service_or_of_another_kind_are_not_gone_on_with(
     other_kind = run(served, "approve-many", file, "-o", out)
     assert other_kind.returncode == 2
     assert "line 1: not a result of this command" in other_kind.stderr
-    assert asked(served) == 1
+    assert approve_calls(served) == 1

@@ -1,4 +1,4 @@
-"""A run that is interrupted, given up or killed: nothing is lost, and the same command goes on."""
+"""Runs of ``approve-many`` that are interrupted, aborted or killed: nothing is lost, and they can resume."""
 
 import json
 import os
@@ -9,93 +9,89 @@ from pathlib import Path
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import Started, begin, create, member, read, run, statuses, wait_for, write
+from support.cli import RunningCommand, create, make_row, read, run, start, statuses, wait_for, write
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
-def asked(sandbox: Sandbox) -> int:
+def approve_calls(sandbox: Sandbox) -> int:
     return len(sandbox.journal.calls(operation="approve"))
 
 
-def wait_until_asked(sandbox: Sandbox, times: int) -> None:
-    wait_for(lambda: asked(sandbox) >= times)
+def wait_for_calls(sandbox: Sandbox, times: int) -> None:
+    wait_for(lambda: approve_calls(sandbox) >= times)
 
 
-def ended(process: Started) -> tuple[int, str]:
+def finish(process: RunningCommand) -> tuple[int, str]:
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors, errors
     return process.returncode, errors
 
 
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_the_first_signal_waits_for_answers_and_the_same_command_goes_on(
+def test_first_signal_waits_for_calls_and_the_same_command_resumes(
     tmp_path: Path, served: Sandbox, ending: str
 ) -> None:
-    rows = [member("slow300after") for _ in range(20)]
+    rows = [make_row("slow300after") for _ in range(20)]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "4")
-    process = begin(served, *command)
-    wait_until_asked(served, 6)
+    process = start(served, *command)
+    wait_for_calls(served, 6)
     process.send_signal(signal.Signals[ending])
-    code, errors = ended(process)
+    code, errors = finish(process)
     assert code == 130
     assert (
         "no further row is sent; waiting for the calls in progress. Press Ctrl-C again to cancel them"
         in errors
     )
     assert "interrupted; run the same command to resume" in errors
-    assert len(read(out)) == asked(served) < 20
+    assert len(read(out)) == approve_calls(served) < 20
     assert set(statuses(out).values()) == {"approved"}
     assert run(served, *command).returncode == 0
-    assert len(read(out)) == asked(served) == 20
+    assert len(read(out)) == approve_calls(served) == 20
     assert served.findings == []
 
 
-def test_the_second_signal_gives_up_and_who_was_under_way_is_unknown_and_never_asked_again(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    rows = [member("approved") for _ in range(3)] + [member("hangafter") for _ in range(5)]
+def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(3)] + [make_row("hangafter") for _ in range(5)]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "2")
     for calls, unknown in ((5, 2), (7, 4)):
-        process = begin(served, *command)
-        wait_until_asked(served, calls)
+        process = start(served, *command)
+        wait_for_calls(served, calls)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert "no further row is sent" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        code, errors = ended(process)
+        code, errors = finish(process)
         assert code == 130
         assert (
-            f"{unknown} outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger {out}"
+            f"{unknown} outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger"
             in errors
         )
         assert sorted(statuses(out).values()) == ["approved"] * 3 + ["unknown"] * unknown
-        assert asked(served) == calls
+        assert approve_calls(served) == calls
     codes = [call.fiscal_code for call in served.journal.calls(operation="approve")]
-    assert len(set(codes)) == len(codes), "nobody is asked twice"
+    assert len(set(codes)) == len(codes), "no customer is requested twice"
 
 
-def test_ten_in_a_hundred_faults_two_interruptions_and_every_decision_is_there(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    source = random.Random(8)  # noqa: S311  (no secret)
+def test_run_with_faults_and_two_interruptions_keeps_every_decision(tmp_path: Path, served: Sandbox) -> None:
+    source = random.Random(8)  # noqa: S311  (not a secret)
     words = source.choices(
         ["approved", "refused", "500after", "resetafter", "slow20"], [60, 27, 2, 1, 10], k=600
     )
-    rows = [member(word) for word in words]
+    rows = [make_row(word) for word in words]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "8")
-    first = begin(served, *command)
-    wait_until_asked(served, 100)
+    first = start(served, *command)
+    wait_for_calls(served, 100)
     first.send_signal(signal.SIGINT)
-    assert ended(first)[0] == 130
-    second = begin(served, *command)
-    wait_until_asked(served, 300)
+    assert finish(first)[0] == 130
+    second = start(served, *command)
+    wait_for_calls(served, 300)
     second.kill()
     second.communicate()
     done = run(served, *command)
@@ -110,36 +106,36 @@ def test_ten_in_a_hundred_faults_two_interruptions_and_every_decision_is_there(
     assert found.keys() == {row["fiscal_code"] for row in rows}
     known = {code: status for code, status in found.items() if status != "unknown"}
     unknown = found.keys() - known
-    assert known.items() <= decided.items(), "what is said is what the service decided"
+    assert known.items() <= decided.items(), "the results contain the service's decisions"
     lost = {row["fiscal_code"] for row, word in zip(rows, words, strict=True) if "after" in word}
     assert lost <= unknown
-    assert len(unknown - lost) <= 8, "besides, those that were under way at the kill"
+    assert len(unknown - lost) <= 8, "besides these, only requests in progress at the kill"
     assert (decided.keys() - unknown) == known.keys()
     assert served.findings == [], "no refusal was repeated"
 
 
-def test_when_the_terminal_is_gone_the_run_goes_on_to_its_end(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("slow50") for _ in range(20)]
+def test_hangup_waits_for_calls_in_progress(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("slow50") for _ in range(20)]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     file = write(tmp_path / "rows.jsonl", rows)
-    process = begin(served, "approve-many", file, "-o", out, "--concurrency", "2")
+    process = start(served, "approve-many", file, "-o", out, "--concurrency", "2")
     for pipe in (process.stdin, process.stdout, process.stderr):
         assert pipe is not None
         pipe.close()
-    wait_until_asked(served, 4)
+    wait_for_calls(served, 4)
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 130
-    assert len(read(out)) == asked(served) < 20
+    assert len(read(out)) == approve_calls(served) < 20
 
 
-def test_two_runs_do_not_write_to_the_same_results_at_once(tmp_path: Path, served: Sandbox) -> None:
-    rows = [member("hangafter")]
+def test_second_run_with_the_same_results_is_refused(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("hangafter")]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out)
-    first = begin(served, *command)
-    wait_until_asked(served, 1)
+    first = start(served, *command)
+    wait_for_calls(served, 1)
     second = run(served, *command)
     first.kill()
     first.communicate()
@@ -147,8 +143,8 @@ def test_two_runs_do_not_write_to_the_same_results_at_once(tmp_path: Path, serve
         2,
         f"another run is writing to {out}: wait until it ends, then run this command again\n",
     )
-    assert run(served, *command).returncode == 3, "after a kill, nobody does"
-    assert asked(served) == 1
+    assert run(served, *command).returncode == 3, "the lock ends with the process"
+    assert approve_calls(served) == 1
 
 
 def customers_of(sandbox: Sandbox) -> dict[str, dict[str, object]]:

@@ -1,4 +1,4 @@
-"""A whole day: thousands of rows, faults after the decision, two interruptions, and a person in the end."""
+"""A complete bulk run: many rows, faults after the decision, two interruptions, and resolved entries."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import begin, create, member, read, run, statuses, wait_for, write
+from support.cli import create, make_row, read, run, start, statuses, wait_for, write
 from support.ledger_file import ask, change, listed
 
 ROWS = int(os.environ.get("LOANASYNC_TEST_ROWS", "400"))  # `nox -s bulk` takes 10,000
-PLACES = 16
+CONCURRENCY = 16
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
 def decided(sandbox: Sandbox) -> dict[str, str]:
-    """What the service decided, by its own word."""
+    """Return the service's decision by customer."""
     words = {True: "approved", False: "refused"}
     records = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
     return {code: words[each["approved"]] for code, each in records.items() if each["approved"] is not None}
@@ -29,33 +29,33 @@ def decided(sandbox: Sandbox) -> dict[str, str]:
 def interrupted_and_killed(
     sandbox: Sandbox, command: tuple[object, ...], out: Path, ledger: Path
 ) -> set[str]:
-    """Two runs that do not end by themselves; the entries of those who were under way at the second's end."""
-    first = begin(sandbox, *command)
+    """Interrupt one run and kill another. Return the entry keys of the requests in flight at the kill."""
+    first = start(sandbox, *command)
     wait_for(lambda: len(sandbox.journal.calls(operation="approve")) >= ROWS // 4)
     first.send_signal(signal.SIGINT)
-    _, told = first.communicate(timeout=60)
-    assert (first.returncode, "Traceback" in told) == (130, False), told
-    assert statuses(out).keys() == decided(sandbox).keys(), "who was asked has a result, and nobody else"
-    second = begin(sandbox, *command)
+    _, output = first.communicate(timeout=60)
+    assert (first.returncode, "Traceback" in output) == (130, False), output
+    assert statuses(out).keys() == decided(sandbox).keys(), "every requested customer has a result"
+    second = start(sandbox, *command)
     wait_for(lambda: len(sandbox.journal.calls(operation="approve")) >= ROWS // 2)
     second.kill()
     second.communicate()
     killed = {each["key"][:12] for each in listed(ledger) if each["state"] == "inflight"}
-    assert len(killed) <= PLACES
-    change(ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their time goes by
+    assert len(killed) <= CONCURRENCY
+    change(ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their leases expire
     return killed
 
 
-def test_after_two_interruptions_every_decision_is_there_and_unknown_is_exactly_what_was_lost(
+def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
     tmp_path: Path,
 ) -> None:
-    source = random.Random(7)  # noqa: S311  (no secret)
+    source = random.Random(7)  # noqa: S311  (not a secret)
     words = source.choices(["approved", "refused", "500after", "resetafter"], [67, 30, 2, 1], k=ROWS)
-    rows = [member(word) for word in words]
+    rows = [make_row(word) for word in words]
     lost = {row["fiscal_code"] for row, word in zip(rows, words, strict=True) if "after" in word}
     out, ledger, file = (tmp_path / name for name in ("out.jsonl", "decisions.db", "rows.jsonl"))
     write(file, rows)
-    command = ("approve-many", file, "-o", out, "--ledger", ledger, "--concurrency", PLACES)
+    command = ("approve-many", file, "-o", out, "--ledger", ledger, "--concurrency", CONCURRENCY)
     with Sandbox.in_thread(customers=2 * ROWS, journal=4 * ROWS) as sandbox:
         create(sandbox, rows)
 
@@ -70,19 +70,21 @@ def test_after_two_interruptions_every_decision_is_there_and_unknown_is_exactly_
         assert known == {code: word for code, word in decided(sandbox).items() if code not in unknown}
         assert found.keys() == {row["fiscal_code"] for row in rows}
         open_ones = {each["key"][:12] for each in listed(ledger) if each["state"] in ("unknown", "lost")}
-        assert open_ones == {entries[code] for code in unknown}, "the ledger names the same"
+        assert open_ones == {entries[code] for code in unknown}, "the ledger agrees"
         report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
         assert report["results"]["unknown"] + report["earlier"]["unknown"] == len(unknown)
 
         calls = sandbox.journal.calls(operation="approve")
         evaluated = Counter(call.fiscal_code for call in calls if call.fiscal_code not in lost)
-        assert max(evaluated.values()) == 1, "nobody is asked twice, but where a 500 allows it"
+        assert max(evaluated.values()) == 1, "no customer is requested twice, except after HTTP 500"
         assert sandbox.findings == [], "no refusal was repeated"
         again = run(sandbox, *command)
         assert again.returncode == 3
-        assert len(sandbox.journal.calls(operation="approve")) == len(calls), "the same command again is free"
+        assert len(sandbox.journal.calls(operation="approve")) == len(calls), (
+            "the same command again sends nothing"
+        )
 
-        # A person asks the service about each, and writes down what it says.
+        # A person asks the service about each one, and records its decision.
         service = decided(sandbox)
         for word in ("approved", "refused", "released"):
             keys = [entries[code] for code in unknown if service.get(code, "released") == word]
@@ -92,8 +94,9 @@ def test_after_two_interruptions_every_decision_is_there_and_unknown_is_exactly_
         run(sandbox, *command)
         final = decided(sandbox)
         states = {each["key"][:12]: each["state"] for each in listed(ledger)}
-        lost_again = lost - service.keys()  # killed before it arrived, and asked for after that
-        told = {code: states[entry] for code, entry in entries.items() if code not in lost_again}
-        assert told == {code: word for code, word in final.items() if code not in lost_again}
+        # Killed before the request arrived, and requested again after that.
+        lost_again = lost - service.keys()
+        resolved = {code: states[entry] for code, entry in entries.items() if code not in lost_again}
+        assert resolved == {code: word for code, word in final.items() if code not in lost_again}
         assert len(lost_again) <= len(killed)
         assert sandbox.findings == []

@@ -1,4 +1,4 @@
-"""One customer from the command line."""
+"""``loanasync check``, ``approve`` and ``complete``."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
-from support.cli import PLAIN, Started, begin, create, member, run, wait_for
+from support.cli import PLAIN, RunningCommand, create, make_row, run, start, wait_for
 
 DATA: dict[str, Any] = {
     "documentOfType": "identity_card",
@@ -34,17 +34,17 @@ def check(tmp_path: Path, members: object, *options: str) -> tuple[int, list[str
     return done.exit_code, [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
 
 
-def test_what_is_wrong_with_an_approval_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
-    assert check(tmp_path, member("approved")) == (0, ["valid"])
-    assert check(tmp_path, member("approved", amount=450.5), "--euro")[0] == 0
-    assert check(tmp_path, member("approved", order_token="o"), "--dialect", "civic_number")[0] == 0
-    code, told = check(tmp_path, member("approved", amount=450.5, province=None))
+def test_check_of_an_approval_prints_its_problems(tmp_path: Path) -> None:
+    assert check(tmp_path, make_row("approved")) == (0, ["valid"])
+    assert check(tmp_path, make_row("approved", amount=450.5), "--euro")[0] == 0
+    assert check(tmp_path, make_row("approved", order_token="o"), "--dialect", "civic_number")[0] == 0
+    code, output = check(tmp_path, make_row("approved", amount=450.5, province=None))
     assert code == 2
-    assert told[0].startswith("column 'amount': amount: must be whole euro cents")
-    assert told[1].startswith("province: is required")
+    assert output[0].startswith("column 'amount': amount: must be whole euro cents")
+    assert output[1].startswith("province: is required")
 
 
-def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
+def test_check_of_a_completion_prints_its_problems(tmp_path: Path) -> None:
     good = {"fiscal_code": "TSTXYZ00A00A000A", **DATA}
     assert check(tmp_path, good)[0] == 0
     assert check(tmp_path, {**good, "us_person": "perhaps", "document_cty": "Roma", "fiscal_code": "?"}) == (
@@ -66,40 +66,40 @@ def test_what_is_wrong_with_a_completion_is_named(tmp_path: Path) -> None:
         *(("invalid.city", 1, "rejected"), ("conflict", 3, "unknown"), ("500after", 3, "unknown")),
     ],
 )
-def test_one_approval_is_printed_as_json_and_its_exit_code_says_what_it_is(
+def test_approve_prints_json_and_its_exit_code_follows_the_status(
     tmp_path: Path, served: Sandbox, word: str, code: int, status: str
 ) -> None:
-    row = member(word, id="order 7")
+    row = make_row(word, id="order 7")
     create(served, [row])
     done = run(served, "approve", pretty(tmp_path, row))
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["status"], told["id"], done.stderr) == (code, status, "order 7", "")
-    assert told["outcome"] == ("not_evaluated" if status == "rejected" else status)
-    assert told["repeatable"] is False
-    assert "line" not in told
+    output = json.loads(done.stdout)
+    assert (done.returncode, output["status"], output["id"], done.stderr) == (code, status, "order 7", "")
+    assert output["outcome"] == ("not_evaluated" if status == "rejected" else status)
+    assert output["repeatable"] is False
+    assert "line" not in output
 
 
-def test_an_id_that_is_no_whole_text_is_printed_with_its_answer(tmp_path: Path, served: Sandbox) -> None:
-    row = member("approved", id="half a smile: \ud83d")
+def test_approve_prints_an_id_with_a_lone_surrogate(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("approved", id="a lone surrogate: \ud83d")
     create(served, [row])
-    told = json.loads(run(served, "approve", pretty(tmp_path, row)).stdout)
-    assert (told["status"], told["id"]) == ("approved", row["id"])
+    output = json.loads(run(served, "approve", pretty(tmp_path, row)).stdout)
+    assert (output["status"], output["id"]) == ("approved", row["id"])
 
 
-def test_an_approval_that_breaks_rules_is_not_sent(tmp_path: Path, served: Sandbox) -> None:
-    done = run(served, "approve", pretty(tmp_path, member("approved", amount=1)))
+def test_approve_does_not_send_an_invalid_request(tmp_path: Path, served: Sandbox) -> None:
+    done = run(served, "approve", pretty(tmp_path, make_row("approved", amount=1)))
     assert (done.returncode, done.stdout) == (2, "")
     assert "amount: must be between" in done.stderr
     assert served.journal.calls() == []
 
 
-def test_a_sandbox_is_started_for_one_approval_too() -> None:
-    done = run(None, "approve", "-", "--sandbox", given=json.dumps(member("refused")))
+def test_approve_with_sandbox_starts_a_sandbox() -> None:
+    done = run(None, "approve", "-", "--sandbox", given=json.dumps(make_row("refused")))
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "refused")
 
 
-def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandbox) -> None:
-    row = member("approved")
+def test_complete_saves_the_data_or_prints_the_error(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("approved")
     data = {"fiscal_code": row["fiscal_code"], **DATA}
     create(served, [row])
     done = run(served, "complete", pretty(tmp_path, data))
@@ -126,7 +126,7 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"a": ', "line 1: invalid JSON at column 7"),
         ("{}\n{}\n", "line 2: invalid JSON at column 1"),
@@ -138,17 +138,17 @@ def test_data_are_completed_and_what_fails_says_so(tmp_path: Path, served: Sandb
         (f'{{"amount": {"[" * 100_000}{"]" * 100_000}}}', "cannot be parsed as JSON"),
     ],
 )
-def test_what_is_no_object_says_so(tmp_path: Path, content: str, told: str) -> None:
+def test_check_of_invalid_json_prints_the_reason(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "one.json"
     file.write_text(content, encoding="utf-8")
     done = CliRunner(env=PLAIN).invoke(app, ["check", str(file)])
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def interrupted(served: Sandbox, file: Path) -> Started:
-    """The command while it waits for its answer, and knows that somebody pressed Ctrl-C."""
-    process = begin(served, "approve", file)
+def interrupted(served: Sandbox, file: Path) -> RunningCommand:
+    """Start the command, and send Ctrl-C while it waits for the response."""
+    process = start(served, "approve", file)
     wait_for(lambda: '"approved": true' in "".join(served.snapshot().values()))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
@@ -159,27 +159,25 @@ def interrupted(served: Sandbox, file: Path) -> Started:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_answer_that_comes_after_ctrl_c_is_not_lost(tmp_path: Path, served: Sandbox) -> None:
-    row = member("slow3000after")
+def test_approve_after_ctrl_c_waits_for_the_response(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("slow3000after")
     create(served, [row])
     process = interrupted(served, pretty(tmp_path, row))
-    told, errors = process.communicate(timeout=60)
-    assert (process.returncode, json.loads(told)["status"], errors) == (0, "approved", "")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(output)["status"], errors) == (0, "approved", "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_second_ctrl_c_gives_the_answer_up_and_says_that_it_is_unknown(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    row = member("hangafter")
+def test_approve_after_a_second_ctrl_c_is_unknown(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("hangafter")
     create(served, [row])
     process = interrupted(served, pretty(tmp_path, row))
     process.send_signal(signal.SIGINT)
-    told, errors = process.communicate(timeout=60)
-    assert (process.returncode, json.loads(told)["status"], errors) == (3, "unknown", "")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(output)["status"], errors) == (3, "unknown", "")
 
 
-def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
-    done = run(None, "approve", pretty(tmp_path, member("approved")))
+def test_approve_without_credentials_sends_nothing(tmp_path: Path) -> None:
+    done = run(None, "approve", pretty(tmp_path, make_row("approved")))
     assert done.returncode == 2
     assert "LOANASYNC_BASE_URL" in done.stderr

@@ -1,4 +1,4 @@
-"""`loanasync demo --otlp` exports for real: the real exporter, received and decoded by a collector."""
+"""`loanasync demo --otlp` with the real exporter, and a collector that decodes what it receives."""
 
 import os
 import re
@@ -30,9 +30,9 @@ ENVIRONMENT = {
 SHOP = "/api/shops/{shopId}/requests"
 CUSTOMER = f"{SHOP}/{{fiscalCode}}"
 BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
-SPANS_ONLY = ("url.full", "http.request.resend_count")  # too many values for a metric
+SPANS_ONLY = ("url.full", "http.request.resend_count")  # too many values for metric attributes
 OPERATIONS = ["create_request", "approve", "upload_documents", "complete"]
-# Of the two customers, their documents, their applications, and the shop.
+# Data of the two customers, their documents, their applications, and the shop.
 PERSONAL = "TSTNNA TSTBRN Anna anna Bruno bruno Prova example.com 3330000000 00100 12/A AA00000AA Roma"
 PERSONAL += " #token /apply/ sandbox-shop sandbox-token"
 
@@ -47,8 +47,8 @@ def run_demo(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def port_of(told: str) -> int:
-    found = re.search(r"with a sandbox at http://127\.0\.0\.1:(\d+)\n", told)
+def port_of(output: str) -> int:
+    found = re.search(r"with a sandbox at http://127\.0\.0\.1:(\d+)\n", output)
     assert found is not None
     return int(found[1])
 
@@ -78,8 +78,8 @@ def attempt(
     return {**attributes, "error.type": str(status)}, Status.STATUS_CODE_ERROR
 
 
-def story(port: int) -> list[tuple[tuple[dict[str, Any], int], ...]]:
-    """What the demo comes to: its calls, each with its attempts, in the order in which they begin."""
+def expected_spans(port: int) -> list[tuple[tuple[dict[str, Any], int], ...]]:
+    """Return the calls of the demo, each with its attempts, in the order of their starts."""
     created = (call("create_request"), attempt(port, "POST", SHOP, 201))
     return [
         created,
@@ -101,20 +101,18 @@ def story(port: int) -> list[tuple[tuple[dict[str, Any], int], ...]]:
     ]
 
 
-def told_by(span: Span) -> tuple[dict[str, Any], int]:
+def attributes_and_status(span: Span) -> tuple[dict[str, Any], int]:
     return plain(span.attributes), span.status.code
 
 
-def family(call: Span, spans: list[Span]) -> list[Span]:
+def with_attempts(call: Span, spans: list[Span]) -> list[Span]:
     return [call, *(span for span in spans if span.parent_span_id == call.span_id)]
 
 
 @pytest.mark.parametrize(
     ("base", "path", "compression"), [("", "", "gzip"), ("/", "", "none"), ("/otlp", "/otlp", "none")]
 )
-def test_the_demo_exports_each_call_as_a_trace_of_its_own_with_its_attempts_below_it(
-    base: str, path: str, compression: str
-) -> None:
+def test_demo_exports_each_call_as_a_trace_with_its_attempts(base: str, path: str, compression: str) -> None:
     with collecting() as collector:
         done = run_demo(collector.url + base, OTEL_EXPORTER_OTLP_COMPRESSION=compression)
     assert (done.returncode, done.stderr) == (0, "")
@@ -124,10 +122,10 @@ def test_the_demo_exports_each_call_as_a_trace_of_its_own_with_its_attempts_belo
     [scope] = resource.scope_spans
     spans = sorted(scope.spans, key=lambda span: span.start_time_unix_nano)
     calls = [span for span in spans if not span.parent_span_id]
-    families = [family(span, spans) for span in calls]
+    traces = [with_attempts(span, spans) for span in calls]
     port = port_of(done.stdout)
-    assert [tuple(map(told_by, each)) for each in families] == story(port)
-    for above, *attempts in families:
+    assert [tuple(map(attributes_and_status, each)) for each in traces] == expected_spans(port)
+    for above, *attempts in traces:
         assert above.name == f"loanasync.{plain(above.attributes)['loanasync.operation']}"
         assert above.kind == Span.SPAN_KIND_INTERNAL
         for below in attempts:
@@ -146,17 +144,17 @@ def test_the_demo_exports_each_call_as_a_trace_of_its_own_with_its_attempts_belo
 
 @pytest.fixture(scope="module")
 def exported() -> tuple[Collector, int]:
-    """What a collector got of a whole demo, and the port of the demo's sandbox."""
+    """Return a collector that received a complete demo, and the port of the demo's sandbox."""
     with collecting() as collector:
         done = run_demo(collector.url, OTEL_EXPORTER_OTLP_HEADERS="api-key=made-up")
     return collector, port_of(done.stdout)
 
 
-def test_headers_of_the_environment_are_sent_along(exported: tuple[Collector, int]) -> None:
+def test_demo_export_sends_headers_of_the_environment(exported: tuple[Collector, int]) -> None:
     assert {each.headers["api-key"] for each in exported[0].received} == {"made-up"}
 
 
-def test_service_and_scope_are_named_in_both_signals(exported: tuple[Collector, int]) -> None:
+def test_demo_export_names_service_and_scope_in_both_signals(exported: tuple[Collector, int]) -> None:
     [traces] = exported[0].traces().resource_spans
     [metrics] = exported[0].metrics().resource_metrics
     for resource in (traces.resource, metrics.resource):
@@ -174,7 +172,7 @@ def metrics_of(collector: Collector) -> dict[str, Metric]:
     return {metric.name: metric for metric in scope.metrics}
 
 
-def test_the_demo_exports_its_metrics_with_their_kinds_and_units(exported: tuple[Collector, int]) -> None:
+def test_demo_exports_metrics_with_kinds_and_units(exported: tuple[Collector, int]) -> None:
     metrics = metrics_of(exported[0])
     assert {name: (metric.unit, metric.WhichOneof("data")) for name, metric in metrics.items()} == {
         "http.client.request.duration": ("s", "histogram"),
@@ -198,7 +196,7 @@ def counted(metric: Metric, attribute: str) -> dict[str, int]:
     return {attributes[attribute]: count for attributes, count in points}
 
 
-def test_the_demo_counts_its_decisions_retries_and_calls_in_flight(exported: tuple[Collector, int]) -> None:
+def test_demo_counts_decisions_retries_and_calls_in_flight(exported: tuple[Collector, int]) -> None:
     metrics = metrics_of(exported[0])
     decided = counted(metrics["loanasync.decisions"], "loanasync.outcome")
     assert decided == {"approved": 1, "refused": 1, "unknown": 0}
@@ -208,7 +206,7 @@ def test_the_demo_counts_its_decisions_retries_and_calls_in_flight(exported: tup
     assert flying == dict.fromkeys(OPERATIONS, 0)
 
 
-def test_the_demo_measures_its_attempts_by_the_attributes_of_their_spans(
+def test_demo_measures_attempts_by_the_attributes_of_their_spans(
     exported: tuple[Collector, int],
 ) -> None:
     collector, port = exported
@@ -218,19 +216,19 @@ def test_the_demo_measures_its_attempts_by_the_attributes_of_their_spans(
     measured = {frozenset(plain(point.attributes).items()): point.count for point in points}
     assert measured == Counter(
         frozenset((name, value) for name, value in attributes.items() if name not in SPANS_ONLY)
-        for _, *attempts in story(port)
+        for _, *attempts in expected_spans(port)
         for attributes, _ in attempts
     )
 
 
-def test_nothing_of_the_customers_and_the_shop_is_in_any_byte(exported: tuple[Collector, int]) -> None:
+def test_demo_export_contains_no_personal_data(exported: tuple[Collector, int]) -> None:
     assert len(exported[0].received) == 2
     for received in exported[0].received:
         shown = received.body + repr(received.headers).encode()
         assert [mark for mark in PERSONAL.split() if mark.encode() in shown] == []
 
 
-def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
+def test_unreachable_collector_prints_one_line() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -240,25 +238,25 @@ def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
         f"traces were not exported: no response from {url}/v1/traces within 5 seconds; check that a collector"
         " accepts OTLP over HTTP there (usually port 4318; 4317 is for gRPC)\n"
     )
-    assert "the shop receives" in done.stdout, "the story is told all the same"
+    assert "the shop receives" in done.stdout, "the demo itself is complete"
     assert "exported to" not in done.stdout
 
 
 @pytest.mark.parametrize(
     ("signal", "status"), [("traces", 302), ("traces", 401), ("traces", 500), ("metrics", 404)]
 )
-def test_a_collector_that_refuses_is_one_clear_line(signal: str, status: int) -> None:
+def test_refusing_collector_prints_one_line(signal: str, status: int) -> None:
     path = f"/v1/{signal}"
     with collecting({path: status}) as collector:
         done = run_demo(collector.url)
     assert done.returncode == 1
     assert done.stderr == f"{signal} were not exported: {collector.url}{path} returned HTTP {status}\n"
-    assert len(collector.bodies(path)) == 1, "it is not asked again"
+    assert len(collector.bodies(path)) == 1, "the request is not repeated"
     assert ("traces    exported to" in done.stdout) is (signal == "metrics")
     assert "metrics   exported to" not in done.stdout
 
 
-def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_to_a_silent_collector_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "_EXPORT_TIMEOUT", 0.2)
     recording = Recording()
     recording.tracer_provider.get_tracer("test").start_span("call").end()
@@ -269,7 +267,7 @@ def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("localhost:4318", "must be a URL such as http://localhost:4318"),
         ("http://", "must be a URL such as"),
@@ -280,16 +278,16 @@ def test_a_collector_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
         ("http://localhost:4318/v1/metrics/", "/v1/traces and /v1/metrics are appended"),
     ],
 )
-def test_what_is_no_collectors_address_is_said_before_anything_begins(url: str, said: str) -> None:
+def test_invalid_collector_url_is_refused_before_the_demo_starts(url: str, message: str) -> None:
     done = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}).invoke(
         app, ["demo", "--otlp", url]
     )
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert "secret" not in done.stderr
 
 
-def test_opentelemetry_that_is_switched_off_is_told() -> None:
+def test_export_with_disabled_sdk_fails() -> None:
     with collecting() as collector:
         done = run_demo(collector.url, OTEL_SDK_DISABLED="true")
     assert done.returncode == 1

@@ -32,13 +32,13 @@ client = script.client(ledger=SqliteLedger(sys.argv[1]))
 CELERY = """
 from celery.contrib.testing.worker import start_worker
 with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
-    told = [approve_task.delay(asked).get(timeout=60) for asked in json.loads(sys.argv[2])]
+    results = [approve_task.delay(queued).get(timeout=60) for queued in json.loads(sys.argv[2])]
 """
 
 STREAQ = """
 import asyncio, anyio
-async def ended(asked):
-    result = await (await approve_streaq.enqueue(asked)).result(timeout=60)
+async def result_of(queued):
+    result = await (await approve_streaq.enqueue(queued)).result(timeout=60)
     assert result.success, result
     return result.result
 async def main():
@@ -56,7 +56,7 @@ from temporalio.testing import ActivityEnvironment
 async def result_of(queued):
     for _ in range(options["retry_policy"].maximum_attempts or 5):
         try:
-            return await ActivityEnvironment().run(approve_activity, asked)
+            return await ActivityEnvironment().run(approve_activity, queued)
         except LoanError:  # as a server of Temporal's would, only sooner
             pass
 async def main():

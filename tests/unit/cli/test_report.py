@@ -1,4 +1,4 @@
-"""What a person sees while a file is asked for, on a terminal and elsewhere."""
+"""The progress display on a terminal and elsewhere, and the line with the duration."""
 
 import io
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from loanasync.bulk import Summary
 from loanasync.cli.approve_many.report import duration_line, progress_display
 
 
-def test_a_terminal_shows_a_bar() -> None:
+def test_progress_on_a_terminal_is_a_bar() -> None:
     seen = io.StringIO()
     with progress_display(Console(file=seen, force_terminal=True, width=120), 1_000) as update:
         update(Summary(approved=990, refused=10))
@@ -18,7 +18,7 @@ def test_a_terminal_shows_a_bar() -> None:
     assert "1000/1000" in seen.getvalue()
 
 
-def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("loanasync.cli.approve_many.report.time", SimpleNamespace(monotonic=lambda: now[0]))
     seen = io.StringIO()
@@ -32,6 +32,6 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_how_soon_decisions_came_is_said_only_where_there_were_some() -> None:
+def test_duration_line_has_latencies_only_with_decisions() -> None:
     assert duration_line(Summary(rejected=2, elapsed=1.25)) == "1.2 s"
     assert "half of the decisions arrived within" in duration_line(Summary(refused=1, elapsed=1.25))
