@@ -132,7 +132,7 @@ def bulk(session: nox.Session) -> None:
     """Run `approve-many` with 10,000 rows and two interruptions; the tests use some hundred rows."""
     install(session, "tests", EVERYTHING)
     env = {"PYTHONSAFEPATH": "1", "LOANASYNC_TEST_ROWS": "10000"}
-    session.run("pytest", "tests/integration/cli/test_many_whole.py", *session.posargs, env=env)
+    session.run("pytest", "tests/integration/cli/test_many_end_to_end.py", *session.posargs, env=env)
 
 
 @nox.session(python=ONE_PYTHON)
