@@ -31,8 +31,8 @@ app.add_typer(ledger, name="ledger")
 app.add_typer(dead_letters, name="dead-letters")
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001  (typer requires this signature)
-    if wanted:
+def _version(value: bool) -> None:  # noqa: FBT001  (typer requires this signature)
+    if value:
         typer.echo(f"loanasync {__version__}")
         raise typer.Exit
 

@@ -231,7 +231,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
         command = _ledger_command(options, "resolve")
         resolve = f", then run: {command}" if command else ""
         print_message(
-            f"{subject} unknown: ask the service{resolve}. These customers are not requested again", "bold"
+            f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again", "bold"
         )
     return code
 

@@ -102,7 +102,7 @@ class Orders:
     column_by_field: Mapping[str, str]
     euro: bool
     ignore_unknown: bool
-    _first_line: dict[str, int] = field(init=False, factory=dict)  # of each customer
+    _first_line: dict[str, int] = field(init=False, factory=dict)  # by fiscal code
     _converters: Mapping[str, Converter] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
