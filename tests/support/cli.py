@@ -96,11 +96,11 @@ def start(sandbox: Sandbox | None, *arguments: object, **options: Any) -> Runnin
 
 
 def run(
-    sandbox: Sandbox | None, *arguments: object, given: str | bytes | None = None
+    sandbox: Sandbox | None, *arguments: object, stdin: str | bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in this process."""
     runner = CliRunner(env={**PLAIN, **service(sandbox)})
-    raw = given if isinstance(given, bytes) else (given or "").encode()
+    raw = stdin if isinstance(stdin, bytes) else (stdin or "").encode()
     done = runner.invoke(app, [*map(str, arguments)], input=raw)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -108,12 +108,12 @@ def run(
 
 
 def run_process(
-    sandbox: Sandbox | None, *arguments: object, given: str = "", measured: bool = True, **options: Any
+    sandbox: Sandbox | None, *arguments: object, stdin: str = "", measured: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in another process, for tests of its file descriptors and limits."""
     done = subprocess.run(
         [sys.executable, "-m", "loanasync", *map(str, arguments)],
-        input=given, capture_output=True, check=False, encoding="utf-8",
+        input=stdin, capture_output=True, check=False, encoding="utf-8",
         env=environment(sandbox, measured=measured), **options,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

@@ -230,9 +230,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
         command = _ledger_command(options, "resolve")
         resolve = f", then run: {command}" if command else ""
-        print_message(
-            f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again", "bold"
-        )
+        print_message(f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again", "bold")
     return code
 
 

@@ -94,7 +94,7 @@ def test_approve_does_not_send_an_invalid_request(tmp_path: Path, served: Sandbo
 
 
 def test_approve_with_sandbox_starts_a_sandbox() -> None:
-    done = run(None, "approve", "-", "--sandbox", given=json.dumps(make_row("refused")))
+    done = run(None, "approve", "-", "--sandbox", stdin=json.dumps(make_row("refused")))
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "refused")
 
 

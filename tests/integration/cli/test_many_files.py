@@ -71,7 +71,7 @@ def test_invalid_option_value_sends_nothing(
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 def test_rows_from_a_named_pipe_or_closed_standard_input() -> None:
     given = "".join(json.dumps(make_row("approved")) + "\n" for _ in range(3))
-    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", given=given)
+    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", stdin=given)
     assert (done.returncode, done.stderr) == (0, "3 rows: 3 valid, 0 invalid\n")
     closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stderr) == (

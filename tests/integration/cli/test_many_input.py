@@ -237,7 +237,7 @@ def test_rows_from_a_pipe_or_gzip_file(tmp_path: Path) -> None:
         piped = CliRunner(env=PLAIN).invoke(app, ["approve-many", "-", "--validate-only"], input=content)
         assert (piped.exit_code, piped.stderr) == (0, "1 row: 1 valid, 0 invalid\n")
         assert check(tmp_path, content)[0] == 0
-    done = run(None, "approve-many", "-", "--validate-only", given=content)
+    done = run(None, "approve-many", "-", "--validate-only", stdin=content)
     assert done.returncode == 0
 
 

@@ -313,7 +313,7 @@ def test_sandbox_option_creates_no_ledger(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [make_row("approved")]
     file = write(tmp_path / "rows.jsonl", rows)
     assert run(None, "approve-many", file, "-o", "-", "--sandbox").returncode == 0
-    assert run(None, "approve", "-", "--sandbox", given=json.dumps(rows[0])).returncode == 0
+    assert run(None, "approve", "-", "--sandbox", stdin=json.dumps(rows[0])).returncode == 0
     assert not (tmp_path / "decisions.db").exists()
 
 
@@ -322,7 +322,7 @@ def test_approve_and_approve_many_share_a_ledger(tmp_path: Path, served: Sandbox
     bulk = Bulk(tmp_path, served, [row])
     records = []
     for _ in range(2):
-        done = run(served, "approve", "-", "--ledger", bulk.ledger, given=json.dumps(row))
+        done = run(served, "approve", "-", "--ledger", bulk.ledger, stdin=json.dumps(row))
         assert done.returncode == 0, done.stderr
         records.append(json.loads(done.stdout))
     assert records[0]["redirect_url"] == records[1]["redirect_url"]
@@ -330,7 +330,7 @@ def test_approve_and_approve_many_share_a_ledger(tmp_path: Path, served: Sandbox
     (line,) = read(bulk.out)
     assert line["redirect_url"] == records[0]["redirect_url"]
     assert approve_calls(served) == 1
-    elsewhere = run(served, "approve", "-", "--ledger", tmp_path / "no" / "l.db", given=json.dumps(row))
+    elsewhere = run(served, "approve", "-", "--ledger", tmp_path / "no" / "l.db", stdin=json.dumps(row))
     assert (elsewhere.returncode, elsewhere.stderr) == (
         2,
         f"ledger: the folder {tmp_path / 'no'} does not exist\n",

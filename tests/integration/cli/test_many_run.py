@@ -155,7 +155,7 @@ def test_results_on_standard_output_are_the_only_output_there(
     rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
     given = "".join(json.dumps(row) + "\n" for row in rows)
-    done = run_process(served, "approve-many", "-", "-o", "-", given=given)
+    done = run_process(served, "approve-many", "-", "-o", "-", stdin=given)
     assert done.returncode == 0
     assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"approved"}
     assert list(tmp_path.iterdir()) == []
@@ -173,11 +173,11 @@ def test_sandbox_option_with_a_ledger_says_that_it_is_not_used(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     ledger, row = tmp_path / "decisions.db", json.dumps(make_row("approved"))
-    done = run(None, *command, "--sandbox", "--ledger", ledger, given=row)
+    done = run(None, *command, "--sandbox", "--ledger", ledger, stdin=row)
     assert done.returncode == 0
     assert "with --sandbox the ledger is not used" in done.stderr
     assert not ledger.exists()
-    assert "ledger" not in run(None, *command, "--sandbox", given=row).stderr
+    assert "ledger" not in run(None, *command, "--sandbox", stdin=row).stderr
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
@@ -208,7 +208,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, served: Sand
     assert sorted(tmp_path.iterdir()) == [*sorted([*files, file])]
     fresh = run(None, "approve-many", file, "--dry-run")
     assert fresh.returncode == 2, "without --skip-invalid nothing would be sent"
-    none = run(None, "approve-many", "-", "--dry-run", given=",".join(rows[0]) + "\n")
+    none = run(None, "approve-many", "-", "--dry-run", stdin=",".join(rows[0]) + "\n")
     assert none.returncode == 2, "nothing would be sent from a file without rows"
 
 
