@@ -88,7 +88,7 @@ def _read_marks(node: pytest.Item) -> tuple[dict[str, Any], frozenset[str]]:
             _refuse(f"unexpected positional argument {mark.args[0]!r}: pass it by name, such as seed=7")
         for name, value in mark.kwargs.items():
             _require_known("argument", name, known)
-            # A single string stands for a list of one; do not iterate over its characters.
+            # Wrap a single string in a list, so that its characters are not iterated over.
             given = [value] if name in _LISTS and isinstance(value, str) else value
             if name == "allow":
                 allowed.update(_rules(given, RULES))

@@ -190,7 +190,7 @@ class Customers:
         return code in self._by_code or code in self._uncreated
 
     def of(self, code: str) -> Customer:
-        """Return the customer with this fiscal code; add one that is not created if there is none yet."""
+        """Return the customer with this fiscal code; add an uncreated one for a new code."""
         customer = self._by_code.get(code) or self._uncreated.get(code)
         if customer is None:
             if len(self._uncreated) >= _MAX_UNCREATED:

@@ -90,8 +90,8 @@ class Engine:
         >>> engine = Engine.in_memory(Readings(creation="array"))
         >>> call = Call("create_request", "TSTXYZ00A00A000A", {"fiscalCode": "TSTXYZ00A00A000A"})
         >>> engine.plan(call)
-        >>> treated = engine.treat(call)
-        >>> treated.answer.status, len(treated.answer.body), treated.fault
+        >>> delivery = engine.process(call)
+        >>> delivery.response.status, len(delivery.response.body), delivery.fault
         (201, 1, '')
     """
 
@@ -151,7 +151,7 @@ class Engine:
         return outcome
 
     def process(self, call: Call) -> Delivery:
-        """Carry out the call, or the fault or error that its outcome asks for, and save the customer."""
+        """Process the call, or apply the fault or error of its outcome, and save the customer."""
         with self.lock:
             if call.was_reset:
                 return Delivery(SYSTEM_ERROR)

@@ -163,14 +163,14 @@ _MEANINGS = {
 }
 
 
-def _operation(summary: str, sent: str, answers: Mapping[int, str]) -> Schema:
+def _operation(summary: str, sent: str, results: Mapping[int, str]) -> Schema:
     return {
         "summary": summary,
         "operationId": summary.replace(" ", "-").lower(),
         "requestBody": {"required": True, "content": _json(sent)},
         "responses": {
             str(status): {"description": _MEANINGS[status], "content": _json(name)}
-            for status, name in {**answers, 403: "Denied"}.items()
+            for status, name in {**results, 403: "Denied"}.items()
         },
     }
 

@@ -158,7 +158,7 @@ _LIST_VALUED = ("before", "invalid", "without")
 
 @frozen(kw_only=True)
 class Outcome:
-    """The outcome that a tag, a rule or the command line asks for.
+    """The outcome that a tag, a rule or the command line chooses.
 
     Args:
         decision: ``approved`` or ``refused``, for any amount.

@@ -228,7 +228,7 @@ class Responder:
 
 
 def order_token_of(body: Body | None) -> str:
-    """Return the order token of an approval (spec §2.1), or an empty string if there is none."""
+    """Return the order token of an approval (spec §2.1), or an empty string."""
     token = (body or {}).get("orderToken")
     return token if isinstance(token, str) else ""
 

@@ -183,7 +183,7 @@ ADDITIONAL: Mapping[str, Field] = {
     "salary": _integer(0, None, FORMAT, blank=BLANK),
 }
 
-# spec §2.2; whether a field is mandatory is not shown, so none is.
+# spec §2.2: whether fields are mandatory is not shown. Assumed: all are optional.
 USER_DATA: Mapping[str, Field] = {
     name: _optional(field)
     for name, field in {
