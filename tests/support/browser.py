@@ -1,4 +1,4 @@
-"""A person at a browser, and what of this machine they need."""
+"""A browser for tests, and the programs of this machine that they need."""
 
 import os
 import re
@@ -13,21 +13,21 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def program(*names: str) -> str:
-    """Path of the first of these that is there; the gate must have one, another machine may not."""
+    """Return the path of the first installed program; fail without one in CI and skip elsewhere."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None and os.environ.get("CI") == "true":
-        pytest.fail(f"the gate needs {names[0]}: apt-get install {names[0]}")
+        pytest.fail(f"{names[0]} is not installed: apt-get install {names[0]}")
     if found is None:
-        pytest.skip(f"this machine has no {names[0]}, which shows that the pages work")
+        pytest.skip(f"{names[0]} is not installed")
     return found
 
 
 class Visitor:
-    """Opens pages, and notes where they ask and what their consoles say is wrong."""
+    """Opens pages, and records their requests and console errors."""
 
     def __init__(self, browser: Browser, sandbox: Sandbox) -> None:
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
+        self.requested_urls: list[str] = []
+        self.errors: list[str] = []
         self._browser = browser
         self._address = sandbox.base_url
         self._contexts: list[BrowserContext] = []
@@ -35,9 +35,9 @@ class Visitor:
     def __call__(self, path: str = "/_sandbox/", *, scripts: bool = True) -> Page:
         context = self._browser.new_context(base_url=self._address, java_script_enabled=scripts)
         self._contexts.append(context)
-        context.on("request", lambda request: self.asked.append(request.url))
+        context.on("request", lambda request: self.requested_urls.append(request.url))
         context.on("console", self._note)
-        context.on("weberror", lambda error: self.wrong.append(str(error.error)))
+        context.on("weberror", lambda error: self.errors.append(str(error.error)))
         page = context.new_page()
         page.goto(path)
         if scripts and page.locator("script").count():
@@ -46,7 +46,7 @@ class Visitor:
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.wrong.append(message.text)
+            self.errors.append(message.text)
 
     def close(self) -> None:
         for context in self._contexts:
@@ -54,7 +54,7 @@ class Visitor:
 
 
 def luminance(colour: str) -> float:
-    """Of a computed colour, between 0 and 1, as WCAG has it."""
+    """Return the relative luminance of a computed colour as defined in WCAG, from 0 to 1."""
     parts = [int(part) / 255 for part in re.findall("[0-9]+", colour)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,4 +1,4 @@
-"""What the tests of all rings send: the requests of `loanasync.testing`, and strategies for any others."""
+"""Requests for tests, from `loanasync.testing`, and Hypothesis strategies for arbitrary requests."""
 
 from datetime import date
 from typing import Any
@@ -22,7 +22,7 @@ FISCAL_CODE = "TSTXYZ00A00A000A"
 
 
 def approval_request(**changes: Any) -> ApprovalRequest:
-    # The same address each time: what one line of a test sends, another expects.
+    # A fixed e-mail address, so that tests can compare it.
     return testing.approval_request(**{"email": "anna@example.com", **changes})
 
 
@@ -34,7 +34,7 @@ def _approval_request(fields: dict[str, Any]) -> ApprovalRequest:
     return ApprovalRequest(**fields)
 
 
-# Anything a person may type: letters of every script, no control characters, no halves of surrogate pairs.
+# Texts that a person may type: letters of every script, no control characters, no unpaired surrogates.
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20).filter(
     lambda text: text.strip() != ""
 )

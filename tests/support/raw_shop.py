@@ -1,4 +1,4 @@
-"""A shop that speaks HTTP by hand, for the sandbox's own claims: no SDK in between."""
+"""A shop that sends HTTP requests without the SDK, for tests of the sandbox."""
 
 import io
 import json
@@ -28,7 +28,7 @@ BODY: dict[str, Any] = {
 
 
 class Raw:
-    """A shop that speaks HTTP by hand."""
+    """Sends HTTP requests to a sandbox without the SDK."""
 
     def __init__(self, sandbox: Sandbox, session: aiohttp.ClientSession) -> None:
         self.sandbox = sandbox
@@ -49,14 +49,16 @@ class Raw:
         headers = {} if token is None else {"X-Auth-Token": token}
         limit = aiohttp.ClientTimeout(total=timeout)
         sent: dict[str, Any] = {"data": data, "headers": headers, "timeout": limit}
-        async with self.session.request(method, url, **sent) as answer:
-            return answer.status, await answer.json(content_type=None) if decoded else await answer.read()
+        async with self.session.request(method, url, **sent) as response:
+            return response.status, await response.json(
+                content_type=None
+            ) if decoded else await response.read()
 
     async def create(self, **more: object) -> tuple[int, Any]:
         return await self("POST", "", {"fiscalCode": CODE, **more})
 
     def body(self, **changes: object) -> dict[str, Any]:
-        """An approval's body; the value "absent" leaves a field out."""
+        """Return the body of an approval; the value "absent" omits a field."""
         return {name: value for name, value in {**BODY, **changes}.items() if value != "absent"}
 
     async def approve(

@@ -1,4 +1,4 @@
-"""The sandbox's pages over plain HTTP, as a form of theirs or another program asks for them."""
+"""Requests for the sandbox's pages and forms over plain HTTP."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,23 +9,23 @@ INSPECTOR = "/_sandbox/"
 
 
 async def get(raw: Raw, path: str) -> tuple[int, str]:
-    async with raw.session.get(raw.sandbox.base_url + path) as answer:
-        return answer.status, await answer.text()
+    async with raw.session.get(raw.sandbox.base_url + path) as response:
+        return response.status, await response.text()
 
 
 async def post(raw: Raw, path: str, headers: dict[str, str] | None = None, **fields: str) -> tuple[int, str]:
-    """Post a form as a browser does, and follow where it leads."""
+    """Post a form like a browser, and follow redirects."""
     sent = {"Accept": "text/html", **(headers or {})}
-    async with raw.session.post(raw.sandbox.base_url + path, data=fields, headers=sent) as answer:
-        return answer.status, await answer.text()
+    async with raw.session.post(raw.sandbox.base_url + path, data=fields, headers=sent) as response:
+        return response.status, await response.text()
 
 
 async def approved(raw: Raw, **changes: Any) -> str:
-    """Path of the page of a customer whose loan is approved."""
+    """Approve a request and return the path of the customer's page."""
     await raw.create()
-    status, answer = await raw.approve(**changes)
+    status, response = await raw.approve(**changes)
     assert status == 201
-    return str(urlsplit(answer["redirectUrl"]).path)
+    return str(urlsplit(response["redirectUrl"]).path)
 
 
 def section(page: str, name: str) -> str:

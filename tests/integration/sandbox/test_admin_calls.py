@@ -1,4 +1,4 @@
-"""Admin calls that name something unknown, over HTTP: a 404 or 400 that says what to do, and no change."""
+"""Admin calls over HTTP: invalid ones get a 404 or 400 with instructions and change nothing."""
 
 import io
 import json
@@ -13,7 +13,7 @@ UNKNOWN = "no customer has this handle"
 
 
 async def send(raw: Raw, path: str, **sent: Any) -> tuple[int, str]:
-    """Post as a program does."""
+    """Send a POST without an Accept header, as programs do."""
     async with raw.session.post(raw.sandbox.base_url + path, **sent) as response:
         return response.status, await response.text()
 
@@ -55,7 +55,7 @@ async def test_reset_removes_an_uncreated_customer(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "sent", "said"),
+    ("path", "sent", "message"),
     [
         ("reset", {"data": {"custmer": "a"}}, "unknown field 'custmer', did you mean 'customer'?"),
         ("reset", {"data": {"fiscal_code": CODE}}, "unknown field 'fiscal_code', did you mean 'customer'?"),
@@ -78,12 +78,12 @@ async def test_reset_removes_an_uncreated_customer(raw: Raw) -> None:
     ],
 )
 async def test_admin_call_with_an_unknown_field_changes_nothing(
-    raw: Raw, path: str, sent: dict[str, Any], said: str
+    raw: Raw, path: str, sent: dict[str, Any], message: str
 ) -> None:
     await raw.create()
     rule = raw.sandbox.on("complete").respond(503)
     status, text = await send(raw, f"/_sandbox/{path}", **sent)
-    assert (status, text[: len(said)]) == (400, said)
+    assert (status, text[: len(message)]) == (400, message)
     assert (list(raw.sandbox.snapshot()), raw.sandbox.rules) == ([CODE], [rule])
 
 
@@ -101,7 +101,7 @@ async def test_empty_post_applies_to_everything(raw: Raw) -> None:
 
 async def test_second_decision_of_an_application_is_409(raw: Raw) -> None:
     page = await approved(raw)
-    for _ in range(2):  # the same decision again changes nothing, and is no error
+    for _ in range(2):  # the same decision again is not an error and changes nothing
         assert await send(raw, page, data={"action": "accept"}) == (204, "")
     status, text = await send(raw, page, data={"action": "cancel"})
     assert (status, text) == (409, "the application is already accepted: the first decision is final")

@@ -1,4 +1,4 @@
-"""What nobody should send, ask or do, and what comes of it: a clear answer, and nothing lost or shown."""
+"""Hostile and careless use of the sandbox: it responds clearly, loses no state and shows no personal data."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,8 @@ def url(raw: Raw, path: str = "") -> str:
 async def test_rule_500_with_body_is_sent_unchanged(raw: Raw) -> None:
     mine = {"errors": {"system": ["mine"]}}
     raw.sandbox.on().respond(500, mine, headers={"Retry-After": "7"})
-    async with raw.session.post(url(raw), json={}, headers={"X-Auth-Token": "sandbox-token"}) as answer:
-        assert (answer.status, answer.headers["Retry-After"], await answer.json()) == (500, "7", mine)
+    async with raw.session.post(url(raw), json={}, headers={"X-Auth-Token": "sandbox-token"}) as response:
+        assert (response.status, response.headers["Retry-After"], await response.json()) == (500, "7", mine)
 
 
 async def test_rule_counts_its_own_faults(raw: Raw) -> None:
@@ -95,13 +95,13 @@ async def test_personal_value_in_a_wrong_field_is_masked(raw: Raw, body: dict[st
     await raw("POST", f"/{CODE}/documents", body)
     await raw("PATCH", f"/{CODE}", body)
     journal = raw.sandbox.journal
-    told = [journal.to_jsonl(), str(list(journal)), (await get(raw, "/_sandbox/"))[1]]
-    told += [(await get(raw, f"/_sandbox/calls/{number}"))[1] for number in range(1, 5)]
+    texts = [journal.to_jsonl(), str(list(journal)), (await get(raw, "/_sandbox/"))[1]]
+    texts += [(await get(raw, f"/_sandbox/calls/{number}"))[1] for number in range(1, 5)]
     for wanted in ({"body": body}, {"body": {"loanFinality": "Bianchi"}}):
         with pytest.raises(AssertionError) as caught:
             journal.assert_once(operation="create_request", **wanted)
-        told.append(str(caught.value))
-    for text in told:
+        texts.append(str(caught.value))
+    for text in texts:
         assert not [name for name in NAMES if name in text]
 
 
@@ -164,7 +164,7 @@ async def test_call_that_waits_during_a_reset_changes_nothing(raw: Raw, *, alone
     await raw.create()
     waiting = asyncio.ensure_future(raw.approve(email="a+slow300@example.com"))
     customer = raw.sandbox._engine.customers.of(CODE)
-    while not customer.calls.get("approve"):  # noqa: ASYNC110  (nothing tells of a call that waits)
+    while not customer.calls.get("approve"):  # noqa: ASYNC110  (a waiting call sends no event)
         await asyncio.sleep(0)
     raw.sandbox.reset(*[CODE] * alone)
     assert (await waiting)[0] == 500
@@ -178,7 +178,7 @@ async def test_uncreated_customers_do_not_evict_created_ones() -> None:
         await raw.create()
         await raw.approve()
         for number in range(1100):
-            sandbox._engine.customers.of(f"STRANGER{number:08d}")
+            sandbox._engine.customers.of(f"UNKNOWN0{number:08d}")
         await raw("POST", "/TSTXYZ00A00A000Z/documents", {})
         assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
         assert list(sandbox.snapshot()) == [CODE]
@@ -214,9 +214,9 @@ async def test_broken_request_is_400(raw: Raw) -> None:
     broken = {"data": gzip.compress(b"{}")[:-4] + b"xxxx", "headers": {**token, "Content-Encoding": "gzip"}}
     with contextlib.suppress(
         aiohttp.ServerDisconnectedError
-    ):  # what follows cannot be found in such a stream
-        async with raw.session.post(url(raw), **broken) as answer:  # type: ignore[arg-type]
-            assert answer.status == 400
+    ):  # the next request in such a stream cannot be found
+        async with raw.session.post(url(raw), **broken) as response:  # type: ignore[arg-type]
+            assert response.status == 400
     assert (await get(raw, "/_sandbox/"))[0] == 200
     inspector = f"{raw.sandbox.base_url}/_sandbox/"
     for headers, status in (
@@ -225,8 +225,8 @@ async def test_broken_request_is_400(raw: Raw) -> None:
         ({"Content-Type": "application/x-www-form-urlencoded; charset=nothing"}, 400),
         ({"Content-Type": "multipart/form-data"}, 400),
     ):
-        async with raw.session.post(f"{inspector}faults", data=b"rule=500", headers=headers) as answer:
-            assert answer.status == status, headers
+        async with raw.session.post(f"{inspector}faults", data=b"rule=500", headers=headers) as response:
+            assert response.status == status, headers
 
 
 def test_journal_entry_is_one_line_of_json() -> None:
@@ -251,22 +251,22 @@ async def test_disconnect_during_drip_is_not_an_error(raw: Raw, caplog: pytest.L
 
 
 async def test_events_do_not_support_head(raw: Raw) -> None:
-    async with raw.session.head(f"{raw.sandbox.base_url}/_sandbox/events") as answer:
-        assert answer.status == 405
+    async with raw.session.head(f"{raw.sandbox.base_url}/_sandbox/events") as response:
+        assert response.status == 405
 
 
 async def test_new_rule_notifies_listeners(raw: Raw) -> None:
-    told = asyncio.Event()
-    raw.sandbox._engine.listeners.add(told.set)
+    notified = asyncio.Event()
+    raw.sandbox._engine.listeners.add(notified.set)
     raw.sandbox.on().respond(500)
-    assert told.is_set()
+    assert notified.is_set()
 
 
 async def test_slow_browser_does_not_block_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Future[int] = Future()
 
     def slow_browser(address: str) -> None:
-        with urllib.request.urlopen(address) as page:  # noqa: S310  (the sandbox's own address)
+        with urllib.request.urlopen(address) as page:  # noqa: S310  (a local URL)
             seen.set_result(page.status)
 
     monkeypatch.setattr("webbrowser.open", slow_browser)

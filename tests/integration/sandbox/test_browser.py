@@ -1,4 +1,4 @@
-"""The sandbox's pages in a real browser, as a person clicks through them; with and without JavaScript."""
+"""The sandbox's pages in a real browser, with and without JavaScript."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from loanasync.sandbox import Sandbox
 from support.browser import CHROMIUM, Visitor, luminance, program
 from support.raw_shop import BODY, CODE, TOKEN
 
-MINUTE = 60_000  # milliseconds; a slow machine is no reason to fail
+MINUTE = 60_000  # milliseconds; enough for slow machines
 both_ways = pytest.mark.parametrize("scripts", [True, False], ids=["live", "without JavaScript"])
 
 
@@ -40,7 +40,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 class Shop:
-    """A shop that calls beside the browser."""
+    """A shop that sends requests while the browser shows pages."""
 
     def __init__(self, playwright: Playwright, sandbox: Sandbox) -> None:
         self._address = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests"
@@ -50,15 +50,15 @@ class Shop:
         return self._calls.post(self._address, data={"fiscalCode": CODE}).status
 
     def approve(self, **changes: object) -> tuple[int, Any]:
-        answer = self._calls.post(f"{self._address}/{CODE}", data={**BODY, **changes})
-        return answer.status, answer.json()
+        response = self._calls.post(f"{self._address}/{CODE}", data={**BODY, **changes})
+        return response.status, response.json()
 
     def approved(self) -> str:
-        """Where the shop sends its customer."""
+        """Return the redirect URL of an approved request."""
         self.create()
-        status, answer = self.approve()
+        status, response = self.approve()
         assert status == 201
-        return str(answer["redirectUrl"])
+        return str(response["redirectUrl"])
 
     def close(self) -> None:
         self._calls.dispose()
@@ -66,24 +66,24 @@ class Shop:
 
 @pytest.fixture
 def shop(playwright: Playwright, sandbox: Sandbox) -> Iterator[Shop]:
-    made = Shop(playwright, sandbox)
-    yield made
-    made.close()
+    shop = Shop(playwright, sandbox)
+    yield shop
+    shop.close()
 
 
 @pytest.fixture
 def visit(browser: Browser, sandbox: Sandbox) -> Iterator[Visitor]:
-    """A visitor to whom nothing may ask elsewhere, and no console may show an error (CSP's do)."""
+    """A visitor whose pages load nothing from other hosts and log no console errors."""
     visitor = Visitor(browser, sandbox)
     yield visitor
     visitor.close()
-    assert visitor.asked
-    assert [url for url in visitor.asked if not url.startswith(f"{sandbox.base_url}/")] == []
-    assert visitor.wrong == []
+    assert visitor.requested_urls
+    assert [url for url in visitor.requested_urls if not url.startswith(f"{sandbox.base_url}/")] == []
+    assert visitor.errors == []
 
 
 def after(page: Page, *, scripts: bool) -> None:
-    """Without JavaScript a person reloads."""
+    """Reload the page if it does not update without JavaScript."""
     if not scripts:
         page.reload()
 
@@ -149,9 +149,9 @@ def test_fault_added_in_the_form_applies_to_the_next_approval(
     page = visit(scripts=scripts)
     form = page.get_by_label("Inject a fault")
     form.fill("approve=5oo")
-    with page.expect_console_message(lambda message: "status of 400" in message.text) as told:
+    with page.expect_console_message(lambda message: "status of 400" in message.text) as caught:
         page.get_by_role("button", name="Add").click()
-    visit.wrong.remove(told.value.text)
+    visit.errors.remove(caught.value.text)
     expect(page.get_by_role("alert")).to_contain_text("did you mean")
     expect(form).to_be_focused()
     expect(form).to_have_value("approve=5oo")
@@ -179,12 +179,12 @@ def test_reset_empties_the_inspector(visit: Visitor, shop: Shop, *, scripts: boo
         expect(page.get_by_text(empty)).to_be_visible()
 
 
-@pytest.mark.parametrize("shown", ["#curl", "#python"])
+@pytest.mark.parametrize("selector", ["#curl", "#python"])
 def test_commands_on_the_call_page_repeat_the_call(
-    visit: Visitor, shop: Shop, sandbox: Sandbox, shown: str
+    visit: Visitor, shop: Shop, sandbox: Sandbox, selector: str
 ) -> None:
-    command = [program("sh"), "-c"] if shown == "#curl" else [sys.executable, "-W", "error", "-c"]
-    if shown == "#curl":
+    command = [program("sh"), "-c"] if selector == "#curl" else [sys.executable, "-W", "error", "-c"]
+    if selector == "#curl":
         program("curl")
     shop.approved()
     page = visit(scripts=False)
@@ -192,14 +192,16 @@ def test_commands_on_the_call_page_repeat_the_call(
     expect(page.get_by_role("heading", name="Call 2: approve")).to_be_visible()
     assert "Anna" not in page.content()
     page.get_by_role("link", name="Show personal data").click()
-    expect(page.locator(shown)).to_contain_text("Anna")
-    again = [*command, page.locator(shown).inner_text()]
+    expect(page.locator(selector)).to_contain_text("Anna")
+    arguments = [*command, page.locator(selector).inner_text()]
     sandbox.reset(CODE)
     shop.create()
     environment = {**os.environ, "TOKEN": TOKEN}
-    made = subprocess.run(again, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert "201" in made.stdout.splitlines()[0]
-    assert "redirectUrl" in made.stdout
+    finished = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "201" in finished.stdout.splitlines()[0]
+    assert "redirectUrl" in finished.stdout
     assert sandbox.journal[-1].request == BODY
 
 
@@ -248,15 +250,17 @@ def test_pages_have_two_color_schemes_and_fit_a_narrow_screen(visit: Visitor, sh
     shop.approve()
     page = visit(address if path == "application" else path)
     page.set_viewport_size({"width": 360, "height": 640})
-    grounds = {}
+    backgrounds = {}
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         colours = "['color', 'background-color'].map((each) => getComputedStyle(document.body)[each])"
-        grounds[scheme] = [luminance(colour) for colour in page.evaluate(colours)]
-        brighter, darker = sorted(grounds[scheme], reverse=True)
-        assert (brighter + 0.05) / (darker + 0.05) > 7, "the contrast of text to its ground"
-    assert grounds["light"][1] > 0.7
-    assert grounds["dark"][1] < 0.1
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "tables scroll by themselves"
+        backgrounds[scheme] = [luminance(colour) for colour in page.evaluate(colours)]
+        brighter, darker = sorted(backgrounds[scheme], reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) > 7, "the contrast of text and background"
+    assert backgrounds["light"][1] > 0.7
+    assert backgrounds["dark"][1] < 0.1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+        "tables have their own scroll bar"
+    )
     assert page.locator("h1").count() == 1
     assert page.locator("html").get_attribute("lang") == "en"

@@ -1,4 +1,4 @@
-"""Requests of `loanasync.testing` whose tags tell the sandbox what to do."""
+"""Requests of `loanasync.testing` with a tag, sent to the sandbox."""
 
 from loanasync import LoanClient, Refused, RetryPolicy
 from loanasync.sandbox import Sandbox

@@ -1,4 +1,4 @@
-"""Rules from Python and in words: which calls they mean, reproducibly, and what is refused."""
+"""Rules from Python and from text: matching, random choice, and rejected rules."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,9 +50,9 @@ async def test_rule_response_is_sent_unchanged(raw: Raw) -> None:
     raw.sandbox.on(operation="approve").respond(503, {"later": True}, headers={"Retry-After": "7"})
     await raw.create()
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}"
-    async with raw.session.post(url, json=BODY, headers={"X-Auth-Token": "sandbox-token"}) as answer:
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "7")
-        assert await answer.json() == {"later": True}
+    async with raw.session.post(url, json=BODY, headers={"X-Auth-Token": "sandbox-token"}) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "7")
+        assert await response.json() == {"later": True}
 
 
 async def test_rule_response_can_follow_the_decision(raw: Raw) -> None:
@@ -95,7 +95,7 @@ async def test_rule_without_response_has_no_effect(raw: Raw) -> None:
 
 
 def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
-    """Who is chosen, when the calls come in this order; each customer calls twice."""
+    """Return the calls that a rule chooses from two calls of each customer, sent in this order."""
     rules = Rules(seed)
     rules.add(rate=0.5).respond(500)
     calls: dict[int, int] = {}
@@ -159,7 +159,7 @@ def test_rule_text_is_parsed(text: str, operation: str | None, rate: float, name
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the rule has no response"),
         ("50", "between 200 and 599"),
@@ -174,11 +174,11 @@ def test_rule_text_is_parsed(text: str, operation: str | None, rate: float, name
         ("500after:1:after", "invalid response '500after' in phase 'after'"),
     ],
 )
-def test_invalid_rule_text_raises(text: str, told: str) -> None:
+def test_invalid_rule_text_raises(text: str, message: str) -> None:
     rules = Rules(0)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         rules.add_text(text)
-    assert not list(rules), "nothing is left of it"
+    assert not list(rules), "no rule was added"
 
 
 def test_invalid_rule_arguments_raise() -> None:
@@ -209,9 +209,9 @@ def test_rule_can_have_its_own_seed() -> None:
 async def test_rule_with_faults_keeps_the_decision_of_the_tag(raw: Raw) -> None:
     raw.sandbox.on("approve").respond("slow1")
     await raw.create()
-    assert (await raw.approve(email="a+refuse@example.com"))[0] == 400, "also what it does not know"
-    status, answer = await raw.approve(email="a+refused.civic@example.com")
-    assert (status, answer["civicNumber"]) == (422, "12")
+    assert (await raw.approve(email="a+refuse@example.com"))[0] == 400, "unknown tags are still rejected"
+    status, response = await raw.approve(email="a+refused.civic@example.com")
+    assert (status, response["civicNumber"]) == (422, "12")
 
 
 async def test_off_removes_a_rule(raw: Raw) -> None:
@@ -246,8 +246,8 @@ def test_rule_text_with_operation_as_response_raises() -> None:
 async def test_403_has_a_hint_header(raw: Raw, shop: str, token: str | None, hint: str) -> None:
     address = f"{raw.sandbox.base_url}/api/shops/{shop}/requests"
     headers = {} if token is None else {"X-Auth-Token": token}
-    async with raw.session.post(address, json={}, headers=headers) as answer:
-        assert (answer.status, answer.headers["X-Sandbox-Hint"]) == (403, hint)
+    async with raw.session.post(address, json={}, headers=headers) as response:
+        assert (response.status, response.headers["X-Sandbox-Hint"]) == (403, hint)
 
 
 async def test_rule_fault_applies_to_all_and_tag_fault_to_the_decision(raw: Raw) -> None:

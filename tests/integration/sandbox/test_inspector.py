@@ -1,4 +1,4 @@
-"""What other programs ask the sandbox, over plain HTTP: journal, findings, resets, faults, events."""
+"""Admin calls over HTTP: journal, findings, resets, faults and events."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_journal_is_filtered_by_the_query(raw: Raw, query: str, numbers: l
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("oparation=approve", "unknown filter 'oparation', did you mean 'operation'?"),
         ("body=x", "unknown filter 'body', did you mean"),
@@ -68,9 +68,9 @@ async def test_journal_is_filtered_by_the_query(raw: Raw, query: str, numbers: l
         ("evaluated=yes", "evaluated 'yes' must be true or false"),
     ],
 )
-async def test_invalid_journal_filter_is_400(raw: Raw, query: str, said: str) -> None:
+async def test_invalid_journal_filter_is_400(raw: Raw, query: str, message: str) -> None:
     status, text = await get(raw, f"/_sandbox/journal.jsonl?{query}")
-    assert (status, text[: len(said)]) == (400, said)
+    assert (status, text[: len(message)]) == (400, message)
 
 
 async def test_reset_removes_everything(raw: Raw) -> None:
@@ -92,10 +92,10 @@ async def test_customer_is_reset_by_handle(raw: Raw) -> None:
     handles = re.findall(r'name="customer" value="([0-9a-f]+)"', (await get(raw, INSPECTOR))[1])
     assert len(set(handles)) == 2
     await post(raw, "/_sandbox/reset", customer=handles[1])
-    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
-    assert CODE not in section(shown, "requests")
-    assert other in section(shown, "requests")
-    assert "2 calls" not in shown, "the journal stays"
+    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert CODE not in section(unmasked, "requests")
+    assert other in section(unmasked, "requests")
+    assert "2 calls" not in unmasked, "the journal stays"
     for wrong in (CODE, "", "nobody", handles[1]):
         status, page = await post(raw, "/_sandbox/reset", customer=wrong)
         assert (status, "1 customer," in page) == (404, True)
@@ -108,14 +108,14 @@ async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
     await raw.create()
     assert (await raw.approve())[0] == 500
     faults = section((await get(raw, INSPECTOR))[1], "faults")
-    assert '<td class="number">1</td></tr>' in faults, "calls that it answered"
+    assert '<td class="number">1</td></tr>' in faults, "number of matched calls"
     status, page = await post(raw, "/_sandbox/faults/clear")
     assert (status, "<table>" in section(page, "faults")) == (200, False)
     assert (await raw.approve())[0] == 201
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ("refus", "did you mean +refused?"),
         ("aprove=500", "unknown operation 'aprove', did you mean 'approve'?"),
@@ -127,15 +127,15 @@ async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
         ("", "the rule has no response"),
     ],
 )
-async def test_invalid_fault_is_400_with_a_suggestion(raw: Raw, rule: str, said: str) -> None:
+async def test_invalid_fault_is_400_with_a_suggestion(raw: Raw, rule: str, message: str) -> None:
     status, text = await post(raw, "/_sandbox/faults", {"Accept": "*/*"}, rule=rule)
-    assert (status, said in text, "<html" in text) == (400, True, False), "a program reads plain text"
+    assert (status, message in text, "<html" in text) == (400, True, False), "a program reads plain text"
     accept = {"Accept": "text/html,*/*;q=0.8"}
     status, page = await post(raw, "/_sandbox/faults?personal=shown", accept, rule=rule)
     assert (status, page.count('id="wrong"')) == (400, 1)
-    assert f'value="{rule}"' in page, "to be mended, not typed again"
-    assert "Hide personal data" in page, "what was shown stays so"
-    assert "<table>" not in section(page, "faults"), "nothing of it is left behind"
+    assert f'value="{rule}"' in page, "the text stays in the field"
+    assert "Hide personal data" in page, "the choice is kept"
+    assert "<table>" not in section(page, "faults"), "no rule was added"
     await raw.create()
     assert (await raw.approve())[0] == 201
 
@@ -187,38 +187,38 @@ async def test_each_change_sends_an_event(raw: Raw) -> None:
 async def test_event_stream_ends_with_the_sandbox() -> None:
     async with Sandbox() as sandbox, Events(sandbox) as events:
         await sandbox.stop()
-        assert (await events.rest()).endswith("0\r\n\r\n"), "an end, not a lost connection"
+        assert (await events.rest()).endswith("0\r\n\r\n"), "a regular end, not a lost connection"
         assert not sandbox._engine.listeners
 
 
 async def test_disconnected_listener_is_removed(raw: Raw) -> None:
     async with Events(raw.sandbox):
         assert len(raw.sandbox._engine.listeners) == 1
-    while raw.sandbox._engine.listeners:  # found out by writing to it
+    while raw.sandbox._engine.listeners:  # the next write detects the disconnect
         await raw.create()
 
 
 async def test_program_gets_204_without_redirect(raw: Raw) -> None:
     for path, form in (("faults", {"rule": "500"}), ("faults/clear", {}), ("reset", {})):
-        async with raw.session.post(f"{raw.sandbox.base_url}/_sandbox/{path}", data=form) as answer:
-            assert (answer.status, await answer.text()) == (204, "")
+        async with raw.session.post(f"{raw.sandbox.base_url}/_sandbox/{path}", data=form) as response:
+            assert (response.status, await response.text()) == (204, "")
 
 
 async def test_foreign_host_name_is_403(raw: Raw) -> None:
     await raw.create()
     for path in ("/_sandbox/?personal=shown", "/_sandbox/journal.jsonl"):
         headers = {"Host": "rebound.example:80"}
-        async with raw.session.get(raw.sandbox.base_url + path, headers=headers) as answer:
-            assert (answer.status, await answer.text()) == (
+        async with raw.session.get(raw.sandbox.base_url + path, headers=headers) as response:
+            assert (response.status, await response.text()) == (
                 403,
                 "open this page at the URL that the sandbox printed",
             )
     foreign = {"Host": "rebound.example:80"}
     async with (
         Sandbox(allow_remote=True) as sandbox,
-        raw.session.get(f"{sandbox.base_url}/_sandbox/", headers=foreign) as answer,
+        raw.session.get(f"{sandbox.base_url}/_sandbox/", headers=foreign) as response,
     ):
-        assert answer.status == 200
+        assert response.status == 200
 
 
 async def test_health_is_ok_while_serving(raw: Raw) -> None:

@@ -1,4 +1,4 @@
-"""Files, rules and resets that others change while the sandbox serves."""
+"""Files, rules and customers that are changed while the sandbox serves requests."""
 
 import os
 import sys
@@ -39,8 +39,8 @@ async def test_removed_state_file_is_rewritten(tmp_path: Path, *, replaced: bool
             assert (await raw("POST", "", {"fiscalCode": OTHER}))[0] == 201
         async with Sandbox(state=state) as sandbox:
             assert list(sandbox.snapshot()) == [CODE, OTHER]
-            answer = (await Raw(sandbox, session).approve())[1]
-            assert answer["errors"]["domain"] == ["User already evaluated for approval"]
+            response = (await Raw(sandbox, session).approve())[1]
+            assert response["errors"]["domain"] == ["User already evaluated for approval"]
 
 
 @POSIX
@@ -74,9 +74,9 @@ async def test_state_file_path_survives_a_change_of_directory(
 
 
 def post(url: str, data: bytes, token: str = "") -> int:
-    asked = urllib.request.Request(url, data, {"X-Auth-Token": token})  # noqa: S310  (the sandbox's)
+    request = urllib.request.Request(url, data, {"X-Auth-Token": token})  # noqa: S310  (a local URL)
     try:
-        with urllib.request.urlopen(asked, timeout=30) as response:  # noqa: S310  (the sandbox's)
+        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310  (a local URL)
             return int(response.status)
     except HTTPError as error:
         with error:
@@ -93,7 +93,7 @@ def post(url: str, data: bytes, token: str = "") -> int:
     ],
 )
 def test_reset_waits_for_the_lock_of_another_thread(path: str, data: bytes, status: int) -> None:
-    """A rule, a reset and a line of the journal are never lost to another thread's change."""
+    """Changes in one thread do not overwrite changes in another one."""
     with Sandbox.in_thread() as sandbox, ThreadPoolExecutor(1) as pool:
         with sandbox._engine.lock:
             future: Future[int] = pool.submit(post, sandbox.base_url + path, data)
@@ -103,7 +103,7 @@ def test_reset_waits_for_the_lock_of_another_thread(path: str, data: bytes, stat
 
 
 def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
-    """Two clients and a test that resets: each response is one of the service's, and nothing hangs."""
+    """Two clients send requests during resets: all responses are regular and no call hangs."""
     with Sandbox.in_thread(state=tmp_path / "shop.sqlite") as sandbox:
         url = f"{sandbox.base_url}/api/shops/sandbox-shop/requests"
         ended = threading.Event()
@@ -112,20 +112,20 @@ def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
             while not ended.is_set():
                 sandbox.reset()
 
-        def ask(code: str) -> set[int]:
+        def send_requests(code: str) -> set[int]:
             body = b'{"fiscalCode": "%s"}' % code.encode()
             paths = (("", body), (f"/{code}/documents", b"{}")) * 40
             return {post(url + path, data, "sandbox-token") for path, data in paths}
 
         with ThreadPoolExecutor(3) as pool:
             resetting = pool.submit(reset)
-            asked = [pool.submit(ask, code) for code in (CODE, OTHER)]
+            futures = [pool.submit(send_requests, code) for code in (CODE, OTHER)]
             try:
-                found = set().union(*(each.result(60) for each in asked))
+                found = set().union(*(each.result(60) for each in futures))
             finally:
                 ended.set()
             resetting.result(30)
-        assert found <= {201, 400, 500}, "a call that a reset overtook is a 500"
+        assert found <= {201, 400, 500}, "a call that was reset while waiting is a 500"
         sandbox.reset()
         assert (len(sandbox.journal), sandbox.snapshot(), sandbox.findings) == (0, {}, [])
         assert post(url, b'{"fiscalCode": "%s"}' % CODE.encode(), "sandbox-token") == 201

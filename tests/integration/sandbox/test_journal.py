@@ -1,4 +1,4 @@
-"""The journal as a test asks it: filters, assertions and how they fail, waiting, lines of JSON."""
+"""The journal: filters, assertions and their messages, waiting, export as JSON lines."""
 
 import asyncio
 import json
@@ -46,8 +46,8 @@ async def test_entry_has_real_attributes_and_masked_repr(raw: Raw, tmp_path: Pat
     assert lines[1]["request"]["amount"] == 45_000
     assert lines[1]["request"]["email"] == "***+refused@***"
     assert lines[1]["response"]["approved"] is False
-    for shown in (text, repr(entry), str(list(raw.sandbox.journal))):
-        assert not [each for each in PERSONAL if each in shown]
+    for output in (text, repr(entry), str(list(raw.sandbox.journal))):
+        assert not [each for each in PERSONAL if each in output]
 
 
 async def test_assert_once_fails_for_no_call_and_for_two_calls(raw: Raw) -> None:
@@ -119,7 +119,7 @@ async def test_wait_timeout_lists_the_closest_calls(raw: Raw) -> None:
         raw.sandbox.journal.wait(operation="approve", timeout=0.05)
     with pytest.raises(AssertionError, match="The journal has no other calls"):
         raw.sandbox.journal.wait(2, operation="create_request", timeout=0.05)
-    assert raw.sandbox.journal._waiters == [], "nobody waits any more"
+    assert raw.sandbox.journal._waiters == [], "no wait is pending"
 
 
 async def test_wait_for_can_be_cancelled(raw: Raw) -> None:
@@ -183,15 +183,17 @@ def test_misspelt_criterion_raises() -> None:
 
 async def test_unknown_path_is_recorded_and_lists_known_paths(raw: Raw) -> None:
     url = f"{raw.sandbox.base_url}/api/shop/{CODE}"
-    async with raw.session.post(url, json=BODY) as answer:
-        assert answer.status == 404
-        assert "POST /api/shops/{shopId}/requests" in (await answer.json())["errors"]["path"][0]
-    async with raw.session.delete(f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}") as answer:
-        assert (answer.status, answer.headers["Allow"]) == (405, "PATCH,POST")
+    async with raw.session.post(url, json=BODY) as response:
+        assert response.status == 404
+        assert "POST /api/shops/{shopId}/requests" in (await response.json())["errors"]["path"][0]
+    async with raw.session.delete(
+        f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests/{CODE}"
+    ) as response:
+        assert (response.status, response.headers["Allow"]) == (405, "PATCH,POST")
     assert [repr(entry) for entry in raw.sandbox.journal] == [
         "<JournalEntry #1 POST (unknown) -> 404>",
         "<JournalEntry #2 DELETE (unknown) -> 405>",
     ]
-    async with raw.session.get(f"{raw.sandbox.base_url}/favicon.ico") as answer:
-        assert answer.status == 404
-    assert len(raw.sandbox.journal) == 2, "a browser's own questions are not the shop's"
+    async with raw.session.get(f"{raw.sandbox.base_url}/favicon.ico") as response:
+        assert response.status == 404
+    assert len(raw.sandbox.journal) == 2, "requests of browsers for icons are not calls of the shop"

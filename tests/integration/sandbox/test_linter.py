@@ -1,4 +1,4 @@
-"""Clients that misuse the protocol, one for each rule, and well-behaved ones that are left alone."""
+"""The linter: a misuse of the protocol for each rule, and correct clients without findings."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,74 +11,74 @@ from support.raw_shop import BODY, CODE, Raw
 Misuse = Callable[[Raw], Awaitable[object]]
 
 
-async def asks_again_after_a_refusal(raw: Raw) -> None:
+async def repeat_after_refusal(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="a+refused@example.com")
     await raw.approve(email="a+refused@example.com")
 
 
-async def asks_again_after_an_approval(raw: Raw) -> None:
+async def repeat_after_approval(raw: Raw) -> None:
     await raw.create()
     await raw.approve()
     await raw.approve()
 
 
-async def asks_again_after_already_evaluated(raw: Raw) -> None:
+async def repeat_after_already_evaluated(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="a+500after@example.com")
     await raw.approve()
     await raw.approve()
 
 
-async def asks_again_after_a_lost_answer(raw: Raw) -> None:
+async def repeat_after_lost_response(raw: Raw) -> None:
     await raw.create()
     await raw.approve(email="a+html502after@example.com", decoded=False)
     await raw.approve()
 
 
-async def asks_before_creating(raw: Raw) -> None:
+async def approve_before_creation(raw: Raw) -> None:
     await raw.approve()
 
 
-async def completes_before_documents(raw: Raw) -> None:
+async def complete_before_documents(raw: Raw) -> None:
     await raw.create()
     await raw("PATCH", f"/{CODE}", {"profession": "baker"})
 
 
-async def puts_the_token_into_the_query(raw: Raw) -> None:
+async def send_token_in_query(raw: Raw) -> None:
     await raw("POST", "?token=sandbox-token", {"fiscalCode": CODE}, None)
 
 
-async def puts_the_token_into_the_path(raw: Raw) -> None:
+async def send_token_in_path(raw: Raw) -> None:
     url = f"{raw.sandbox.base_url}/api/sandbox-token/requests"
     async with raw.session.post(url, json={"fiscalCode": CODE}):
         pass
 
 
-async def puts_the_person_into_the_query(raw: Raw) -> None:
+async def send_email_in_query(raw: Raw) -> None:
     await raw("POST", "?email=anna%40example.com", {"fiscalCode": CODE})
 
 
-async def puts_the_fiscal_code_into_the_query(raw: Raw) -> None:
+async def send_fiscal_code_in_query(raw: Raw) -> None:
     await raw("POST", "?customer=TSTXYZ00A00A000A", {"fiscalCode": CODE})
 
 
-async def brings_a_production_token(raw: Raw) -> None:
+async def send_production_token(raw: Raw) -> None:
     await raw("POST", "", {"fiscalCode": CODE}, "live_0a1B2c3D4e5F6")
 
 
 MISUSES: list[tuple[str, Misuse]] = [
-    ("post-after-422", asks_again_after_a_refusal),
-    ("post-after-201", asks_again_after_an_approval),
-    ("repeat-after-already-evaluated", asks_again_after_already_evaluated),
-    ("repeat-after-lost-answer", asks_again_after_a_lost_answer),
-    ("approve-before-create", asks_before_creating),
-    ("patch-before-documents", completes_before_documents),
-    ("token-in-url", puts_the_token_into_the_query),
-    ("token-in-url", puts_the_token_into_the_path),
-    ("person-in-query", puts_the_person_into_the_query),
-    ("person-in-query", puts_the_fiscal_code_into_the_query),
-    ("production-token", brings_a_production_token),
+    ("post-after-422", repeat_after_refusal),
+    ("post-after-201", repeat_after_approval),
+    ("repeat-after-already-evaluated", repeat_after_already_evaluated),
+    ("repeat-after-lost-answer", repeat_after_lost_response),
+    ("approve-before-create", approve_before_creation),
+    ("patch-before-documents", complete_before_documents),
+    ("token-in-url", send_token_in_query),
+    ("token-in-url", send_token_in_path),
+    ("person-in-query", send_email_in_query),
+    ("person-in-query", send_fiscal_code_in_query),
+    ("production-token", send_production_token),
 ]
 
 

@@ -11,8 +11,8 @@ from support.raw_shop import BODY, CODE, Raw
 from support.sandbox_pages import get
 
 
-async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:
-    """The last call as the inspector shows it, and its response in the exported journal."""
+async def last_call(raw: Raw) -> tuple[str, dict[str, Any]]:
+    """Return the inspector's page of the last call, and its response in the exported journal."""
     number = raw.sandbox.journal[-1].number
     page = html.unescape((await get(raw, f"/_sandbox/calls/{number}"))[1])
     line = (await get(raw, f"/_sandbox/journal.jsonl?number={number}"))[1]
@@ -35,14 +35,14 @@ async def shown(raw: Raw) -> tuple[str, dict[str, Any]]:
 async def test_service_message_is_readable(raw: Raw, changes: dict[str, Any], message: str) -> None:
     await raw.create()
     _, response = await raw.approve(**changes)
-    page, exported = await shown(raw)
+    page, exported = await last_call(raw)
     assert message in page
     assert exported == response
 
 
 async def test_message_of_an_unknown_path_is_readable(raw: Raw) -> None:
     await raw("GET", "", {})
-    page, exported = await shown(raw)
+    page, exported = await last_call(raw)
     assert "the service has: POST" in page
     assert "the service has: POST" in str(exported)
 
@@ -50,7 +50,7 @@ async def test_message_of_an_unknown_path_is_readable(raw: Raw) -> None:
 async def test_message_of_a_rule_is_masked(raw: Raw) -> None:
     raw.sandbox.on("create_request").respond(400, {"errors": {"domain": ["not for Anna Prova"]}})
     await raw.create()
-    page, exported = await shown(raw)
+    page, exported = await last_call(raw)
     assert "Prova" not in page
     assert exported == {"errors": "***"}
 
@@ -60,7 +60,7 @@ async def test_returned_field_with_the_name_of_a_message_is_masked(raw: Raw, sen
     await raw.create()
     await raw("POST", f"/{CODE}/documents", {})
     assert (await raw("PATCH", f"/{CODE}", {"errors": sent, "error": sent}))[0] == 200
-    page, exported = await shown(raw)
+    page, exported = await last_call(raw)
     assert "Prova" not in page
     assert exported == {"errors": "***", "error": "***"}
 
@@ -69,7 +69,7 @@ async def test_returned_field_with_the_name_of_a_message_is_masked(raw: Raw, sen
     "name", ["Anna Prova", "Prova.pdf", CODE, CODE.lower(), "anna@example.com", "333000"]
 )
 async def test_member_named_like_a_person_is_masked(raw: Raw, name: str) -> None:
-    """The name of a file or a fiscal code may be the name of a member."""
+    """A member of documents can be named like a file or a fiscal code."""
     body = {"fiscalCode": CODE, "documentFront2": "x", name: "x"}
     for path in ("", f"/{CODE}/documents"):
         await raw("POST", path, body)

@@ -1,4 +1,4 @@
-"""What a developer may ask of the sandbox that cannot be meant, and how that is told at once."""
+"""Mistakes in tests and arguments that raise immediately."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ async def test_assert_never_within_raises_if_calls_were_dropped(raw: Raw) -> Non
 
 
 @pytest.mark.parametrize(
-    ("criteria", "told"),
+    ("criteria", "message"),
     [
         ({"operation": "aprove"}, "did you mean 'approve'"),
         ({"status": "201"}, "status must be int or None, not str"),
@@ -38,11 +38,13 @@ async def test_assert_never_within_raises_if_calls_were_dropped(raw: Raw) -> Non
         ({"body": "refused"}, "body must be Mapping"),
     ],
 )
-async def test_criterion_that_no_call_can_match_raises(raw: Raw, criteria: dict[str, Any], told: str) -> None:
+async def test_criterion_that_no_call_can_match_raises(
+    raw: Raw, criteria: dict[str, Any], message: str
+) -> None:
     for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
-        with pytest.raises((TypeError, ValueError), match=told):
+        with pytest.raises((TypeError, ValueError), match=message):
             ask(**criteria)
-    assert (await raw.create())[0] == 201, "the shop feels nothing of it"
+    assert (await raw.create())[0] == 201, "the service still works"
 
 
 async def test_findings_criterion_takes_a_list_or_a_name(raw: Raw) -> None:
@@ -83,7 +85,7 @@ async def test_start_loads_the_current_state_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "told"),
+    ("body", "headers", "message"),
     [
         ({}, {"Retry-After": 7}, "a string of one line, such as '7'"),
         ({}, {"X-A": "a\r\nX-B: b"}, "a string of one line"),
@@ -95,8 +97,8 @@ async def test_start_loads_the_current_state_file(tmp_path: Path) -> None:
         ([1], None, "must be a JSON object"),
     ],
 )
-def test_respond_rejects_a_response_that_cannot_be_sent(body: Any, headers: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_respond_rejects_a_response_that_cannot_be_sent(body: Any, headers: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         Sandbox().on().respond(503, body, headers=headers)
 
 
@@ -118,7 +120,7 @@ def test_process_ignores_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"shop_id": ""}, "shop_id"),
         ({"shop_id": "a/b"}, "shop_id"),
@@ -129,8 +131,8 @@ def test_process_ignores_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> None
         ({"faults": "nonsense"}, "did you mean"),
     ],
 )
-def test_invalid_argument_is_named(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_invalid_argument_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Sandbox(**options)
 
 

@@ -1,4 +1,4 @@
-"""The document and the sandbox say the same: schemathesis asks for all of it, over a real socket."""
+"""The OpenAPI document agrees with the specification and, by schemathesis, with the running sandbox."""
 
 import re
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ CONFIG = SchemathesisConfig.from_dict(
         "parameters": {"path.shopId": "sandbox-shop"},
         "generation": {"deterministic": True, "max-examples": 50},
         "checks": {
-            # Stricter than what schemathesis counts as accepted and as rejected: neither 403 nor 500 accepts,
-            # and neither a conflict nor a refusal rejects.
+            # Stricter than the defaults of schemathesis: 403 and 500 do not count as accepted, and a conflict
+            # or a refusal does not count as rejected.
             "positive_data_acceptance": {"expected-statuses": ["2xx"]},
             "negative_data_rejection": {"expected-statuses": [400, 403, 404, 405]},
         },
@@ -48,13 +48,13 @@ SERVED = schemathesis.openapi.from_dict(document("http://127.0.0.1"), config=CON
 
 @SERVED.hook
 def filter_case(_: schemathesis.HookContext, case: Case) -> bool:
-    """No address with a tag, which asks the sandbox for an outcome."""
+    """Exclude e-mail addresses with a tag, which would choose an outcome."""
     return not (isinstance(case.body, dict) and "+" in str(case.body.get("email")))
 
 
 @SERVED.hook
 def map_case(_: schemathesis.HookContext, case: Case) -> Case:
-    """Whole numbers without a fraction: 12.0 is an integer to JSON Schema, and never to the sandbox."""
+    """Exclude 12.0 and the like: an integer in JSON Schema, but not in the sandbox."""
     if isinstance(case.body, dict):
         case.body = {name: _whole(value) for name, value in case.body.items()}
     return case
@@ -65,7 +65,7 @@ def _whole(value: Any) -> Any:
 
 
 def names(paragraph: str) -> set[str]:
-    """Return the fields of a table; a row may have two spellings."""
+    """Return the field names in a table of the specification; a row may have two spellings."""
     return {name for row in SPECIFICATION[paragraph] for name in row.split("/")}
 
 
@@ -84,7 +84,7 @@ BODY = {
 }
 
 BLANK = ("This value should not be blank.",)
-# spec §7, each under its parameter
+# spec §7, by parameter
 MESSAGES: dict[str, dict[str, tuple[str, ...]]] = {
     "CreationRejected": {
         "actualJobEndingDate": ("Invalid date format",),
@@ -116,7 +116,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def fields(within: object) -> set[str]:
-    """All names of properties, at any depth."""
+    """Return the names of all properties, at any depth."""
     if isinstance(within, list):
         return set().union(*map(fields, within))
     if not isinstance(within, dict):
@@ -147,13 +147,13 @@ def test_document_has_the_messages_of_the_specification(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Sandbox]:
-    """A sandbox in a thread of its own, since schemathesis waits for its answers."""
+    """A sandbox in a separate thread, because schemathesis is a blocking client."""
     with Sandbox.in_thread() as sandbox:
         yield sandbox
 
 
 def remember(sandbox: Sandbox, code: str) -> None:
-    """One customer and nobody else, created and with documents."""
+    """Reset the sandbox to one customer, created and with documents."""
     customers = sandbox._engine.customers
     customers.restore({})
     customer = customers.of(code)
@@ -181,7 +181,7 @@ def test_document_has_exactly_the_served_paths(running: Sandbox) -> None:
 def test_assumptions_are_marked(path: str) -> None:
     operation = document("http://127.0.0.1")["paths"][path]["post"]
     answers = [
-        answer for status, answer in operation["responses"].items() if status != "403"
+        response for status, response in operation["responses"].items() if status != "403"
     ]  # spec §5 shows it
     for shape in (operation["requestBody"], *answers):
         reference = shape["content"]["application/json"]["schema"]["$ref"]
@@ -205,9 +205,9 @@ def test_marked_schemas_describe_the_assumption() -> None:
 async def test_served_document_has_the_url_of_the_server(sandbox: Sandbox) -> None:
     async with (
         aiohttp.ClientSession() as session,
-        session.get(f"{sandbox.base_url}/_sandbox/openapi.json") as answer,
+        session.get(f"{sandbox.base_url}/_sandbox/openapi.json") as response,
     ):
-        assert (answer.status, await answer.json()) == (200, document(sandbox.base_url))
+        assert (response.status, await response.json()) == (200, document(sandbox.base_url))
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ async def test_responses_to_tags_match_the_document(
     body = {**BODY, "email": f"anna+{tag}@example.com"}
     async with (
         aiohttp.ClientSession(headers={"X-Auth-Token": "sandbox-token"}) as session,
-        session.post(url, json=body) as answer,
+        session.post(url, json=body) as response,
     ):
-        assert answer.status == status
-        jsonschema_rs.validate(schema(name), await answer.json())
+        assert response.status == status
+        jsonschema_rs.validate(schema(name), await response.json())
 
 
 @SERVED.parametrize()
 def test_schemathesis_finds_no_difference_from_the_document(case: Case, running: Sandbox) -> None:
-    running.reset()  # what is decided already is rejected, however valid it is
+    running.reset()  # a decided request would be rejected even if the data is valid
     code = str(case.path_parameters.get("fiscalCode"))
     if re.fullmatch("[A-Z0-9]{16}", code):  # spec §4.1, §4.2: created, and with documents
         remember(running, code)

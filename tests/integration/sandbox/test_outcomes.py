@@ -1,4 +1,4 @@
-"""Every tag, and every fault in every phase, over a real socket: what arrived, and what is remembered."""
+"""Outcomes of every tag and every fault over HTTP: the received response and the stored state."""
 
 import json
 import time
@@ -32,8 +32,8 @@ from support.raw_shop import CODE, Raw
 EVALUATED = {"errors": {"domain": ["User already evaluated for approval"]}}
 
 
-class Seen:
-    """What arrived of an answer."""
+class Received:
+    """The received part of a response."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -47,34 +47,34 @@ class Seen:
         return json.loads(self.body)
 
 
-async def look(raw: Raw, method: str, path: str, body: object, patience: float = 10) -> Seen:
-    """Send by hand, and keep what arrived even when it ends badly."""
-    seen = Seen()
+async def send(raw: Raw, method: str, path: str, body: object, timeout: float = 10) -> Received:
+    """Send a request and return the received part of the response, also after a connection error."""
+    received = Received()
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests{path}"
-    limit = aiohttp.ClientTimeout(total=patience)
+    limit = aiohttp.ClientTimeout(total=timeout)
     sent = json.dumps(body).encode()
     headers = {"X-Auth-Token": "sandbox-token"}
     try:
-        async with raw.session.request(method, url, data=sent, headers=headers, timeout=limit) as answer:
-            seen.status, seen.type = answer.status, answer.content_type
-            async for piece in answer.content.iter_any():
-                seen.body += piece
-                seen.pieces += 1
+        async with raw.session.request(method, url, data=sent, headers=headers, timeout=limit) as response:
+            received.status, received.type = response.status, response.content_type
+            async for piece in response.content.iter_any():
+                received.body += piece
+                received.pieces += 1
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-        seen.failed = type(error)
-    return seen
+        received.failed = type(error)
+    return received
 
 
-async def approve(raw: Raw, tag: str, patience: float = 10, **changes: object) -> Seen:
+async def approve(raw: Raw, tag: str, timeout: float = 10, **changes: object) -> Received:
     body = raw.body(email=f"anna+{tag}@example.com", **changes)
-    return await look(raw, "POST", f"/{CODE}", body, patience)
+    return await send(raw, "POST", f"/{CODE}", body, timeout)
 
 
-def remembered(raw: Raw) -> Customer:
+def customer_of(raw: Raw) -> Customer:
     return raw.sandbox._engine.customers.of(CODE)
 
 
-# The fault, how long the shop waits for it, what arrives: status, body, or the way it fails.
+# By fault: the received status, and the possible connection errors.
 LOST = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 FAULTS: dict[str, tuple[int | None, tuple[type[BaseException], ...]]] = {
     "500": (500, ()),
@@ -86,50 +86,50 @@ FAULTS: dict[str, tuple[int | None, tuple[type[BaseException], ...]]] = {
     "garbage": (201, ()),
 }
 BEFORE = ("500", "reset", "hang", "html502")
-SPELLED = {("500", "before"): "500x1", ("html502", "before"): "html502", ("garbage", "after"): "garbage"}
+WORDS = {("500", "before"): "500x1", ("html502", "before"): "html502", ("garbage", "after"): "garbage"}
 
 
-def check_what_arrived(kind: str, seen: Seen) -> None:
+def check_received(kind: str, received: Received) -> None:
     status, failures = FAULTS[kind]
-    assert seen.status == status
-    assert (seen.failed in failures) if failures else seen.failed is None
+    assert received.status == status
+    assert (received.failed in failures) if failures else received.failed is None
     match kind:
         case "500":
-            assert seen.json == {"errors": {"system": ["System error"]}}  # spec §7
+            assert received.json == {"errors": {"system": ["System error"]}}  # spec §7
         case "html502":
-            assert (seen.type, b"<html" in seen.body) == ("text/html", True)
+            assert (received.type, b"<html" in received.body) == ("text/html", True)
         case "empty":
-            assert (seen.type, seen.body) == ("application/json", b"")
+            assert (received.type, received.body) == ("application/json", b"")
         case "garbage":
             with pytest.raises(ValueError, match="decode"):
-                _ = seen.json
+                _ = received.json
         case "trunc":
-            assert seen.body.startswith(b'{"approved"')
+            assert received.body.startswith(b'{"approved"')
 
 
 @pytest.mark.parametrize("kind", BEFORE)
 async def test_fault_before_the_decision_decides_nothing(raw: Raw, kind: str) -> None:
     await raw.create()
-    tag = SPELLED.get((kind, "before"), f"{kind}before")
-    check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
-    assert remembered(raw).approved is None
+    tag = WORDS.get((kind, "before"), f"{kind}before")
+    check_received(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
+    assert customer_of(raw).approved is None
     entry = raw.sandbox.journal[-1]
     assert (entry.fault, entry.evaluated, entry.status) == (f"{kind}before", False, FAULTS[kind][0])
     again = await approve(raw, tag)
     assert (again.status, again.json["approved"]) == (201, True)
-    assert remembered(raw).approved is True
+    assert customer_of(raw).approved is True
 
 
 @pytest.mark.parametrize("kind", list(FAULTS))
 async def test_fault_after_the_decision_loses_the_response(raw: Raw, kind: str) -> None:
     await raw.create()
-    tag = SPELLED.get((kind, "after"), f"{kind}after")
-    check_what_arrived(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
-    assert remembered(raw).approved is True
+    tag = WORDS.get((kind, "after"), f"{kind}after")
+    check_received(kind, await approve(raw, tag, 0.3 if kind == "hang" else 10))
+    assert customer_of(raw).approved is True
     entry = raw.sandbox.journal[-1]
     assert (entry.fault, entry.evaluated, entry.status) == (f"{kind}after", True, FAULTS[kind][0])
     again = await approve(raw, tag)
-    assert (again.status, again.json) == (400, EVALUATED), "the fault is for the one answer only"
+    assert (again.status, again.json) == (400, EVALUATED), "the fault applies to one response only"
 
 
 @pytest.mark.parametrize("times", [1, 2, 11])
@@ -141,49 +141,49 @@ async def test_500_is_sent_as_often_as_the_tag_says(raw: Raw, times: int) -> Non
 
 async def test_faults_keep_the_order_of_the_tag(raw: Raw) -> None:
     await raw.create()
-    seen = [await approve(raw, "html502.500x2.refused") for _ in range(4)]
-    assert [each.status for each in seen] == [502, 500, 500, 422]
+    received = [await approve(raw, "html502.500x2.refused") for _ in range(4)]
+    assert [each.status for each in received] == [502, 500, 500, 422]
 
 
 @pytest.mark.parametrize("phase", ["", "after"])
 async def test_slow_response_takes_at_least_its_delay(raw: Raw, phase: str) -> None:
     await raw.create()
     started = time.perf_counter()
-    seen = await approve(raw, f"slow120{phase}")
+    received = await approve(raw, f"slow120{phase}")
     assert time.perf_counter() - started >= 0.12
-    assert (seen.status, remembered(raw).approved) == (201, True)
+    assert (received.status, customer_of(raw).approved) == (201, True)
     assert raw.sandbox.journal[-1].elapsed >= 0.12
 
 
 async def test_slow_call_is_processed_after_the_client_disconnects(raw: Raw) -> None:
     await raw.create()
-    seen = await approve(raw, "slow60000", patience=0.2)
-    assert seen.failed is TimeoutError
+    received = await approve(raw, "slow60000", timeout=0.2)
+    assert received.failed is TimeoutError
     await raw.sandbox.journal.wait_for(1, operation="approve", evaluated=True)
-    assert remembered(raw).approved is True
+    assert customer_of(raw).approved is True
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
 async def test_slow_after_decides_before_the_delay(raw: Raw, phase: str) -> None:
     await raw.create()
-    await approve(raw, f"slow60000{phase}", patience=0.2)
+    await approve(raw, f"slow60000{phase}", timeout=0.2)
     await raw.sandbox.journal.wait_for(1, operation="approve", evaluated=True)
     assert (await approve(raw, "approved")).json == EVALUATED
 
 
 async def test_drip_sends_the_whole_response_in_pieces(raw: Raw) -> None:
     await raw.create()
-    seen = await approve(raw, "drip")
-    assert seen.pieces >= 5
-    assert (seen.status, seen.json["approved"]) == (201, True)
+    received = await approve(raw, "drip")
+    assert received.pieces >= 5
+    assert (received.status, received.json["approved"]) == (201, True)
 
 
 async def test_delays_and_faults_can_be_combined(raw: Raw) -> None:
     await raw.create()
     started = time.perf_counter()
-    seen = await approve(raw, "slow100.drip.500after")
+    received = await approve(raw, "slow100.drip.500after")
     assert time.perf_counter() - started >= 0.1
-    assert (seen.status, seen.pieces >= 5, remembered(raw).approved) == (500, True, True)
+    assert (received.status, received.pieces >= 5, customer_of(raw).approved) == (500, True, True)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ async def test_delays_and_faults_can_be_combined(raw: Raw) -> None:
 )
 async def test_tag_chooses_the_decision(raw: Raw, tag: str, amount: int, status: int) -> None:
     await raw.create()
-    seen = await approve(raw, tag, amount=amount)
-    assert (seen.status, seen.json["approved"]) == (status, status == 201)
-    assert remembered(raw).approved is (status == 201)
+    received = await approve(raw, tag, amount=amount)
+    assert (received.status, received.json["approved"]) == (status, status == 201)
+    assert customer_of(raw).approved is (status == 201)
 
 
 @pytest.mark.parametrize(
@@ -220,16 +220,16 @@ async def test_tag_chooses_the_decision(raw: Raw, tag: str, amount: int, status:
 )
 async def test_tag_with_an_error_decides_nothing(raw: Raw, tag: str, status: int, body: object) -> None:
     await raw.create()
-    seen = await approve(raw, tag)
-    assert (seen.status, seen.json) == (status, body)
-    assert remembered(raw).approved is None
+    received = await approve(raw, tag)
+    assert (received.status, received.json) == (status, body)
+    assert customer_of(raw).approved is None
 
 
 async def test_noredirect_omits_the_redirect_url(raw: Raw) -> None:
     await raw.create()
-    seen = await approve(raw, "noredirect")
-    assert seen.status == 201
-    assert "redirectUrl" not in seen.json
+    received = await approve(raw, "noredirect")
+    assert received.status == 201
+    assert "redirectUrl" not in received.json
 
 
 @pytest.mark.parametrize(("tag", "name"), [("civic", "civicNumber"), ("street", "streetNumber")])
@@ -237,13 +237,13 @@ async def test_noredirect_omits_the_redirect_url(raw: Raw) -> None:
 async def test_tag_chooses_the_name_of_the_street_number(raw: Raw, tag: str, name: str, sent: str) -> None:
     await raw.create()
     changes: dict[str, Any] = {"streetNumber": "absent", sent: "12"}
-    seen = await approve(raw, tag, **changes)
-    assert seen.json[name] == "12"
-    assert len({"civicNumber", "streetNumber"} & seen.json.keys()) == 1
+    received = await approve(raw, tag, **changes)
+    assert received.json[name] == "12"
+    assert len({"civicNumber", "streetNumber"} & received.json.keys()) == 1
 
 
 async def ready_to_complete(raw: Raw, tag: str) -> None:
-    """A request whose stored tag decides the completion; its approval was answered, whatever it was."""
+    """Prepare a completion: create a request, approve it with this tag and upload documents."""
     await raw.create()
     await approve(raw, tag, 0.3 if "hang" in tag else 10)
     await raw("POST", f"/{CODE}/documents", {})
@@ -253,10 +253,10 @@ async def ready_to_complete(raw: Raw, tag: str) -> None:
 @pytest.mark.parametrize("phase", ["before", "after"])
 async def test_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: str, phase: str) -> None:
     await ready_to_complete(raw, f"{kind}{phase}")
-    patience = 0.3 if kind == "hang" else 10
-    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"}, patience)
-    check_what_arrived(kind, seen)
-    assert remembered(raw).user_data == ({"profession": "baker"} if phase == "after" else {})
+    timeout = 0.3 if kind == "hang" else 10
+    received = await send(raw, "PATCH", f"/{CODE}", {"profession": "baker"}, timeout)
+    check_received(kind, received)
+    assert customer_of(raw).user_data == ({"profession": "baker"} if phase == "after" else {})
     entry = raw.sandbox.journal[-1]
     assert (entry.operation, entry.fault) == ("complete", f"{kind}{phase}")
 
@@ -264,10 +264,10 @@ async def test_completion_has_the_fault_of_the_stored_tag(raw: Raw, kind: str, p
 @pytest.mark.parametrize("kind", ["empty", "trunc", "garbage"])
 async def test_completion_is_saved_when_its_response_is_lost(raw: Raw, kind: str) -> None:
     await ready_to_complete(raw, f"{kind}after")
-    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
-    assert seen.status == 200
-    assert seen.body != b'{"profession": "baker"}'
-    assert remembered(raw).user_data == {"profession": "baker"}
+    received = await send(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
+    assert received.status == 200
+    assert received.body != b'{"profession": "baker"}'
+    assert customer_of(raw).user_data == {"profession": "baker"}
 
 
 @pytest.mark.parametrize(
@@ -287,16 +287,16 @@ async def test_completion_has_the_error_of_the_stored_tag(
     raw: Raw, tag: str, status: int, body: object
 ) -> None:
     await ready_to_complete(raw, tag)
-    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
-    assert (seen.status, seen.json) == (status, body)
+    received = await send(raw, "PATCH", f"/{CODE}", {"profession": "baker"})
+    assert (received.status, received.json) == (status, body)
 
 
 async def test_completion_has_the_delays_of_the_stored_tag(raw: Raw) -> None:
     await ready_to_complete(raw, "slow100.drip")
     started = time.perf_counter()
-    seen = await look(raw, "PATCH", f"/{CODE}", {"profession": "baker", "documentCity": "Roma" * 50})
+    received = await send(raw, "PATCH", f"/{CODE}", {"profession": "baker", "documentCity": "Roma" * 50})
     assert time.perf_counter() - started >= 0.1
-    assert (seen.status, seen.pieces >= 5) == (200, True)
+    assert (received.status, received.pieces >= 5) == (200, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The sandbox's pages, over plain HTTP: what they show, hide, allow and refuse; no browser, no SDK."""
+"""The sandbox's pages over plain HTTP, without a browser: contents, masking and forms."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from support.sandbox_pages import INSPECTOR, approved, get, post, section
 
 SCRIPT = "<script>alert(1)</script>"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
-# All of the customer that must not show by itself; CODE is the fiscal code.
+# Personal data that pages mask by default; CODE is the fiscal code.
 PERSONAL = (CODE, "anna@", "Anna", "Prova", "3330000000", "Via Prova", "00100", "Roma", "italian")
 EVERY_PAGE = ["/shop", INSPECTOR, "/_sandbox/calls/2", "{page}", "/_sandbox/calls/99", "/apply/unknown"]
 
@@ -20,8 +20,8 @@ EVERY_PAGE = ["/shop", INSPECTOR, "/_sandbox/calls/2", "{page}", "/_sandbox/call
 async def test_application_page_shows_the_order_and_the_choices(raw: Raw) -> None:
     status, page = await get(raw, await approved(raw, orderToken="order-7"))
     assert status == 200
-    for shown in ("sandbox-shop", "450.00 euro", "<dd>12</dd>", "order-7", "The loan is approved."):
-        assert shown in page
+    for text in ("sandbox-shop", "450.00 euro", "<dd>12</dd>", "order-7", "The loan is approved."):
+        assert text in page
     assert 'value="accept"' in page
     assert 'value="cancel"' in page
     assert 'href="/shop"' in page
@@ -41,12 +41,12 @@ async def test_pages_are_masked_by_default(raw: Raw) -> None:
         text = (await get(raw, path))[1]
         assert not [word for word in PERSONAL if word in text], path
     for path in (page, "/_sandbox/calls/2"):
-        shown = (await get(raw, f"{path}?personal=shown"))[1]
-        assert not [word for word in PERSONAL if word not in shown and word != "anna@"], path
-        assert "anna@example.com" in shown
-    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
-    assert CODE in section(shown, "requests")
-    assert "anna@example.com" in section(shown, "requests")
+        unmasked = (await get(raw, f"{path}?personal=shown"))[1]
+        assert not [word for word in PERSONAL if word not in unmasked and word != "anna@"], path
+        assert "anna@example.com" in unmasked
+    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert CODE in section(unmasked, "requests")
+    assert "anna@example.com" in section(unmasked, "requests")
 
 
 async def test_unknown_tag_is_masked(raw: Raw) -> None:
@@ -69,12 +69,12 @@ async def test_request_values_are_escaped(raw: Raw) -> None:
 
 async def test_rule_texts_are_escaped(raw: Raw) -> None:
     raw.sandbox.on(fiscal_code=SCRIPT).respond(500)
-    shown = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
-    assert "&lt;SCRIPT&gt;" in section(shown, "faults"), "a fiscal code is in capitals"
-    assert SCRIPT.upper() not in (await get(raw, INSPECTOR))[1] + shown
+    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert "&lt;SCRIPT&gt;" in section(unmasked, "faults"), "a fiscal code is in capitals"
+    assert SCRIPT.upper() not in (await get(raw, INSPECTOR))[1] + unmasked
     status, text = await post(raw, "/_sandbox/faults", {"Accept": "text/html"}, rule=SCRIPT)
     assert status == 400
-    assert text.count(ESCAPED) == 2, "in the sentence, and in the field to be mended"
+    assert text.count(ESCAPED) == 2, "in the message and in the form field"
     assert SCRIPT not in text
 
 
@@ -96,18 +96,16 @@ async def test_unpaired_surrogates_do_not_break_pages(tmp_path: Path, *, kept: b
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "message"),
     [("accept", "cancel", "Application accepted."), ("cancel", "accept", "Application cancelled.")],
 )
-async def test_first_choice_of_the_customer_is_final(raw: Raw, first: str, then: str, said: str) -> None:
+async def test_first_choice_of_the_customer_is_final(raw: Raw, first: str, then: str, message: str) -> None:
     page = await approved(raw)
     for action in (first, then):
         status, text = await post(raw, page, action=action)
-        assert (status, said in text) == (200, True)
+        assert (status, message in text) == (200, True)
         assert "<form" not in text
-    assert (await post(raw, f"{page}?personal=shown", action=then))[1].count("Anna"), (
-        "what was shown stays so"
-    )
+    assert (await post(raw, f"{page}?personal=shown", action=then))[1].count("Anna"), "the choice is kept"
 
 
 async def test_unknown_action_is_400(raw: Raw) -> None:
@@ -156,16 +154,16 @@ async def test_form_of_another_site_is_403(raw: Raw, origin: str) -> None:
 @pytest.mark.parametrize("path", EVERY_PAGE)
 async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
     page = await approved(raw)
-    async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as answer:
-        rules = [rule.split() for rule in answer.headers["Content-Security-Policy"].split(";")]
-        text = await answer.text()
-        assert answer.headers["Cache-Control"] == "no-store"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as response:
+        rules = [rule.split() for rule in response.headers["Content-Security-Policy"].split(";")]
+        text = await response.text()
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
     allowed = {name: " ".join(sources) for name, *sources in rules}
     assert allowed.pop("default-src") == allowed.pop("base-uri") == allowed.pop("frame-ancestors") == "'none'"
     assert set(allowed.values()) == {"'self'"}
-    assert " style=" not in text, "the policy forbids it"
-    assert not re.findall(r'(?:src|href)="(?!/|\?|#|[a-z]+\.json)', text), "nothing from elsewhere"
+    assert " style=" not in text, "the policy forbids inline styles"
+    assert not re.findall(r'(?:src|href)="(?!/|\?|#|[a-z]+\.json)', text), "nothing from other sites"
 
 
 @pytest.mark.parametrize("name", ["icon.svg", "live.js", "style.css"])
@@ -184,8 +182,8 @@ async def test_root_redirects_to_the_inspector(raw: Raw, path: str) -> None:
 async def test_empty_inspector_says_so(raw: Raw) -> None:
     text = (await get(raw, INSPECTOR))[1]
     assert "0 customers, 0 calls so far." in text
-    for said in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):
-        assert said in text
+    for message in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):
+        assert message in text
 
 
 async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
@@ -202,7 +200,7 @@ async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> N
     journal = section(page, "journal")
     assert [journal.index(f">{number}</a>") for number in (6, 5, 4, 3, 2, 1)] == sorted(
         journal.index(f">{number}</a>") for number in range(1, 7)
-    ), "the newest first"
+    ), "newest first"
     assert "201, evaluated" in journal
     assert len(re.findall(r'<td class="number">[0-9]+\.[0-9]</td>', journal)) == 6, "milliseconds"
     assert "post-after-201" in section(page, "findings")
@@ -224,7 +222,7 @@ async def test_inspector_truncates_long_lists(raw: Raw) -> None:
     for _ in range(101):
         await raw("POST", "/x/y/z", {})
     journal = section((await get(raw, INSPECTOR))[1], "journal")
-    assert journal.count("<tr>") == 101, "its head, and the newest hundred"
+    assert journal.count("<tr>") == 101, "the header row and the newest hundred"
     assert "The newest 100 of 101;" in journal
 
 
@@ -233,8 +231,8 @@ async def test_call_page_shows_request_response_and_commands(raw: Raw) -> None:
     raw.sandbox.on(operation="approve", call=1).respond(500, phase="after")
     await raw.approve()
     page = (await get(raw, "/_sandbox/calls/2"))[1]
-    for said in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
-        assert said in page
+    for message in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
+        assert message in page
     assert "POST /api/shops/sandbox-shop/requests/***</dd>" in page
     assert "curl -i -X POST" in page
     assert "aiohttp.ClientSession" in page

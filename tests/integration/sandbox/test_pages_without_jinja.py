@@ -1,4 +1,4 @@
-"""The sandbox without Jinja2, in a process in which it cannot be imported."""
+"""The sandbox in a process that cannot import Jinja2."""
 
 import json
 import re
@@ -22,7 +22,7 @@ REQUESTS = "/api/shops/sandbox-shop/requests"
 
 @pytest.fixture
 def base_url() -> Iterator[str]:
-    """Start a sandbox without Jinja2 and yield its address."""
+    """Start a sandbox without Jinja2 and yield its URL."""
     command = [sys.executable, "-c", WITHOUT_JINJA]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -40,11 +40,11 @@ async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: st
             headers = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
             async with session.request(
                 method, path, json=json, data=data, headers=headers | HTML, allow_redirects=False
-            ) as answer:
-                text = await answer.text()
-                assert (answer.status, path) == (status, path)
+            ) as response:
+                text = await response.text()
+                assert (response.status, path) == (status, path)
                 if INSTALL in text:
-                    assert answer.content_type == "text/plain"
+                    assert response.content_type == "text/plain"
                 return text
 
         await ask("POST", REQUESTS, 201, {"fiscalCode": CODE})

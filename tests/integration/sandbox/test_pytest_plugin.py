@@ -1,4 +1,4 @@
-"""Runs of pytest as a shop has them: in a folder of their own, every warning an error."""
+"""The pytest plugin in test suites of a shop; each runs in its own folder with warnings as errors."""
 
 import re
 from importlib.metadata import entry_points
@@ -18,7 +18,7 @@ from loanasync.testing import approval_request, fiscal_code
 pytestmark = []
 
 @pytest.fixture(autouse=True)
-def what_is_left_open_is_told_of_here():
+def collect_garbage():
     yield
     gc.collect()
 
@@ -28,13 +28,13 @@ async def buy(client, **changes):
     return await client.approve(code, approval_request(**changes))
 
 def send(sandbox, method, path, body):
-    '''A shop with a blocking client.'''
+    '''Send a request with a blocking client.'''
     url = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests{path}"
     headers = {"X-Auth-Token": sandbox.auth_token, "Content-Type": "application/json"}
-    asked = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
     try:
-        with urllib.request.urlopen(asked) as answer:
-            return answer.status
+        with urllib.request.urlopen(request) as response:
+            return response.status
     except urllib.error.HTTPError as error:
         with error:
             return error.code
@@ -55,7 +55,7 @@ def approve(sandbox, tag=""):
     return send(sandbox, "POST", f"/{CODE}", {**ORDER, "email": f"anna{tag}@example.com"})
 """
 
-# What a shop does to break each rule.
+# Code that breaks each rule.
 MISUSE = {
     "post-after-422": "create(s); approve(s, '+refused'); approve(s)",
     "post-after-201": "create(s); approve(s); approve(s)",
@@ -70,7 +70,7 @@ MISUSE = {
 
 
 class Run:
-    """One run of pytest over a shop's tests."""
+    """Runs pytest for the tests of a shop."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self._pytester = pytester
@@ -112,7 +112,7 @@ async def test_a_client_closed_by_the_test(loan_client):
     async with loan_client:
         assert (await buy(loan_client)).approved
 
-async def test_a_call_left_under_way(loan_client, loan_sandbox):
+async def test_a_call_left_in_progress(loan_client, loan_sandbox):
     loan_sandbox.on().respond("hang")
     left = asyncio.create_task(loan_client.create_request({"fiscalCode": CODE}))
     await asyncio.sleep(0.02)
@@ -189,13 +189,13 @@ def test_protocol_misuse_fails_a_passing_test(run: Run) -> None:
     tests = [f"def test_{number}(loan_sandbox):{body(how)}" for number, how in enumerate(MISUSE.values())]
     result = run("\n".join(tests))
     result.assert_outcomes(passed=len(RULES), errors=len(RULES))
-    told = result.stdout.str()
+    output = result.stdout.str()
     assert set(MISUSE) == set(RULES)
     for rule, sentence in RULES.items():
-        assert f": {rule}: {sentence}" in told
-        assert f"@pytest.mark.loan_sandbox(allow=['{rule}'])" in told
-    assert "  call 3: post-after-422: " in told
-    assert "pytest_plugin.py" not in told, "a finding is no error of the plugin: no traceback"
+        assert f": {rule}: {sentence}" in output
+        assert f"@pytest.mark.loan_sandbox(allow=['{rule}'])" in output
+    assert "  call 3: post-after-422: " in output
+    assert "pytest_plugin.py" not in output, "no traceback of the plugin"
 
 
 def test_misuse_allowed_by_a_mark_passes(run: Run) -> None:
@@ -273,7 +273,7 @@ def test_and_the_other_one(loan_client, loan_sandbox):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("dialekt='civic_number'", "unknown argument 'dialekt', did you mean 'dialect'? Known: host, *"),
         (
@@ -283,14 +283,14 @@ def test_and_the_other_one(loan_client, loan_sandbox):
         ("allow=['al']", "unknown rule to allow 'al', did you mean 'all'? Known: post-after-422, *, all"),
         ("allow=[7]", "unknown rule to allow 7, *"),
         ("'civic_number'", "unexpected positional argument 'civic_number': pass it by name, such as seed=7"),
-        ("dialect='civic'", "dialect 'civic' is must be street_number, civic_number or None"),
+        ("dialect='civic'", "dialect 'civic' must be street_number, civic_number or None"),
         ("faults=['approve=50x1']", "*did you mean*500xN*"),
     ],
 )
-def test_invalid_mark_argument_names_valid_ones(run: Run, arguments: str, told: str) -> None:
+def test_invalid_mark_argument_names_valid_ones(run: Run, arguments: str, message: str) -> None:
     result = run(f"@pytest.mark.loan_sandbox({arguments})\ndef test_never(loan_sandbox): assert False\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*@pytest.mark.loan_sandbox: {told.replace('[', '[[]')}"])
+    result.stdout.fnmatch_lines([f"*@pytest.mark.loan_sandbox: {message.replace('[', '[[]')}"])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -311,8 +311,8 @@ SECTION = "*- Calls to the loan sandbox -*"
 def test_failure_report_has_the_masked_calls_once(run: Run) -> None:
     result = run(FAILING)
     result.assert_outcomes(failed=1, errors=1)
-    told = result.stdout.str()
-    assert told.count("Calls to the loan sandbox") == 1
+    output = result.stdout.str()
+    assert output.count("Calls to the loan sandbox") == 1
     result.stdout.fnmatch_lines(
         [
             "<JournalEntry #1 create_request -> 201> customer *",
@@ -320,7 +320,7 @@ def test_failure_report_has_the_masked_calls_once(run: Run) -> None:
             "<JournalEntry #3 approve -> 400> ?post-after-422? customer * ms",
         ]
     )
-    assert FISCAL_CODE not in told.partition("Calls to the loan sandbox")[2]
+    assert FISCAL_CODE not in output.partition("Calls to the loan sandbox")[2]
 
 
 def test_misuse_report_has_the_calls(run: Run) -> None:
@@ -358,13 +358,13 @@ PAGE = ROOT / "docs" / "howto" / "pytest.md"
 
 
 def test_examples_of_the_page_pass(run: Run) -> None:
-    shown = fences(PAGE)
-    run(shown, "--asyncio-mode=auto").assert_outcomes(passed=shown.count("def test_"))
+    examples = fences(PAGE)
+    run(examples, "--asyncio-mode=auto").assert_outcomes(passed=examples.count("def test_"))
 
 
 def test_page_lists_all_rules() -> None:
-    told = PAGE.read_text(encoding="utf-8")
-    assert re.findall("^\\| `([a-z0-9]+(?:-[a-z0-9]+)+)` \\|", told, re.MULTILINE) == list(RULES)
+    page = PAGE.read_text(encoding="utf-8")
+    assert re.findall("^\\| `([a-z0-9]+(?:-[a-z0-9]+)+)` \\|", page, re.MULTILINE) == list(RULES)
 
 
 def test_rule_without_response_fails_the_test(run: Run) -> None:

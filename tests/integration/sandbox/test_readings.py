@@ -1,4 +1,4 @@
-"""Each switch for an open point of the specification changes what the sandbox does."""
+"""The effect of each switch of `Readings` on the sandbox."""
 
 import json
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from loanasync.sandbox.responder import DOMAIN
 from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = "User already evaluated for approval"
-# A customer as a sandbox without readings wrote it
+# A customer in a state file of a version without readings
 OLD_RECORD = {
     "created": True,
     "additional_data_needed": False,
@@ -39,7 +39,7 @@ USER_DATA = {
 
 
 class Shop:
-    """A shop that drives an engine in memory."""
+    """A shop that uses an engine in memory, without HTTP."""
 
     def __init__(self, *, dialect: str | None = None, **switches: Any) -> None:
         self.engine = Engine.in_memory(Readings(**switches), dialect=dialect)
@@ -52,8 +52,8 @@ class Shop:
         return delivery
 
     def __call__(self, operation: str, body: dict[str, Any], code: str = CODE) -> tuple[int, Any]:
-        answer = self.processed(operation, body, code).response
-        return answer.status, answer.body
+        response = self.processed(operation, body, code).response
+        return response.status, response.body
 
     def create(self, code: str = CODE) -> tuple[int, Any]:
         return self("create_request", {"fiscalCode": code}, code)
@@ -167,7 +167,7 @@ def test_order_reading_evaluates_each_order_once() -> None:
     assert shop.approve(orderToken="one")[0] == 201
     assert shop.approve("refused", orderToken="two")[0] == 422
     assert shop.create()[0] == 201
-    assert shop.approve()[0] == 201, "a missing token is one value, too"
+    assert shop.approve()[0] == 201, "a missing token is one value"
     assert shop.findings == []
     for changes in ({"orderToken": "one"}, {"orderToken": "two"}, {}):
         assert shop.approve(**changes) == (400, {"errors": {"domain": [ALREADY]}})
@@ -185,12 +185,12 @@ async def test_order_reading_keeps_the_page_of_each_order(tmp_path: Path) -> Non
         async with raw.session.post(raw.sandbox.base_url + pages[0], data={"action": "accept"}) as done:
             assert done.status == 204
     async with serving(readings=readings, state=tmp_path / "shop.sqlite") as raw:
-        shown = []
+        texts = []
         for page in pages:
-            async with raw.session.get(raw.sandbox.base_url + page) as answer:
-                shown.append(await answer.text())
-        assert ["Application accepted" in text for text in shown] == [True, False]
-        assert ["450.00 euro" in text for text in shown] == [True, False]
+            async with raw.session.get(raw.sandbox.base_url + page) as response:
+                texts.append(await response.text())
+        assert ["Application accepted" in text for text in texts] == [True, False]
+        assert ["450.00 euro" in text for text in texts] == [True, False]
         for token in ("one", "two"):
             assert (await raw.approve(orderToken=token))[0] == 400
         raw.sandbox.reset(CODE)
@@ -257,10 +257,10 @@ def test_domain_switch_changes_every_domain_message(wording: Any) -> None:
     shop = Shop(domain=wording, dialect="civic_number").created()
     texts = DOMAIN[wording]
     fields: dict[str, Any] = {"streetNumber": None, "civicNumber": "12", "orderToken": "one"}
-    told = [shop.approve(tag, **fields) for tag in ("already", "nouser", "noshop")]
-    told += [shop.approve(code="x"), shop("complete", {}, "x"), shop("upload_documents", {}, "y")]
+    responses = [shop.approve(tag, **fields) for tag in ("already", "nouser", "noshop")]
+    responses += [shop.approve(code="x"), shop("complete", {}, "x"), shop("upload_documents", {}, "y")]
     wanted = [texts[name] for name in ("already", "nouser", "noshop", "code", "code", "nouser")]
-    assert told == [(400, {"errors": {"domain": [text]}}) for text in wanted]
+    assert responses == [(400, {"errors": {"domain": [text]}}) for text in wanted]
 
 
 def test_domain_messages_differ_beyond_case_spaces_and_full_stop() -> None:

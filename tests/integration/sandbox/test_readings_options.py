@@ -1,4 +1,4 @@
-"""Readings of a sandbox process and of the command line."""
+"""Readings on the command line and in a sandbox process."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from support.raw_shop import BODY, CODE
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "message"),
     [
         (["refusl=201"], "unknown reading 'refusl': choose one of refusal, validation, conflict,"),
         (["refusal=200"], "reading refusal='200' must be one of '422', '201'"),
@@ -23,16 +23,16 @@ from support.raw_shop import BODY, CODE
         (["refusal=201", "refusal=422"], "reading refusal is given twice: choose one value"),
     ],
 )
-def test_invalid_reading_on_the_command_line_is_named(texts: list[str], told: str) -> None:
+def test_invalid_reading_on_the_command_line_is_named(texts: list[str], message: str) -> None:
     options = [f"--reading={text}" for text in texts]
     done = CliRunner().invoke(app, ["sandbox", *options])
     assert done.exit_code == 2
-    assert told in done.output
+    assert message in done.output
     command = [sys.executable, "-m", "loanasync.sandbox", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
     assert ended.stderr.startswith("the sandbox cannot start: ")
-    assert told in ended.stderr
+    assert message in ended.stderr
 
 
 @pytest.mark.parametrize("package", ["loanasync.sandbox", "loanasync"])

@@ -1,4 +1,4 @@
-"""Rules for each operation: what a rule says is answered, or the rule is refused."""
+"""Rules for each operation: the rule's response is sent, or the rule is rejected."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ERRORS = {
     "conflict": (409, {"errors": "The request cannot be completed"}),
     "forbidden": (403, {"error": "Access denied"}),
 }
-# Words that only some operations can answer with; all others work with each.
+# Words that only some operations support. All other words work with each operation.
 ONLY = {
     **dict.fromkeys((*TAGS["Decisions"], "invalid.city"), ("approve",)),
     "invalid.documentcity": ("complete",),
@@ -42,13 +42,13 @@ async def call(raw: Raw, operation: str) -> tuple[int, Any]:
 @pytest.mark.parametrize("word", ERRORS)
 async def test_rule_error_applies_in_any_state(raw: Raw, operation: str, word: str) -> None:
     raw.sandbox.on(operation).respond(word)  # type: ignore[arg-type]  # one of them
-    assert await call(raw, operation) == ERRORS[word]  # nothing was created
+    assert await call(raw, operation) == ERRORS[word]  # before the creation
     raw.sandbox.off()
     for each in OPERATIONS:
         await call(raw, each)
     before = raw.sandbox.snapshot()
     raw.sandbox.on(operation).respond(word)  # type: ignore[arg-type]
-    assert await call(raw, operation) == ERRORS[word]  # all is done
+    assert await call(raw, operation) == ERRORS[word]  # after the completion
     raw.sandbox.restore(before)
 
 
@@ -116,7 +116,7 @@ async def test_rule_with_201_does_not_change_a_creation(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "said"),
+    ("response", "error", "message"),
     [
         (None, TypeError, "respond() takes a status or the words of a tag"),
         (b"500", TypeError, "respond() takes a status or the words of a tag"),
@@ -125,10 +125,10 @@ async def test_rule_with_201_does_not_change_a_creation(raw: Raw) -> None:
         ("+", ValueError, "the rule has no response"),
     ],
 )
-def test_response_of_another_type_is_rejected(answer: Any, error: type[Exception], said: str) -> None:
+def test_response_of_another_type_is_rejected(response: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
-        Sandbox().on().respond(answer)
-    assert str(caught.value).startswith(said)
+        Sandbox().on().respond(response)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("words", ["refused", "conflict", "approved.500", "invalid.city", "drip", "garbage"])

@@ -1,4 +1,4 @@
-"""The three ways to run it, and what keeps it harmless."""
+"""The three ways to run a sandbox, and its safety checks."""
 
 import asyncio
 import gc
@@ -22,16 +22,16 @@ from support.raw_shop import BODY, CODE, Raw
 
 
 def send(base_url: str, method: str, path: str, body: object) -> tuple[int, str]:
-    """A blocking client."""
-    request = urllib.request.Request(  # noqa: S310  (the sandbox's own address)
+    """Send a request with a blocking client."""
+    request = urllib.request.Request(  # noqa: S310  (a local URL)
         f"{base_url}/api/shops/sandbox-shop/requests{path}",
         data=json.dumps(body).encode(),
         headers={"X-Auth-Token": "sandbox-token", "Content-Type": "application/json"},
         method=method,
     )
     try:
-        with urllib.request.urlopen(request) as answer:  # noqa: S310  (as above)
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(request) as response:  # noqa: S310  (a local URL)
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
@@ -114,15 +114,15 @@ async def test_subprocess_calls_are_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"faults": ["nonsense"]}, "did you mean"),
         ({"state": "/nowhere/at/all"}, "cannot be used"),
         ({"host": "0.0.0.0"}, "not a loopback address"),  # noqa: S104  (refused)
     ],
 )
-def test_subprocess_start_failure_gives_the_reason(options: dict[str, object], told: str) -> None:
-    with pytest.raises(RuntimeError, match=told), Sandbox.subprocess(**options):
+def test_subprocess_start_failure_gives_the_reason(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message), Sandbox.subprocess(**options):
         pass
 
 
@@ -131,7 +131,7 @@ def test_subprocess_kill_ends_the_process() -> None:
         base_url = process.base_url
         process.kill()
         with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(f"{base_url}/_sandbox/")  # noqa: S310  (as above)
+            urllib.request.urlopen(f"{base_url}/_sandbox/")  # noqa: S310  (a local URL)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ async def test_production_like_token_is_rejected_with_a_hint(raw: Raw, token: st
     with pytest.raises(ValueError, match="looks like a production token"):
         Sandbox(auth_token=token)
     url = f"{raw.sandbox.base_url}/api/shops/sandbox-shop/requests"
-    async with raw.session.post(url, json={}, headers={"X-Auth-Token": token}) as answer:
-        assert (answer.status, await answer.json()) == (403, {"error": "Access denied"})  # spec §7
-        assert "looks like a production token" in answer.headers["X-Sandbox-Hint"]
+    async with raw.session.post(url, json={}, headers={"X-Auth-Token": token}) as response:
+        assert (response.status, await response.json()) == (403, {"error": "Access denied"})  # spec §7
+        assert "looks like a production token" in response.headers["X-Sandbox-Hint"]
     assert [finding.rule for finding in raw.sandbox.findings] == ["production-token"]
     assert token not in str(raw.sandbox.journal[0].masked())
 
@@ -167,8 +167,8 @@ async def test_remote_host_needs_allow_remote() -> None:
 
 async def test_too_long_body_is_413(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw.approve(city="x" * (1 << 20))
-    assert (status, answer) == (413, {"errors": {"body": ["This value is too long."]}})
+    status, response = await raw.approve(city="x" * (1 << 20))
+    assert (status, response) == (413, {"errors": {"body": ["This value is too long."]}})
     assert (await raw("POST", f"/{CODE}/documents", {"front": "x" * (2 << 20)}))[0] == 201
     assert (await raw("POST", f"/{CODE}/documents", {"front": "x" * (17 << 20)}))[0] == 413
     assert (await raw.approve())[0] == 201
@@ -176,12 +176,12 @@ async def test_too_long_body_is_413(raw: Raw) -> None:
 
 @pytest.mark.parametrize("command", [("loanasync.sandbox",), ("loanasync", "sandbox")], ids=" ".join)
 def test_command_that_cannot_start_prints_one_line(command: tuple[str, ...]) -> None:
-    for option, told in (("--fault=nonsense", "did you mean"), ("--host=0.0.0.0", "--allow-remote")):
+    for option, message in (("--fault=nonsense", "did you mean"), ("--host=0.0.0.0", "--allow-remote")):
         done = subprocess.run(
             [sys.executable, "-m", *command, option], capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert told in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
 
 
@@ -189,20 +189,20 @@ async def test_open_option_opens_the_inspector(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = asyncio.Event()
-    shown: list[str] = []
+    urls: list[str] = []
 
     def show(address: str) -> None:
-        shown.append(address)
+        urls.append(address)
         opened.set()
 
     monkeypatch.setattr("webbrowser.open", show)
     sandbox = Sandbox()
     serving = asyncio.ensure_future(serve(sandbox, open_page=True))
     await opened.wait()
-    assert shown == [f"{sandbox.base_url}/_sandbox/"]
+    assert urls == [f"{sandbox.base_url}/_sandbox/"]
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
-    assert f"inspector    {shown[0]}" in capsys.readouterr().out
+    assert f"inspector    {urls[0]}" in capsys.readouterr().out
 
 
 def test_subprocess_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The sandbox from its own side: raw HTTP, no SDK in between (spec §1 to §8)."""
+"""The sandbox over raw HTTP, without the SDK (spec §1 to §8)."""
 
 import socket
 from typing import Any
@@ -28,15 +28,15 @@ async def test_missing_or_wrong_token_is_403(raw: Raw, token: str | None) -> Non
     ids=lambda body: body[:3],
 )
 async def test_body_that_is_not_an_object_is_400(raw: Raw, body: bytes) -> None:
-    status, answer = await raw("POST", "", body)
-    assert (status, list(answer["errors"])) == (400, ["body"])
+    status, response = await raw("POST", "", body)
+    assert (status, list(response["errors"])) == (400, ["body"])
 
 
 async def test_all_invalid_fields_are_reported_together(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw("POST", f"/{CODE}", {})
+    status, response = await raw("POST", f"/{CODE}", {})
     assert status == 400
-    assert set(answer["errors"]) == BODY.keys()
+    assert set(response["errors"]) == BODY.keys()
 
 
 @pytest.mark.parametrize(
@@ -62,48 +62,48 @@ async def test_all_invalid_fields_are_reported_together(raw: Raw) -> None:
 async def test_wrong_type_or_format_is_rejected(raw: Raw, field: str, value: object) -> None:
     await raw.create()
     changes: dict[str, Any] = {field: value}
-    status, answer = await raw.approve(**changes)
-    assert (status, list(answer["errors"])) == (400, [field])
-    assert (await raw.approve())[0] == 201, "nothing was decided by a rejected call"
+    status, response = await raw.approve(**changes)
+    assert (status, list(response["errors"])) == (400, [field])
+    assert (await raw.approve())[0] == 201, "a rejected call decides nothing"
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("privacy", 1), ("additionalDataNeeded", "true"), ("additionalDataNeeded", None)]
 )
 async def test_creation_with_wrong_type_is_rejected(raw: Raw, field: str, value: object) -> None:
-    status, answer = await raw.create(**{field: value})
-    assert (status, list(answer["errors"])) == (400, [field])
+    status, response = await raw.create(**{field: value})
+    assert (status, list(response["errors"])) == (400, [field])
 
 
 async def test_additional_data_is_required_if_the_creation_needs_it(raw: Raw) -> None:
     assert (await raw.create(additionalDataNeeded=True))[1]["additionalDataNeeded"] is True
-    status, answer = await raw.approve()
-    assert (status, len(answer["errors"])) == (400, 6)
+    status, response = await raw.approve()
+    assert (status, len(response["errors"])) == (400, 6)
 
 
 @dialect("civic_number")
 async def test_civic_number_dialect_needs_its_spelling_and_an_order_token(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw.approve()
-    assert (status, set(answer["errors"])) == (400, {"streetNumber", "orderToken"})
-    status, answer = await raw.approve(
+    status, response = await raw.approve()
+    assert (status, set(response["errors"])) == (400, {"streetNumber", "orderToken"})
+    status, response = await raw.approve(
         streetNumber="absent", civicNumber="7", orderToken="o", instalments="absent", installments=9
     )
-    assert (status, answer["civicNumber"], answer["instalments"]) == (201, "7", 9)
+    assert (status, response["civicNumber"], response["instalments"]) == (201, "7", 9)
 
 
 @dialect("street_number")
 async def test_street_number_dialect_rejects_installments(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw.approve(instalments="absent", installments=9)
-    assert (status, list(answer["errors"])) == (400, ["instalments"])
+    status, response = await raw.approve(instalments="absent", installments=9)
+    assert (status, list(response["errors"])) == (400, ["instalments"])
 
 
 async def test_both_spellings_are_accepted_without_a_dialect(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw.approve(streetNumber="absent", civicNumber="7")
-    assert (status, answer["civicNumber"]) == (201, "7")
-    assert "streetNumber" not in answer
+    status, response = await raw.approve(streetNumber="absent", civicNumber="7")
+    assert (status, response["civicNumber"]) == (201, "7")
+    assert "streetNumber" not in response
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ async def test_500_after_the_decision_hides_the_evaluation(raw: Raw) -> None:
 
 async def test_unknown_tag_is_400(raw: Raw) -> None:
     await raw.create()
-    status, answer = await raw.approve(email="a+refuse@example.com")
+    status, response = await raw.approve(email="a+refuse@example.com")
     assert status == 400
-    assert "did you mean +refused?" in answer["errors"]["email"][0]
+    assert "did you mean +refused?" in response["errors"]["email"][0]
 
 
 def test_tag_is_read_from_the_local_part_only() -> None:
@@ -174,9 +174,9 @@ async def test_completion_needs_documents_and_has_italian_messages(raw: Raw) -> 
         "usPerson": "no",
         "paymentDayOfMonth": "5",
     }
-    status, answer = await raw("PATCH", f"/{CODE}", wrong)
-    assert (status, set(answer["errors"])) == (400, set(wrong))
-    assert all(message.startswith("Questo valore") for [message] in answer["errors"].values())
+    status, response = await raw("PATCH", f"/{CODE}", wrong)
+    assert (status, set(response["errors"])) == (400, set(wrong))
+    assert all(message.startswith("Questo valore") for [message] in response["errors"].values())
     assert await raw("PATCH", f"/{CODE}", {"usPerson": True}) == (200, {"usPerson": True})
 
 
@@ -194,7 +194,7 @@ async def test_journal_is_masked_and_keeps_a_thousand_calls(raw: Raw) -> None:
 
 
 async def test_host_must_be_loopback() -> None:
-    for host in ("0.0.0.0", "192.168.0.1", "::", "example.com"):  # noqa: S104  (refused, that is)
+    for host in ("0.0.0.0", "192.168.0.1", "::", "example.com"):  # noqa: S104  (refused)
         with pytest.raises(ValueError, match="is not a loopback address"):
             Sandbox(host=host)
     async with Sandbox(host="localhost") as sandbox:

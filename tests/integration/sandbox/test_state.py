@@ -1,4 +1,4 @@
-"""State that can be kept, taken back and put away; and that a kill -9 does not tear."""
+"""Snapshots, resets and state files, also after a kill of the process."""
 
 import asyncio
 import contextlib
@@ -36,9 +36,9 @@ async def test_state_file_is_loaded_by_the_next_sandbox(tmp_path: Path) -> None:
     async with Sandbox(state=str(file)) as sandbox, shop_at(sandbox) as raw:
         assert sandbox.snapshot() == before
         assert await raw.approve() == (400, ALREADY)
-        assert (await raw("PATCH", f"/{CODE}", {"profession": "baker"}))[0] == 500, "its tag goes on, too"
-        async with raw.session.get(f"{sandbox.base_url}/apply/{page}") as shown:
-            assert shown.status == 200
+        assert (await raw("PATCH", f"/{CODE}", {"profession": "baker"}))[0] == 500, "its tag is stored, too"
+        async with raw.session.get(f"{sandbox.base_url}/apply/{page}") as response:
+            assert response.status == 200
 
 
 async def test_restarted_sandbox_keeps_its_customers(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_restarted_sandbox_keeps_its_customers(tmp_path: Path) -> None:
     async with sandbox, shop_at(sandbox) as raw:
         assert (await raw.approve())[1]["errors"]["domain"] == ["User not found"]
     async with Sandbox(state=tmp_path / "shop.sqlite") as other:
-        assert other.snapshot() == {}, "what the file knew was brought to where the object was"
+        assert other.snapshot() == {}, "the file was replaced by the state of the object"
 
 
 async def test_state_file_in_use_is_rejected(tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ async def test_state_file_in_use_is_rejected(tmp_path: Path) -> None:
 
 async def test_other_file_is_rejected_and_unchanged(tmp_path: Path) -> None:
     text = tmp_path / "text"
-    text.write_text("a letter to a friend, long enough to be no header of a database" * 20)
+    text.write_text("some text that is longer than the header of a database" * 20)
     foreign = tmp_path / "foreign.sqlite"
     with contextlib.closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE friends (name TEXT)")
     kept = foreign.read_bytes()
-    for file, told in ((text, "file is not a database"), (foreign, "not a state file of this sandbox")):
-        with pytest.raises(StateFileError, match=told):
+    for file, message in ((text, "file is not a database"), (foreign, "not a state file of this sandbox")):
+        with pytest.raises(StateFileError, match=message):
             await Sandbox(state=file).start()
     with pytest.raises(StateFileError, match="unable to open"):
         await Sandbox(state=tmp_path / "nowhere" / "shop.sqlite").start()
@@ -90,7 +90,7 @@ async def test_restore_undoes_decisions(raw: Raw) -> None:
     for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}):
         with pytest.raises(ValueError, match="pass the value that snapshot"):
             raw.sandbox.restore(wrong)
-    assert await raw.approve() == (400, ALREADY), "nothing is lost"
+    assert await raw.approve() == (400, ALREADY), "the state is unchanged"
 
 
 async def test_snapshot_can_be_restored_in_another_sandbox(raw: Raw, tmp_path: Path) -> None:
@@ -135,8 +135,10 @@ async def test_oldest_customers_are_forgotten_beyond_the_limit(tmp_path: Path) -
         assert list(sandbox.snapshot()) == codes[1:]
 
 
-async def approve_until_it_ends(raw: Raw, worker: int, told: dict[str, int], enough: asyncio.Event) -> None:
-    """What the shop was told, customer by customer, until nobody answers."""
+async def approve_until_it_ends(
+    raw: Raw, worker: int, statuses: dict[str, int], enough: asyncio.Event
+) -> None:
+    """Approve one customer after another until the connection fails; store each received status."""
     number = 0
     while True:
         code = f"TST{worker:03d}{number:010d}"
@@ -146,20 +148,20 @@ async def approve_until_it_ends(raw: Raw, worker: int, told: dict[str, int], eno
             status, _ = await raw("POST", f"/{code}", {**BODY, "email": f"a{tag}@example.com"})
         except aiohttp.ClientError:
             return
-        told[code] = status
-        if len(told) >= 100:
+        statuses[code] = status
+        if len(statuses) >= 100:
             enough.set()
         number += 1
 
 
 async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
-    told: dict[str, int] = {}
+    statuses: dict[str, int] = {}
     enough = asyncio.Event()
     with Sandbox.subprocess(state=file) as process:
         async with shop_at(process) as raw:
             workers = [
-                asyncio.ensure_future(approve_until_it_ends(raw, each, told, enough)) for each in range(8)
+                asyncio.ensure_future(approve_until_it_ends(raw, each, statuses, enough)) for each in range(8)
             ]
             await enough.wait()
             process.kill()
@@ -168,8 +170,8 @@ async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     async with Sandbox(state=file, customers=100_000) as sandbox, shop_at(sandbox) as raw:
         remembered = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
-        assert {code: remembered[code]["approved"] for code in told} == {
-            code: status == 201 for code, status in told.items()
+        assert {code: remembered[code]["approved"] for code in statuses} == {
+            code: status == 201 for code, status in statuses.items()
         }
-        for code in list(told)[:5]:
+        for code in list(statuses)[:5]:
             assert await raw("POST", f"/{code}", BODY) == (400, ALREADY)

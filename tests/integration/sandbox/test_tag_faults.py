@@ -1,4 +1,4 @@
-"""Faults of a tag: each spoils one response of the approval and one of the completion."""
+"""Fault counts of a tag: one response of the approval and one of the completion."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ BAKER = {"profession": "baker"}
 
 
 async def complete(raw: Raw) -> int | None:
-    """Complete the data, and return the status; None for no whole response."""
+    """Complete the data and return the status; None if the response is incomplete."""
     try:
         return (await raw("PATCH", f"/{CODE}", BAKER, timeout=0.3))[0]
     except (aiohttp.ClientError, TimeoutError, ValueError):
@@ -23,7 +23,7 @@ async def complete(raw: Raw) -> int | None:
 
 
 async def prepare(raw: Raw, tag: str) -> None:
-    """Create the request, use up the fault of its approval, and upload the documents."""
+    """Create a request, use up the fault of its approval, and upload documents."""
     await raw.create()
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         await raw.approve(email=f"a+{tag}@example.com", timeout=0.3, decoded=False)
@@ -52,14 +52,14 @@ async def test_completion_fault_is_remembered_across_a_restart(tmp_path: Path) -
 
 
 async def test_rule_of_a_new_sandbox_counts_from_the_start(tmp_path: Path) -> None:
-    """A rule ends with its sandbox, so no rule of another one is used up by it."""
+    """Rules end with their sandbox, so their fault counts must end, too."""
     async with aiohttp.ClientSession() as session:
         for expected in ([500, 201], [500, 201]):
             sandbox = Sandbox(state=tmp_path / "state.sqlite", faults=["create_request=500x1"])
             async with sandbox:
                 raw = Raw(sandbox, session)
                 assert [(await raw.create())[0] for _ in range(2)] == expected
-        async with sandbox:  # the same object: its rules go on
+        async with sandbox:  # the same object keeps its rules
             assert (await Raw(sandbox, session).create())[0] == 201
 
 
@@ -70,7 +70,7 @@ async def test_completion_fault_of_a_rule_applies_to_each_call(raw: Raw) -> None
 
 
 async def test_completion_without_a_change_keeps_the_fault(raw: Raw) -> None:
-    """A completion that is refused saves nothing, and so does not use up the fault after the work."""
+    """A rejected completion saves nothing and does not use up the fault."""
     await prepare(raw, "500after")
     assert (await raw("PATCH", f"/{CODE}", {"documentCity": ""}))[0] == 400
     assert [await complete(raw) for _ in range(2)] == [500, 200]

@@ -1,4 +1,4 @@
-"""Python calls that name something unknown: an error that says what to do, and no change."""
+"""Calls with unknown or invalid arguments raise an error and change nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from support.raw_shop import CODE, Raw
 
 
 @pytest.mark.parametrize(
-    ("rule", "error", "said"),
+    ("rule", "error", "message"),
     [
         (None, TypeError, "takes a rule that on"),
         ("500", TypeError, "takes a rule that on"),
         (Sandbox().on().respond(500), ValueError, "rule #1 500 is not active"),
     ],
 )
-def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception], said: str) -> None:
+def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception], message: str) -> None:
     sandbox = Sandbox()
     kept = sandbox.on().respond(500)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         sandbox.off(rule)
     assert sandbox.rules == [kept]
     sandbox.off(kept)
@@ -29,7 +29,7 @@ def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception],
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "said"),
+    ("code", "error", "message"),
     [
         (None, TypeError, "fiscal_code must be a str, not NoneType"),
         (7, TypeError, "fiscal_code must be a str, not int"),
@@ -38,10 +38,10 @@ def test_off_with_an_unknown_rule_is_an_error(rule: Any, error: type[Exception],
     ],
 )
 async def test_reset_of_an_unknown_code_is_an_error(
-    raw: Raw, code: Any, error: type[Exception], said: str
+    raw: Raw, code: Any, error: type[Exception], message: str
 ) -> None:
     await raw.create()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         raw.sandbox.reset(code)
     assert list(raw.sandbox.snapshot()) == [CODE]
 
@@ -50,12 +50,12 @@ async def test_reset_ignores_case_and_spaces_of_the_code(raw: Raw) -> None:
     await raw.create()
     raw.sandbox.reset(f" {CODE.lower()} ")
     assert raw.sandbox.snapshot() == {}
-    await raw("POST", f"/{CODE.lower()}", {})  # as a client of another make may send it
+    await raw("POST", f"/{CODE.lower()}", {})  # another client may send it like this
     raw.sandbox.reset(CODE.lower())
 
 
 @pytest.mark.parametrize(
-    ("which", "error", "said"),
+    ("which", "error", "message"),
     [
         ({"fiscal_code": ""}, ValueError, "fiscal_code is empty"),
         ({"fiscal_code": 7}, TypeError, "fiscal_code must be a str, not int"),
@@ -66,10 +66,10 @@ async def test_reset_ignores_case_and_spaces_of_the_code(raw: Raw) -> None:
     ],
 )
 def test_rule_that_no_call_can_match_is_rejected(
-    which: dict[str, Any], error: type[Exception], said: str
+    which: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     sandbox = Sandbox()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         sandbox.on(**which)
     assert sandbox.rules == []
 
@@ -80,7 +80,7 @@ async def test_rule_matches_a_code_in_lower_case(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize(
-    ("criteria", "said"),
+    ("criteria", "message"),
     [
         ({"fault": "500"}, "unknown fault '500', did you mean '500after'?"),
         ({"fault": "resetlater"}, "unknown fault 'resetlater', did you mean 'resetafter'?"),
@@ -88,10 +88,10 @@ async def test_rule_matches_a_code_in_lower_case(raw: Raw) -> None:
     ],
 )
 async def test_criterion_with_an_unknown_name_is_an_error(
-    raw: Raw, criteria: dict[str, str], said: str
+    raw: Raw, criteria: dict[str, str], message: str
 ) -> None:
     for ask in ("calls", "assert_never"):
-        with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        with pytest.raises(ValueError, match=message.replace("?", r"\?")):
             getattr(raw.sandbox.journal, ask)(**criteria)
 
 
@@ -121,7 +121,7 @@ def test_headers_of_another_type_are_rejected(headers: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"faults": [500]}, TypeError, "faults must be strings, such as 'approve=500', not int"),
         ({"faults": 500}, TypeError, "faults must be strings, such as 'approve=500', not int"),
@@ -132,8 +132,8 @@ def test_headers_of_another_type_are_rejected(headers: Any) -> None:
         ({"shop_id": "demo", "auth_token": "demo"}, ValueError, "shop_id and auth_token are equal"),
     ],
 )
-def test_misleading_option_is_rejected(options: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_misleading_option_is_rejected(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         Sandbox(**options)
 
 

@@ -201,9 +201,9 @@ class Service:
         code = log.key[0]
         if log.operation == "approve":
             self._count_repetition(log, body)
-        answer = self.work(log.operation, code, json.loads(body))
-        exchange.is_done = answer.evaluated or answer.status < 300
-        return _with_fault(answer, exchange.fault)
+        response = self.work(log.operation, code, json.loads(body))
+        exchange.is_done = response.evaluated or response.status < 300
+        return _with_fault(response, exchange.fault)
 
     def _count_repetition(self, log: Log, body: bytes) -> None:
         first = self._seen.setdefault((log.key, b"" if self.has_ledger else body), log)
@@ -229,14 +229,14 @@ class Service:
         call = Call(operation, code, body)
         unreadable = self.engine.plan(call)
         assert unreadable is None, unreadable
-        answer = self.engine.process(call).response
-        if answer.evaluated:
+        response = self.engine.process(call).response
+        if response.evaluated:
             key = self.key(code, body.get("orderToken", ""))
             self.evaluations[key] = self.evaluations.get(key, 0) + 1
             approved = self.engine.customers.of(code).approved
             assert approved is not None
             self.decisions[key] = approved
-        return answer
+        return response
 
 
 async def _through(service: Service, name: str) -> None:
@@ -251,9 +251,9 @@ def _unanswered(kind: str, *, is_sent: bool) -> NoResponse:
     return NoResponse(error=error, cause_type=cause, is_sent=is_sent)
 
 
-def _with_fault(answer: SandboxResponse, fault: str) -> Response:
+def _with_fault(response: SandboxResponse, fault: str) -> Response:
     """Return the response that the SDK receives, with the fault applied."""
-    body = b"" if answer.body is None else json.dumps(answer.body).encode()
+    body = b"" if response.body is None else json.dumps(response.body).encode()
     why: str | None = None
     match fault:
         case "cut":
@@ -265,9 +265,9 @@ def _with_fault(answer: SandboxResponse, fault: str) -> Response:
         case "garbage":
             body = b'{"approved": \x00\xff tr'
         case "another customer" | "another customer, cut":
-            assert isinstance(answer.body, dict)
+            assert isinstance(response.body, dict)
             first = {"approved": None, "fiscalCode": None}  # so that the part has both
-            body = json.dumps({**first, **answer.body, "fiscalCode": ANOTHER}).encode()
+            body = json.dumps({**first, **response.body, "fiscalCode": ANOTHER}).encode()
             if fault.endswith("cut"):
                 body, why = body[: len(body) // 2], "truncated"
-    return Response(status=answer.status, headers={}, body=body, fault=why)
+    return Response(status=response.status, headers={}, body=body, fault=why)

@@ -1,4 +1,4 @@
-"""Readings are given by name or as texts; wrong ones are named."""
+"""Construction of `Readings` from arguments and from texts."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from loanasync.sandbox import Readings, Sandbox
 
 def test_sandbox_with_other_type_of_readings_raises() -> None:
     wrong: Any = {"refusal": "201"}
-    for made in (Sandbox, Sandbox.subprocess):
+    for create in (Sandbox, Sandbox.subprocess):
         with pytest.raises(TypeError, match=r"must be a loanasync\.sandbox\.Readings"):
-            made(readings=wrong)
+            create(readings=wrong)
 
 
 @pytest.mark.parametrize("name", Readings.choices())
 def test_readings_name_the_valid_values_of_a_switch(name: str) -> None:
     values = Readings.choices()[name]
     with pytest.raises(ValueError, match=f"reading {name}='other' must be one of '{values[0]}'"):
-        Readings(**{name: "other"})  # type: ignore[arg-type]  # a wrong value is the point
+        Readings(**{name: "other"})  # type: ignore[arg-type]  # an invalid value on purpose
 
 
 def test_readings_parse_reverses_texts() -> None:
-    last = Readings(**{name: values[-1] for name, values in Readings.choices().items()})  # type: ignore[arg-type]  # as above
+    last = Readings(**{name: values[-1] for name, values in Readings.choices().items()})  # type: ignore[arg-type]  # values are strings
     assert len(last.texts()) == len(Readings.choices()) == 12
     assert Readings.parse(last.texts()) == last
     assert Readings().texts() == []

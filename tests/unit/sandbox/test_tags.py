@@ -1,4 +1,4 @@
-"""Words and what they ask for, without a loop (the sockets are in test_outcomes)."""
+"""Parsing of tags into outcomes; `test_outcomes` tests them over HTTP."""
 
 import pytest
 from attrs import evolve
