@@ -23,7 +23,9 @@ from loanasync.sandbox.rules import OPERATIONS
 
 @define(kw_only=True, eq=False)
 class JournalEntry:
-    """One call to the sandbox. Attributes have the real values; `masked`, `repr` and `str` mask them.
+    """One call to the sandbox.
+
+    Attributes have the real values. `masked`, `repr` and `str` mask personal data.
 
     Args:
         number: Number of the call, counted from 1 since the sandbox object was made.
@@ -151,9 +153,7 @@ class Criteria:
             return "The journal has no calls."
         missed = [(list(self._differences(entry)), entry) for entry in entries]
         # Calls of another operation come last.
-        missed.sort(
-            key=lambda each: (any(text.startswith("operation ") for text in each[0]), len(each[0])),
-        )
+        missed.sort(key=lambda each: (any(text.startswith("operation ") for text in each[0]), len(each[0])))
         lines = [f"  {entry!r}: {'; '.join(texts)}" for texts, entry in missed if texts][:_MAX_NEAREST]
         if not lines:
             return "The journal has no other calls."
@@ -236,8 +236,8 @@ class Journal(Sequence[JournalEntry]):
     - ``body={...}``: fields of the request with their values.
 
     A call matches if it meets all criteria. An unknown criterion is a TypeError. An operation, fault or
-    finding that does not exist is a ValueError. If the journal is switched off (`Sandbox(journal=0)`), these
-    methods raise RuntimeError.
+    finding that does not exist is a ValueError. If the journal is switched off, as with
+    ``Sandbox(journal=0)``, these methods raise RuntimeError.
 
     Args:
         most: Number of calls to keep.

@@ -154,7 +154,8 @@ class Sandbox:
     ) -> Rule:
         """Add a rule for some calls and return it; `Rule.respond` sets the response.
 
-        If several rules match a call, the newest one applies. A rule takes precedence over the e-mail tag.
+        If several rules match a call, the newest one applies. A rule takes precedence over the e-mail tag; a
+        rule of faults and delays only keeps the decision of the tag.
 
         Args:
             operation: create_request, approve, upload_documents or complete; None for any.
@@ -385,8 +386,8 @@ class Sandbox:
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY)
         Service(self._engine, self.shop_id, self.auth_token, self._stopping).add_routes(app)
-        is_own = bool if self._allow_remote else is_loopback
-        Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own).add_routes(app)
+        is_own_host = bool if self._allow_remote else is_loopback
+        Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own_host).add_routes(app)
         return app
 
     async def stop(self) -> None:

@@ -53,14 +53,14 @@ class Web:
         shop_id: Identifier of the shop.
         shop_url: URL of the link back to the shop; None for a page of the sandbox.
         stopping: Set when the sandbox stops, to end all event streams.
-        is_own: Returns whether a host name belongs to the sandbox.
+        is_own_host: Returns whether a host name belongs to the sandbox.
     """
 
     _engine: Engine
     _shop_id: str
     _shop_url: str | None
     _stopping: asyncio.Event
-    _is_own: Callable[[str], bool]
+    _is_own_host: Callable[[str], bool]
 
     def add_routes(self, app: web.Application) -> None:
         """Add all pages and admin calls."""
@@ -95,7 +95,7 @@ class Web:
         """Reject requests for another host name and forms of other sites."""
 
         async def checked(request: web.Request) -> web.StreamResponse:
-            if not self._is_own(_host_of(request)):
+            if not self._is_own_host(_host_of(request)):
                 # DNS rebinding: another site's name that resolves to this machine has that site's origin.
                 raise web.HTTPForbidden(text="open this page at the URL that the sandbox printed")
             origin = request.headers.get("Origin")
