@@ -155,9 +155,9 @@ def test_process_calls_accept_python_values() -> None:
 
 async def test_journal_switched_off_during_a_run_raises(raw: Raw) -> None:
     raw.sandbox.journal.on = False
-    for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.to_jsonl):
+    for method in (raw.sandbox.journal.calls, raw.sandbox.journal.to_jsonl):
         with pytest.raises(RuntimeError, match="the journal is switched off"):
-            ask(operation="approve")
+            method(operation="approve")
 
 
 @pytest.mark.parametrize("tag", ["approved.nouser", "already.refused", "forbidden.approved.500after"])

@@ -55,11 +55,11 @@ async def test_assert_once_fails_for_no_call_and_for_two_calls(raw: Raw) -> None
     await raw.approve(amount=50_000)
     journal = raw.sandbox.journal
     assert journal.assert_once(operation="approve").status == 201
-    with pytest.raises(AssertionError) as none:
+    with pytest.raises(AssertionError) as caught:
         journal.assert_once(
             operation="approve", status=201, body={"amount": 45_000, "lastname": "Prova", "orderToken": "x"}
         )
-    text = str(none.value)
+    text = str(caught.value)
     assert "no call with operation='approve', status=201, body.amount=45000, body.lastname=***" in text
     assert (
         "#2 approve -> 201, evaluated>: body.amount is 50000, expected 45000; body.orderToken is missing"
@@ -153,9 +153,9 @@ async def test_assertions_on_a_truncated_journal_raise() -> None:
         for _ in range(3):
             await raw.create()
         assert [entry.number for entry in sandbox.journal] == [2, 3]
-        for ask in (sandbox.journal.assert_once, sandbox.journal.assert_never):
+        for method in (sandbox.journal.assert_once, sandbox.journal.assert_never):
             with pytest.raises(RuntimeError, match="only the last 2 of 3 calls"):
-                ask(operation="approve")
+                method(operation="approve")
         sandbox.reset()
         sandbox.journal.assert_never()
         await raw.create()
@@ -168,17 +168,17 @@ async def test_journal_switched_off_raises() -> None:
             assert (await Raw(sandbox, session).create())[0] == 201
         journal = sandbox.journal
         assert (len(journal), journal.total, repr(journal)) == (0, 1, "<Journal of 0 calls, off>")
-        for ask in (journal.assert_once, journal.assert_never, journal.wait):
+        for method in (journal.assert_once, journal.assert_never, journal.wait):
             with pytest.raises(RuntimeError, match="the journal is switched off"):
-                ask()
+                method()
         with pytest.raises(RuntimeError, match="the journal is switched off"):
             await journal.wait_for()
 
 
 def test_misspelt_criterion_raises() -> None:
-    for ask in (Sandbox().journal.calls, Sandbox().journal.assert_never):
+    for method in (Sandbox().journal.calls, Sandbox().journal.assert_never):
         with pytest.raises(TypeError, match="unknown criterion 'operatoin', did you mean 'operation'"):
-            ask(operatoin="approve")
+            method(operatoin="approve")
 
 
 async def test_unknown_path_is_recorded_and_lists_known_paths(raw: Raw) -> None:

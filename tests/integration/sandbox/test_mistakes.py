@@ -41,9 +41,9 @@ async def test_assert_never_within_raises_if_calls_were_dropped(raw: Raw) -> Non
 async def test_criterion_that_no_call_can_match_raises(
     raw: Raw, criteria: dict[str, Any], message: str
 ) -> None:
-    for ask in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
+    for method in (raw.sandbox.journal.calls, raw.sandbox.journal.assert_never, raw.sandbox.journal.wait):
         with pytest.raises((TypeError, ValueError), match=message):
-            ask(**criteria)
+            method(**criteria)
     assert (await raw.create())[0] == 201, "the service still works"
 
 

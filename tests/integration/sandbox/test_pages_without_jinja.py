@@ -35,7 +35,7 @@ def base_url() -> Iterator[str]:
 async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: str) -> None:
     async with aiohttp.ClientSession(base_url, headers={"X-Auth-Token": "sandbox-token"}) as session:
 
-        async def ask(method: str, path: str, status: int, json: object = None, **form: str) -> str:
+        async def send(method: str, path: str, status: int, json: object = None, **form: str) -> str:
             data = urlencode(form) if form else None
             headers = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
             async with session.request(
@@ -47,22 +47,22 @@ async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: st
                     assert response.content_type == "text/plain"
                 return text
 
-        await ask("POST", REQUESTS, 201, {"fiscalCode": CODE})
-        decision = json.loads(await ask("POST", f"{REQUESTS}/{CODE}", 201, BODY))
+        await send("POST", REQUESTS, 201, {"fiscalCode": CODE})
+        decision = json.loads(await send("POST", f"{REQUESTS}/{CODE}", 201, BODY))
         application = urlsplit(decision["redirectUrl"]).path
-        await ask("POST", application, 303, action="accept")
-        await ask("GET", "/", 302)
+        await send("POST", application, 303, action="accept")
+        await send("GET", "/", 302)
         for page in (application, "/shop", "/_sandbox/", "/_sandbox/calls/2"):
-            assert INSTALL in await ask("GET", page, 501)
+            assert INSTALL in await send("GET", page, 501)
         for unknown in ("/apply/unknown", "/_sandbox/calls/99"):
-            assert INSTALL in await ask("GET", unknown, 404)
-        assert json.loads(await ask("GET", "/_sandbox/health", 200)) == {"status": "ok"}
-        assert len((await ask("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
+            assert INSTALL in await send("GET", unknown, 404)
+        assert json.loads(await send("GET", "/_sandbox/health", 200)) == {"status": "ok"}
+        assert len((await send("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
         for path in ("/_sandbox/findings.json", "/_sandbox/openapi.json", "/_sandbox/style.css"):
-            await ask("GET", path, 200)
-        assert "did you mean +refused" in await ask("POST", "/_sandbox/faults", 400, rule="refuse")
-        assert "no customer has this handle" in await ask("POST", "/_sandbox/reset", 404, customer="nobody")
-        await ask("POST", "/_sandbox/faults", 303, rule="create_request=500")
-        await ask("POST", REQUESTS, 500, {"fiscalCode": CODE})
-        await ask("POST", "/_sandbox/reset", 303)
-        await ask("POST", REQUESTS, 201, {"fiscalCode": CODE})
+            await send("GET", path, 200)
+        assert "did you mean +refused" in await send("POST", "/_sandbox/faults", 400, rule="refuse")
+        assert "no customer has this handle" in await send("POST", "/_sandbox/reset", 404, customer="nobody")
+        await send("POST", "/_sandbox/faults", 303, rule="create_request=500")
+        await send("POST", REQUESTS, 500, {"fiscalCode": CODE})
+        await send("POST", "/_sandbox/reset", 303)
+        await send("POST", REQUESTS, 201, {"fiscalCode": CODE})

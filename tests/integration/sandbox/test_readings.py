@@ -246,10 +246,10 @@ def test_fiscal_code_switch_changes_its_echo(how: Any, echoed: dict[str, str], t
 
 
 def test_omocodia_needs_a_digit_at_one_of_its_places() -> None:
-    none, one = "TSTXYZLMANPAQRS1", "TSTXYZ9MANPAQRSA"
-    shop = Shop(fiscal_code="omocodia").created(none).created(one)
-    assert shop.approve(code=none)[1]["fiscalCode"] == none
-    assert shop.approve(code=one)[1]["fiscalCode"] == "TSTXYZVMANPAQRSA"
+    without_digit, with_digit = "TSTXYZLMANPAQRS1", "TSTXYZ9MANPAQRSA"
+    shop = Shop(fiscal_code="omocodia").created(without_digit).created(with_digit)
+    assert shop.approve(code=without_digit)[1]["fiscalCode"] == without_digit
+    assert shop.approve(code=with_digit)[1]["fiscalCode"] == "TSTXYZVMANPAQRSA"
 
 
 @pytest.mark.parametrize("wording", Readings.choices()["domain"])

@@ -97,11 +97,11 @@ async def test_snapshot_can_be_restored_in_another_sandbox(raw: Raw, tmp_path: P
     await raw.create()
     await raw.approve()
     text = json.dumps(raw.sandbox.snapshot())
-    async with Sandbox(state=tmp_path / "shop.sqlite") as other, shop_at(other) as there:
+    async with Sandbox(state=tmp_path / "shop.sqlite") as other, shop_at(other) as shop:
         other.restore(json.loads(text))
-        assert await there.approve() == (400, ALREADY)
-    async with Sandbox(state=tmp_path / "shop.sqlite") as again, shop_at(again) as there:
-        assert await there.approve() == (400, ALREADY)
+        assert await shop.approve() == (400, ALREADY)
+    async with Sandbox(state=tmp_path / "shop.sqlite") as again, shop_at(again) as shop:
+        assert await shop.approve() == (400, ALREADY)
 
 
 async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:

@@ -90,9 +90,9 @@ async def test_rule_matches_a_code_in_lower_case(raw: Raw) -> None:
 async def test_criterion_with_an_unknown_name_is_an_error(
     raw: Raw, criteria: dict[str, str], message: str
 ) -> None:
-    for ask in ("calls", "assert_never"):
+    for method in ("calls", "assert_never"):
         with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-            getattr(raw.sandbox.journal, ask)(**criteria)
+            getattr(raw.sandbox.journal, method)(**criteria)
 
 
 async def test_criteria_ignore_case_of_code_and_method(raw: Raw) -> None:
