@@ -1,4 +1,4 @@
-"""Lines of Python that an act runs: a measure of its work that does not depend on the machine."""
+"""Number of Python lines that a function runs, a measure of work that does not depend on the machine."""
 
 import sys
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from typing import Any
 __all__ = ["lines_run"]
 
 
-def lines_run(act: Callable[[], object]) -> int:
-    """Return how many lines of Python an act runs, in all modules."""
+def lines_run(function: Callable[[], object]) -> int:
+    """Return the number of Python lines that a call of the function runs, in all modules."""
     count = 0
 
-    def note(_frame: FrameType, event: str, _: Any) -> Any:
+    def count_line(_frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
         count += event == "line"
-        return note
+        return count_line
 
     before = sys.gettrace()
-    sys.settrace(note)
+    sys.settrace(count_line)
     try:
-        act()
+        function()
     finally:
         sys.settrace(before)
     return count

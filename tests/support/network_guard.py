@@ -1,7 +1,7 @@
-"""Nobody outside of this machine is asked for anything while tests run: a plugin of pytest's that sees to it.
+"""pytest plugin that fails tests which connect to other machines.
 
-It stands on what Python tells of its own sockets. Out of its sight are other processes, such as a browser,
-and libraries that do without these sockets, as uvloop does where it looks a name up.
+It uses the audit events of Python's sockets. It does not see other processes, such as a browser, and
+libraries with their own sockets, such as the name resolution of uvloop.
 """
 
 import sys
@@ -10,49 +10,49 @@ from ipaddress import ip_address
 
 import pytest
 
-__all__ = ["OutsideError", "asked", "nobody_outside_is_asked"]
+__all__ = ["OutsideError", "attempts", "no_outside_connections"]
 
-_SENDING = {"socket.connect", "socket.sendto", "socket.sendmsg"}
-_NAMING = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
+_CONNECT_EVENTS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+_LOOKUP_EVENTS = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
 
-asked: list[str] = []  # since a test last ended
+attempts: list[str] = []  # since the last test ended
 
 
 class OutsideError(AssertionError):
-    """Somebody outside of this machine would have been asked."""
+    """A connection to another machine was attempted."""
 
 
 def _host(event: str, arguments: tuple[object, ...]) -> object:
-    """Who is asked; None for nobody, a path of the file system, or whom a connection already leads to."""
-    if event in _NAMING:
+    """Return the host of an event. None for Unix sockets and for sockets that are connected already."""
+    if event in _LOOKUP_EVENTS:
         return arguments[0]
-    if event in _SENDING and isinstance(arguments[1], tuple):
+    if event in _CONNECT_EVENTS and isinstance(arguments[1], tuple):
         return arguments[1][0]
     return None
 
 
-def _is_here(host: object) -> bool:
+def _is_local(host: object) -> bool:
     try:
         return host == "localhost" or ip_address(str(host)).is_loopback
     except ValueError:
         return False
 
 
-def _watch(event: str, arguments: tuple[object, ...]) -> None:
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
     host = _host(event, arguments)
-    if host is not None and not _is_here(host):
-        asked.append(f"{event} of {host!r}")
-        raise OutsideError(f"tests stay on this machine, and this does not: {asked[-1]}")
+    if host is not None and not _is_local(host):
+        attempts.append(f"{event} of {host!r}")
+        raise OutsideError(f"tests must not connect to other machines: {attempts[-1]}")
 
 
-sys.addaudithook(_watch)
+sys.addaudithook(_audit)
 
 
 @pytest.fixture(autouse=True)
-def nobody_outside_is_asked() -> Iterator[None]:
-    """Fail a test that asked, even where the error was caught by what is tested."""
+def no_outside_connections() -> Iterator[None]:
+    """Fail a test that attempted a connection, even if the tested code caught the error."""
     yield
-    told = ", ".join(asked)
-    asked.clear()
-    if told:
-        pytest.fail(f"tests stay on this machine, and this one does not: {told}")
+    summary = ", ".join(attempts)
+    attempts.clear()
+    if summary:
+        pytest.fail(f"the test tried to connect to other machines: {summary}")

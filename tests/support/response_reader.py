@@ -1,4 +1,4 @@
-"""Calls of each endpoint, and a function that reads a response to one without a loop or a socket."""
+"""A call of each endpoint, and a function that reads a response to it."""
 
 import json
 from typing import Any
@@ -29,11 +29,11 @@ def read(
 ) -> Any:
     """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reply = Response(status=status, headers={}, body=content, fault=fault)
+    response = Response(status=status, headers={}, body=content, fault=fault)
     meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
-    return call.read(reply, meta)
+    return call.read(response, meta)
 
 
-def errors(**said: object) -> dict[str, object]:
+def errors(**messages: object) -> dict[str, object]:
     """Return an error body (spec §7)."""
-    return {"errors": said}
+    return {"errors": messages}

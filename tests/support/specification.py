@@ -1,4 +1,4 @@
-"""The rows of the specification's tables, by paragraph."""
+"""Rows of the tables in the specification, by paragraph."""
 
 __all__ = ["SPECIFICATION"]
 

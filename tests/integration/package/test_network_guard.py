@@ -1,4 +1,4 @@
-"""Neither an import nor a test asks anybody outside of this machine, and one that does is noticed."""
+"""The network guard of the tests, which allows only connections on this machine."""
 
 import os
 import socket
@@ -12,15 +12,15 @@ import pytest
 
 from loanasync import LoanClient
 from support.builders import FISCAL_CODE, approval_request
-from support.network_guard import OutsideError, asked
+from support.network_guard import OutsideError, attempts
 
-ELSEWHERE = ("192.0.2.1", 443)  # kept for documentation: nobody has it
+OUTSIDE = ("192.0.2.1", 443)  # reserved for documentation
 
-# Every module, with all that it imports, and a whole call.
+# Import each module of the package, and make one call.
 WHOLE_PACKAGE = """
 import asyncio, pkgutil
 from importlib import import_module
-from support.network_guard import asked
+from support.network_guard import attempts
 
 import loanasync
 
@@ -36,12 +36,12 @@ async def call():
         return await client.approve(fiscal_code(), approval_request())
 
 assert asyncio.run(call()).approved
-assert not asked, asked
+assert not attempts, attempts
 """
 
 
-def alone(script: str) -> subprocess.CompletedProcess[str]:
-    """Run it in a process that begins with nothing of ours but the watch."""
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a new process."""
     path = {"PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
@@ -53,44 +53,47 @@ def alone(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def forgiven() -> Iterator[None]:
-    """Here asking is the point."""
+def expects_connections() -> Iterator[None]:
+    """Forget the refused connections, so that the guard does not fail the test."""
     yield
-    asked.clear()
+    attempts.clear()
 
 
 def test_imports_and_a_call_open_no_outside_connection() -> None:
-    ended = alone(WHOLE_PACKAGE)
+    ended = run_script(WHOLE_PACKAGE)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("asking", "told"),
+    ("statement", "expected"),
     [
-        ("socket.create_connection(('192.0.2.1', 443))", "OutsideError: tests stay on this machine"),
+        (
+            "socket.create_connection(('192.0.2.1', 443))",
+            "OutsideError: tests must not connect to other machines",
+        ),
         (
             "with suppress(BaseException): socket.gethostbyname('loans.example.com')",
             'AssertionError: ["socket.gethostbyname of',
         ),
     ],
-    ids=["loudly", "silently"],
+    ids=["raised", "suppressed"],
 )
-def test_network_guard_detects_a_connecting_module(asking: str, told: str) -> None:
-    ended = alone(
-        f"import socket, support.network_guard\nfrom contextlib import suppress\n{asking}\n{WHOLE_PACKAGE}"
+def test_network_guard_detects_a_connecting_module(statement: str, expected: str) -> None:
+    ended = run_script(
+        f"import socket, support.network_guard\nfrom contextlib import suppress\n{statement}\n{WHOLE_PACKAGE}"
     )
     assert ended.returncode == 1
-    assert told in ended.stderr
+    assert expected in ended.stderr
 
 
-@pytest.mark.usefixtures("forgiven")
+@pytest.mark.usefixtures("expects_connections")
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda sender: sender.connect(ELSEWHERE),
-        lambda sender: sender.connect_ex(ELSEWHERE),
-        lambda sender: sender.sendto(b"", ELSEWHERE),
-        lambda sender: sender.sendmsg([b""], [], 0, ELSEWHERE),
+        lambda sender: sender.connect(OUTSIDE),
+        lambda sender: sender.connect_ex(OUTSIDE),
+        lambda sender: sender.sendto(b"", OUTSIDE),
+        lambda sender: sender.sendmsg([b""], [], 0, OUTSIDE),
         lambda _: socket.create_connection(("loans.example.com", 443)),
         lambda _: socket.getaddrinfo("loans.example.com", 443),
         lambda _: socket.gethostbyname("loans.example.com"),
@@ -98,17 +101,17 @@ def test_network_guard_detects_a_connecting_module(asking: str, told: str) -> No
     ],
 )
 def test_network_guard_stops_outside_connections(ask: Callable[[socket.socket], object]) -> None:
-    with socket.socket(type=socket.SOCK_DGRAM) as sender, pytest.raises(OutsideError, match="this machine"):
+    with socket.socket(type=socket.SOCK_DGRAM) as sender, pytest.raises(OutsideError, match="other machines"):
         ask(sender)
-    assert len(asked) == 1
+    assert len(attempts) == 1
 
 
-@pytest.mark.usefixtures("forgiven")
+@pytest.mark.usefixtures("expects_connections")
 async def test_network_guard_stops_a_client_at_name_resolution() -> None:
     async with LoanClient("https://loans.example.com", shop_id="s", auth_token="t") as client:
         with pytest.raises(OutsideError):
             await client.approve(FISCAL_CODE, approval_request())
-    assert asked == ["socket.getaddrinfo of 'loans.example.com'"]
+    assert attempts == ["socket.getaddrinfo of 'loans.example.com'"]
 
 
 def test_network_guard_allows_local_connections() -> None:
@@ -124,7 +127,7 @@ def test_network_guard_allows_local_connections() -> None:
         sender.connect(("127.0.0.1", 9))
         sender.sendmsg([b""])
     assert socket.getaddrinfo(None, 80)
-    assert not asked
+    assert not attempts
 
 
 def test_network_guard_fails_a_test_that_caught_its_error(
@@ -134,13 +137,15 @@ def test_network_guard_fails_a_test_that_caught_its_error(
     pytester.makepyfile("""
         import contextlib, socket
 
-        def test_that_catches_all_it_can():
+        def test_that_suppresses_the_error():
             with contextlib.suppress(BaseException):
                 socket.getaddrinfo("loans.example.com", 443)
 
-        def test_that_comes_after():
+        def test_next():
             pass
     """)
     ended = pytester.runpytest_subprocess("-p", "support.network_guard", "-p", "no:cacheprovider")
     ended.assert_outcomes(passed=2, errors=1)
-    ended.stdout.fnmatch_lines(["*this one does not: socket.getaddrinfo of 'loans.example.com'"])
+    ended.stdout.fnmatch_lines(
+        ["*tried to connect to other machines: socket.getaddrinfo of 'loans.example.com'"]
+    )

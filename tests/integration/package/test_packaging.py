@@ -1,4 +1,4 @@
-"""What is built and installed is what a shop gets."""
+"""Content and metadata of the installed package."""
 
 import pickle
 import re
@@ -20,7 +20,7 @@ import loanasync.worker
 def test_the_installed_package_is_what_is_tested() -> None:
     files = {str(file) for file in distribution("loanasync").files or ()}
     if "loanasync/__init__.py" not in files:
-        pytest.skip("an editable install has no files of its own; the tests session installs the wheel")
+        pytest.skip("an editable install has no files; the tests session installs the wheel")
     here = Path(__file__).parents[3] / "loanasync"
     source = {
         f"loanasync/{file.relative_to(here)}"
@@ -42,7 +42,7 @@ def test_the_package_is_typed_and_licensed() -> None:
 def test_version_is_defined_once() -> None:
     assert loanasync.__version__ == distribution("loanasync").version
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        loanasync.nothing  # noqa: B018  (reading it is the point)
+        loanasync.nothing  # noqa: B018  (tests the access)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_exported_names_exist(module: object) -> None:
 def test_public_names_are_named_by_their_package(module: object) -> None:
     package: str = module.__name__  # type: ignore[attr-defined]
     named = [getattr(module, name) for name in module.__all__]  # type: ignore[attr-defined]
-    places = {f"{each.__module__}.{each.__name__}" for each in named if isinstance(each, type | FunctionType)}
-    assert places
-    assert {place.rpartition(".")[0] for place in places} == {package}
+    paths = {f"{each.__module__}.{each.__name__}" for each in named if isinstance(each, type | FunctionType)}
+    assert paths
+    assert {path.rpartition(".")[0] for path in paths} == {package}
     for each in named:
         if isinstance(each, type):
             assert pickle.loads(pickle.dumps(each)) is each  # noqa: S301  (our own)
