@@ -40,7 +40,7 @@ class Waits:
 
 
 def expire(limit: asyncio.Timeout) -> None:
-    """Let a time limit expire now, unless it has expired."""
+    """Expire a time limit now, unless it has expired."""
     if not limit.expired():
         limit.reschedule(0.0)
 
@@ -104,7 +104,7 @@ def free_after_fork(owner: Owner, renew_lock: Callable[[Owner], None]) -> None:
     """Call `renew_lock(owner)` in each forked child, as long as the owner exists.
 
     A thread of the parent that holds the lock does not exist in the child, so the lock would never be
-    released there. The data guarded by the lock must be consistent after each step of such a thread.
+    released there. Each step of that thread must leave the guarded data consistent.
     """
     _owners[owner] = renew_lock
 

@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=type)
 
 
 def raise_invalid_request(model: Model) -> Model:
-    """Let a model raise `InvalidRequestError` instead of TypeError for missing and unknown fields."""
+    """Make a model raise `InvalidRequestError` instead of TypeError for missing and unknown fields."""
     fields = attrs.fields_dict(model)
     known = frozenset(fields)
     required = frozenset(name for name, each in fields.items() if each.default is attrs.NOTHING)

@@ -1,6 +1,6 @@
 """Spec §5, §7, §8: each status, message and limit, over a real socket to the sandbox.
 
-Where our own rules would stop a request first, the rules are left out, so that the service answers.
+Our own rules are disabled where they would prevent the request.
 """
 
 from collections.abc import Iterator
@@ -187,7 +187,7 @@ async def test_permanent_fault_is_500_with_a_system_error(client: LoanClient) ->
     assert [(each.wire_name, each.message) for each in caught.value.problems] == [("system", "System error")]
 
 
-# spec §8: the service and our rules draw the same lines
+# spec §8: the service and our rules have the same limits
 @pytest.mark.parametrize(
     ("field", "inside", "outside"),
     [
@@ -210,10 +210,10 @@ async def test_limits_equal_those_of_the_service(
         await client.create_request({"fiscalCode": code})
         await client.approve(code, approval_request(**{field: value}))
     for value in outside:
-        with pytest.raises(InvalidRequestError) as ours:
+        with pytest.raises(InvalidRequestError) as caught:
             await client.approve(FISCAL_CODE, approval_request(**{field: value}))
-        assert [each.field for each in ours.value.problems] == [field]
+        assert [each.field for each in caught.value.problems] == [field]
         with monkeypatch.context() as patched:
             patched.setattr(rules, "check_approval", lambda *_, **__: iter(()))
-            theirs = await rejected(client, **{field: value})
-        assert [each.field for each in theirs.problems] == [field]
+            error = await rejected(client, **{field: value})
+        assert [each.field for each in error.problems] == [field]

@@ -1,4 +1,4 @@
-"""Spec §2: each field of the approval, of its answer and of the completion, over a real socket."""
+"""Spec §2: each field of the approval, its response and the completion, over a real socket."""
 
 from datetime import date
 from typing import Any
@@ -11,7 +11,7 @@ from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 from support.specification import SPECIFICATION
 
-# A value for each field that is sent: of the usual request, or by the type of the field.
+# A value for each field that is sent, from the usual request or by the type of the field.
 BY_TYPE: dict[Any, Any] = {str | None: "made-up", bool | None: True, int | None: 5}
 USUAL = approval_request(city="Forlì", province="FC", citizenship="eu", country_calling_code="+39")
 FULL: dict[str, Any] = {
@@ -20,7 +20,7 @@ FULL: dict[str, Any] = {
     if each.metadata["wire"] is not None
 }
 
-# spec §2.1, response: what is an echo of the input
+# spec §2.1, response: members that echo the request
 RESPONSE = {name for row in SPECIFICATION["2.1 response"] for name in row.split("/")}
 ECHOED = sorted(name for name in FULL if APPROVAL_NAMES[name] in RESPONSE)
 
@@ -83,20 +83,20 @@ async def test_a_refusal_echoes_the_same_members_without_a_redirect(client: Loan
 async def test_each_citizenship_is_accepted_in_both_dialects(
     client: LoanClient, citizenship: str, dialect: Dialect
 ) -> None:
-    speaking = client.with_options(dialect=dialect)
-    await speaking.create_request({"fiscalCode": FISCAL_CODE})
+    dialect_client = client.with_options(dialect=dialect)
+    await dialect_client.create_request({"fiscalCode": FISCAL_CODE})
     request = approval_request(citizenship=citizenship, order_token="o")
-    decided = await speaking.approve(FISCAL_CODE, request)
+    decided = await dialect_client.approve(FISCAL_CODE, request)
     assert decided.citizenship == citizenship
 
 
-@pytest.mark.parametrize(("sent", "answered"), [(None, False), (False, False), (True, True)])
+@pytest.mark.parametrize(("sent", "echoed"), [(None, False), (False, False), (True, True)])
 async def test_zero_interest_rate_is_true_false_or_none(
-    client: LoanClient, *, sent: bool | None, answered: bool
+    client: LoanClient, *, sent: bool | None, echoed: bool
 ) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     decided = await client.approve(FISCAL_CODE, approval_request(zero_interest_rate=sent))
-    assert decided.zero_interest_rate is answered
+    assert decided.zero_interest_rate is echoed
 
 
 @pytest.mark.parametrize(

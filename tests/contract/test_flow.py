@@ -30,25 +30,25 @@ async def create(client: LoanClient, **more: object) -> None:
 
 @BOTH
 async def test_loan_request_from_creation_to_completion(client: LoanClient, dialect: Dialect) -> None:
-    speaking = client.with_options(dialect=dialect)
-    await create(speaking)  # §1.1
-    decision = await speaking.approve(FISCAL_CODE, approval_request(order_token="order-1"))  # §1.2
+    dialect_client = client.with_options(dialect=dialect)
+    await create(dialect_client)  # §1.1
+    decision = await dialect_client.approve(FISCAL_CODE, approval_request(order_token="order-1"))  # §1.2
     assert isinstance(decision, Approved)
     async with aiohttp.ClientSession() as browser, browser.get(str(decision.redirect_url)) as page:  # §1.3
         assert page.status == 200
-    await speaking.upload_documents(FISCAL_CODE, {"front": "...", "back": "..."})  # §1.4
+    await dialect_client.upload_documents(FISCAL_CODE, {"front": "...", "back": "..."})  # §1.4
     data = user_data()
-    assert await speaking.complete(FISCAL_CODE, data) == data
+    assert await dialect_client.complete(FISCAL_CODE, data) == data
 
 
 @pytest.mark.parametrize("dialect", ["street_number", "civic_number"])
 async def test_sandbox_and_client_of_one_dialect_agree(dialect: str) -> None:
-    spoken = Dialect.street_number() if dialect == "street_number" else Dialect.civic_number()
+    own_dialect = Dialect.street_number() if dialect == "street_number" else Dialect.civic_number()
     other = Dialect.civic_number() if dialect == "street_number" else Dialect.street_number()
     async with (
         Sandbox(dialect=dialect) as sandbox,  # type: ignore[arg-type]
         LoanClient(
-            sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, dialect=spoken
+            sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, dialect=own_dialect
         ) as client,
     ):
         await create(client)

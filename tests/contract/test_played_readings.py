@@ -1,4 +1,4 @@
-"""Readings of the specification, played by the sandbox over a real socket (spec §1.3, §2, §3, §4, §7)."""
+"""Readings of the specification, simulated by the sandbox over a real socket (spec §1.3, §2, §3, §4, §7)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ from support.builders import FISCAL_CODE, approval_request, user_data
 
 @asynccontextmanager
 async def reading(**switches: Any) -> AsyncIterator[LoanClient]:
-    """Open a client of a sandbox that reads the specification in this way; the request is created."""
+    """Create a request at a sandbox with these readings, and yield its client."""
     async with Sandbox(readings=Readings(**switches)) as sandbox, sandbox.client() as client:
         await client.create_request({"fiscalCode": FISCAL_CODE})
         yield client

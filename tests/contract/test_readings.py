@@ -1,4 +1,4 @@
-"""The SDK asks once, loses no decision and says nothing wrong, whatever the specification means."""
+"""The SDK sends once, loses no decision and reports no wrong outcome, in all readings of the spec."""
 
 import logging
 from itertools import combinations, product
@@ -16,7 +16,7 @@ ROWS = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R11", "R12", "R14"}
 
 @pytest.fixture(autouse=True)
 def _no_logs(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "loanasync")  # pytest would format some thousand records
+    caplog.set_level(logging.CRITICAL, "loanasync")  # otherwise pytest formats thousands of log records
 
 
 async def test_readings_pairwise_have_no_violation() -> None:

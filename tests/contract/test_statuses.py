@@ -1,4 +1,4 @@
-"""Every status with every kind of body: which responses release an approval, and which of other calls."""
+"""Each status with each kind of body: the ledger state of an approval, and the outcome of other calls."""
 
 import json
 
@@ -10,7 +10,7 @@ from loanasync.ledger import State
 from loanasync.ledger.replay import state_of
 from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
 
-# HTTP says of these that the request was not processed; a 403 is spec §7.
+# In HTTP, these statuses mean that the request was not processed; 403 is in spec §7.
 NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
 REFUSING = NOT_PROCESSED | {403}
 
@@ -40,8 +40,8 @@ def expected_state(status: int, body: object) -> State:
         }
         if status == 422 and isinstance(body, bytes) and not body.strip():
             return State.REFUSED
-        said = body.get("approved") if isinstance(body, dict) else None
-        return decided.get((status, said), State.UNKNOWN) if type(said) is bool else State.UNKNOWN
+        approved = body.get("approved") if isinstance(body, dict) else None
+        return decided.get((status, approved), State.UNKNOWN) if type(approved) is bool else State.UNKNOWN
     if body is ALREADY and status != 500:
         return State.LOST
     is_proven = status in REFUSING or (status == 400 and any(body is each for each in (FIELDS, *DOMAIN)))
@@ -78,7 +78,7 @@ def test_approve_cut_off_body_releases_only_by_status(fault: str) -> None:
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS, COMPLETE], ids=lambda call: call.endpoint.operation)
 @pytest.mark.parametrize("body", BODIES, ids=str)
 def test_other_calls_each_status_proves_as_in_readings_r4(call: Call, body: object) -> None:
-    """Their fields may have any name, since the shape of what is sent is open (spec §4.3)."""
+    """Their fields may have any name, because the payload is not specified (spec §4.3)."""
     rejecting = [FIELDS, *DOMAIN, errors(newField=["no"]), errors(system=["System error"])]
     is_success = {200} if call is COMPLETE else {*range(200, 300)}
     for status in range(100, 600):

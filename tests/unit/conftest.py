@@ -1,4 +1,4 @@
-"""A guard that fails a unit test when it uses a socket or starts a process."""
+"""Guard against sockets and processes in unit tests."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ sys.addaudithook(_GUARD)
 
 @pytest.fixture(autouse=True)
 def no_socket_and_no_process() -> Iterator[None]:
-    """Fail the test also when the tested code caught the exception."""
+    """Fail the test even if the tested code caught the exception."""
     _GUARD.active = True
     yield
     _GUARD.active = False

@@ -1,4 +1,4 @@
-"""The client's public seams: a transport of the user's own, its clock, its ledger, closing without a loop."""
+"""Extension points of the client: custom transport, clock, ledger, and closing without an event loop."""
 
 import asyncio
 import traceback
@@ -27,7 +27,7 @@ from support.builders import FISCAL_CODE, approval_request
 
 
 class Recorded(Transport):
-    """Answers each request alike, and counts."""
+    """Returns the same response for each request, and counts how often it was opened and closed."""
 
     opened = 0
     closed = 0
@@ -54,7 +54,7 @@ def client_of(**options: object) -> LoanClient:
 
 def test_transport_is_opened_once_in_each_event_loop() -> None:
     class Counted(Recorded):
-        """Counts separately from other tests."""
+        """Has its own counters."""
 
     client = client_of(transport=Counted, remember=False)
 
@@ -76,7 +76,7 @@ async def test_transport_without_response_raises_the_error_it_names() -> None:
 
 
 class Broken(Transport):
-    """Breaks a rule of the protocol with each request, and counts the requests."""
+    """Violates the `Transport` protocol with each request, and counts the requests."""
 
     sent = 0
 
@@ -141,7 +141,7 @@ async def test_transport_error_before_the_first_byte_is_not_sent(error: BaseExce
 
 async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:
     class Unavailable(MemoryLedger):
-        """Cannot be written, until it can."""
+        """Cannot be written while `is_down` is True."""
 
         is_down = True
 

@@ -1,4 +1,4 @@
-"""What a client is set up with: addresses, credentials, limits, dialects and policies."""
+"""Configuration of a client: URL, credentials, limits, dialects and policies."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def shop(**changes: object) -> Any:
     ],
 )
 def test_base_url_is_parsed(base_url: str, host: str, port: int) -> None:
-    made = shop(base_url=base_url)
-    assert (made.base_url, made.host, made.port) == (base_url.rstrip("/"), host, port)
+    parsed = shop(base_url=base_url)
+    assert (parsed.base_url, parsed.host, parsed.port) == (base_url.rstrip("/"), host, port)
 
 
 @pytest.mark.parametrize(
-    ("base_url", "spelt"),
+    ("base_url", "normalized"),
     [
         ("HTTPS://Loans.Example.COM:443/V1/", "https://loans.example.com/V1"),
         ("https://loans.example.com:", "https://loans.example.com"),
@@ -41,8 +41,8 @@ def test_base_url_is_parsed(base_url: str, host: str, port: int) -> None:
         ("http://127.0.0.1:443", "http://127.0.0.1:443"),
     ],
 )
-def test_base_url_is_normalized(base_url: str, spelt: str) -> None:
-    assert shop(base_url=base_url).base_url == spelt
+def test_base_url_is_normalized(base_url: str, normalized: str) -> None:
+    assert shop(base_url=base_url).base_url == normalized
 
 
 @pytest.mark.parametrize(
@@ -209,15 +209,15 @@ def test_limits_defaults_are_those_of_the_specification() -> None:
     }
 
 
-@pytest.mark.parametrize("knob", ["street_number_field", "instalments_field", "italian"])
-def test_dialect_unknown_value_is_refused(knob: str) -> None:
-    wrong: dict[str, Any] = {knob: "else"}
-    with pytest.raises(ConfigurationError, match=f"dialect.{knob}: must be .* or .*"):
+@pytest.mark.parametrize("option", ["street_number_field", "instalments_field", "italian"])
+def test_dialect_unknown_value_is_refused(option: str) -> None:
+    wrong: dict[str, Any] = {option: "else"}
+    with pytest.raises(ConfigurationError, match=f"dialect.{option}: must be .* or .*"):
         attrs.evolve(Dialect.street_number(), **wrong)
 
 
 def test_dialect_preset_sets_only_the_option_in_its_name() -> None:
-    """Spec §2.1 does not say which differences of the two descriptions belong together."""
+    """Spec §2.1 does not say which differences between the two descriptions belong together."""
     assert Dialect.street_number() == Dialect(street_number_field="streetNumber") == Dialect()
     assert Dialect.civic_number() == Dialect(street_number_field="civicNumber")
     civic = attrs.asdict(Dialect.civic_number())

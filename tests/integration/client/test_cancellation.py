@@ -1,4 +1,4 @@
-"""A call that is given up, at every single await of it: it ends cancelled, and nothing of it is left."""
+"""Calls that are cancelled at each of their awaits leave no task, slot, span or open file behind."""
 
 import asyncio
 import os
@@ -22,19 +22,19 @@ AT_ONCE = RetryPolicy(base=0.001, cap=0.001)
 
 
 def open_files() -> set[str]:
-    """What this process holds open, each with what it is."""
+    """Return the open files and sockets of this process."""
     found: set[str] = set()
     listing = Path("/proc/self/fd")
     for each in listing.iterdir() if listing.exists() else ():
         try:
-            found.add(f"{each.name} {os.readlink(each)}")  # noqa: PTH115  (of a socket it is no path)
-        except FileNotFoundError:  # the listing's own
+            found.add(f"{each.name} {os.readlink(each)}")  # noqa: PTH115  (the target of a socket is not a path)
+        except FileNotFoundError:  # the descriptor of the listing
             continue
     return found
 
 
-def assert_given_up(spans: tuple[ReadableSpan, ...]) -> None:
-    """The call's span is ended and unset, and so is an attempt's that was not answered."""
+def assert_cancelled(spans: tuple[ReadableSpan, ...]) -> None:
+    """Check that spans without a response have ended without a status."""
     for span in spans:
         attributes = span.attributes or {}
         assert span.end_time is not None
@@ -43,7 +43,7 @@ def assert_given_up(spans: tuple[ReadableSpan, ...]) -> None:
 
 
 def points(awaits: int) -> Iterator[int]:
-    assert awaits > 3, "there is something to try"
+    assert awaits > 3
     yield from range(1, awaits + 1)
 
 
@@ -63,24 +63,24 @@ async def test_scripted_call_cancelled_at_any_await_leaves_nothing(
         run = Run(*faults, approved(), approved(), slots=1)
         run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
         before = asyncio.all_tasks()
-        task, came_so_far = await cancelled_at(run.approve(), at, moment)
-        assert came_so_far
+        task, was_reached = await cancelled_at(run.approve(), at, moment)
+        assert was_reached
         assert task.cancelled(), at
         sent = len(run.transport.sent)
         *attempts, call = exporter.get_finished_spans()
         assert call.name == "loanasync.approve"
         assert len(attempts) == sent
-        assert_given_up((*attempts, call))
+        assert_cancelled((*attempts, call))
         assert asyncio.all_tasks() == before
         lane = run.pipeline._per_loop.current()
         assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
         await asyncio.sleep(0)
-        assert len(run.transport.sent) == sent, "nothing is asked for one who has gone"
+        assert len(run.transport.sent) == sent, "no request is sent for a cancelled caller"
 
 
 @MOMENTS
 async def test_queued_call_cancelled_at_any_await_passes_its_turn(moment: Moment) -> None:
-    for at in (1, 2):  # in the queue, and with the first answer
+    for at in (1, 2):  # in the queue, and together with the first response
         held = asyncio.Event()
         run = Run(held, *[approved()] * 3, slots=1)
         first = asyncio.create_task(run.approve())
@@ -92,7 +92,7 @@ async def test_queued_call_cancelled_at_any_await_passes_its_turn(moment: Moment
         task, _ = await second
         assert task.cancelled()
         assert isinstance(await first, Approved)
-        assert isinstance(await third, Approved), "the place was not lost with the one who waited for it"
+        assert isinstance(await third, Approved), "the slot of the cancelled call was lost"
 
 
 @MOMENTS
@@ -102,7 +102,9 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
 ) -> None:
     async with serving(*[FAULT] * faults, APPROVAL) as server:
         server.parts = 3
-        server.base_url = server.base_url.replace("127.0.0.1", "localhost")  # to wait for a name, too
+        server.base_url = server.base_url.replace(
+            "127.0.0.1", "localhost"
+        )  # so that name resolution is awaited, too
         async with server.client(retry=AT_ONCE) as client:
             steps = Stepwise(approve(client))
             assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
@@ -112,20 +114,20 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
             server.requests = 0
             tasks, files = asyncio.all_tasks(), open_files()
             async with server.client(retry=AT_ONCE, max_concurrency=1, tracer_provider=tracing) as client:
-                task, came_so_far = await cancelled_at(approve(client), at, moment)
-                if came_so_far:  # what comes may come at once, and save an await
+                task, was_reached = await cancelled_at(approve(client), at, moment)
+                if was_reached:  # data that arrives early saves an await
                     assert task.cancelled(), at
-                    assert_given_up(exporter.get_finished_spans())
+                    assert_cancelled(exporter.get_finished_spans())
                     assert exporter.get_finished_spans()[-1].name == "loanasync.approve"
                 lane = client._pipeline._per_loop.current()
                 assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
             if server.open:
                 await server.all_closed.wait()
-            assert server.requests <= 1 + faults, "asked again for one who has gone"
+            assert server.requests <= 1 + faults, "a request was sent for a cancelled caller"
             assert asyncio.all_tasks() == tasks
-            # A connection that was given up while it was made is still to be accepted, and to end there.
+            # The server may still have to accept and close a connection that was cancelled while connecting.
             async with asyncio.timeout(10):
-                while open_files() != files:  # noqa: ASYNC110  (no event tells of files)
+                while open_files() != files:  # noqa: ASYNC110  (there is no event for open files)
                     await asyncio.sleep(0)
 
 
@@ -153,7 +155,7 @@ async def test_task_group_failure_cancels_all_its_calls() -> None:
         raise LookupError
 
     async with serving(None) as server, server.client(max_concurrency=3) as client:
-        with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012  (a group is no single statement)
+        with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012  (a task group needs several statements)
             async with asyncio.TaskGroup() as group:
                 for _ in range(10):
                     group.create_task(approve(client))

@@ -24,7 +24,7 @@ from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 
-def made(**options: object) -> LoanClient:
+def create_client(**options: object) -> LoanClient:
     settings: dict[str, object] = {
         "base_url": "https://loans.example.com",
         "shop_id": "shop",
@@ -40,7 +40,7 @@ async def approval(client: LoanClient, fiscal_code: str = FISCAL_CODE) -> loanas
 
 
 def test_client_is_created_without_a_loop_and_masks_its_token() -> None:
-    client = made()
+    client = create_client()
     assert repr(client) == "LoanClient('https://loans.example.com', shop_id='shop', auth_token=***)"
     assert "secret-token" not in str(vars(client))
 
@@ -61,28 +61,28 @@ def test_client_is_created_without_a_loop_and_masks_its_token() -> None:
         ("max_concurrency", "5"),
         ("strict", 1),
         ("propagate", "b3"),
-        ("tracer_provider", MeterProvider()),  # the two are easily taken for each other
+        ("tracer_provider", MeterProvider()),  # both are easily confused
         ("meter_provider", TracerProvider()),
         ("tracer_provider", "console"),
     ],
 )
 def test_client_with_an_invalid_setting_names_it(setting: str, value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        made(**{setting: value})
+        create_client(**{setting: value})
     assert caught.value.setting == setting
 
 
 def test_strict_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync._config.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"strict: needs python-stdnum.*loanasync\[strict\]"):
-        made(strict=True)
+        create_client(strict=True)
 
 
 def test_strict_checks_the_check_letter() -> None:
-    assert [problem.field for problem in made(strict=True).check(FISCAL_CODE, approval_request())] == [
-        "fiscal_code"
-    ]
-    assert made().check(FISCAL_CODE, approval_request()) == ()
+    assert [
+        problem.field for problem in create_client(strict=True).check(FISCAL_CODE, approval_request())
+    ] == ["fiscal_code"]
+    assert create_client().check(FISCAL_CODE, approval_request()) == ()
 
 
 def test_from_env_reads_three_variables_without_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +117,8 @@ async def test_invalid_input_is_reported_and_not_sent(
 
 
 def test_check_accepts_user_data() -> None:
-    assert made().check(FISCAL_CODE, user_data()) == ()
-    problems = made().check("short", user_data(marketing="yes"))
+    assert create_client().check(FISCAL_CODE, user_data()) == ()
+    problems = create_client().check("short", user_data(marketing="yes"))
     assert [problem.field for problem in problems] == ["fiscal_code", "marketing"]
 
 
@@ -204,7 +204,7 @@ async def test_hundred_concurrent_calls_share_four_slots(sandbox: Sandbox) -> No
 
 
 class ServedInThread:
-    """A sandbox in a loop of its own, which outlives the loops of its clients."""
+    """A sandbox in a separate event loop that outlives the loops of its clients."""
 
     def __enter__(self) -> Sandbox:
         self._loop = asyncio.new_event_loop()
@@ -227,7 +227,7 @@ def test_one_client_serves_one_loop_after_another() -> None:
 
         async def use(code: str) -> bool:
             decision = await approval(client, code)
-            await client._pipeline._per_loop.aclose(0)  # what a notebook's end of cell does not do
+            await client._pipeline._per_loop.aclose(0)  # a notebook does not close them at the end of a cell
             return decision.approved
 
         assert asyncio.run(use("TSTXYZ00A00A001Z"))

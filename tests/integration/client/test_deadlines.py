@@ -1,4 +1,4 @@
-"""One deadline for the queue, the attempts and the waits between them; by our clock and by the real one."""
+"""One deadline for the queue, the attempts and the waits between them, with a fake and the real clock."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ from support.canned_server import APPROVAL, FAULT, approve, serving
 from support.scripted_pipeline import Run
 
 SHORT = Timeout(total=0.2, attempt=20, connect=10)
-PATIENT = 15.0  # seconds; what is cut after 0.2 and lasts a minute otherwise was cut, on any machine
+PATIENT = 15.0  # seconds, between SHORT and the minute that a call without a deadline takes
 
 
 async def failure(client: LoanClient, tag: str = "approved", **options: object) -> LoanError:
@@ -134,7 +134,7 @@ async def test_deadline_ends_the_wait_for_a_slot() -> None:
 
 @pytest.fixture
 def unreachable() -> Iterator[str]:
-    """A port that takes no connection: its queue of one is full."""
+    """Return the URL of a port that accepts no connection, because its backlog is full."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

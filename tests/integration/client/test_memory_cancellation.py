@@ -1,4 +1,4 @@
-"""Callers that are cancelled: a request is sent once, and its response is read after they left."""
+"""Cancelled callers: a request is sent once, and its response is read after the callers were cancelled."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ each_session = pytest.mark.parametrize("session", SESSIONS)
 
 
 class Pause:
-    """A client's wait for a retry that lasts until it is let go."""
+    """Replaces the wait for a retry by a wait for the event `go`."""
 
     def __init__(self, shop: Shop) -> None:
         self.began, self.go = asyncio.Event(), asyncio.Event()
@@ -152,12 +152,12 @@ async def test_memory_late_response_that_never_arrives_is_unknown(session: str) 
 async def test_memory_call_cancelled_while_connecting_sends_nothing(
     session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, found = asyncio.Event(), asyncio.Event()
+    lookup_started, lookup_allowed = asyncio.Event(), asyncio.Event()
     look_up = asyncio.get_running_loop().getaddrinfo
 
     async def slow(*arguments: Any, **options: Any) -> Any:
-        asked.set()
-        await found.wait()
+        lookup_started.set()
+        await lookup_allowed.wait()
         return await look_up(*arguments, **options)
 
     async with held_server(session, APPROVAL) as (server, client):
@@ -168,9 +168,9 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
             named._pipeline = client._pipeline
             named._memory = Memory(client._pipeline, None)
         call = asyncio.create_task(request(named))
-        await asked.wait()
+        await lookup_started.wait()
         await cancelled(call)
-        found.set()
+        lookup_allowed.set()
         assert named._memory is not None
         assert not named._memory._in_flight
         assert not named._memory._outcomes
@@ -183,12 +183,12 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
 async def test_memory_call_cancelled_while_connecting_is_sent_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, found = asyncio.Event(), asyncio.Event()
+    lookup_started, lookup_allowed = asyncio.Event(), asyncio.Event()
     look_up = asyncio.get_running_loop().getaddrinfo
 
     async def slow(*arguments: Any, **options: Any) -> Any:
-        asked.set()
-        await found.wait()
+        lookup_started.set()
+        await lookup_allowed.wait()
         return await look_up(*arguments, **options)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
@@ -196,11 +196,11 @@ async def test_memory_call_cancelled_while_connecting_is_sent_by_the_next(
         address = server.base_url.replace("127.0.0.1", "localhost")
         async with LoanClient(address, shop_id="s", auth_token="t") as client:
             first = asyncio.create_task(request(client))
-            await asked.wait()
+            await lookup_started.wait()
             others = [asyncio.create_task(request(client)) for _ in range(3)]
             await asyncio.sleep(0)
             await cancelled(first)
-            found.set()
+            lookup_allowed.set()
             assert {type(each) for each in await asyncio.gather(*others)} == {Approved}
             assert server.requests == 1
 
@@ -355,7 +355,7 @@ async def test_memory_failed_step_leaves_no_call_in_flight() -> None:
 
 
 async def test_memory_call_that_takes_over_keeps_its_deadline() -> None:
-    """The time in which it shared another request counts: `Timeout.total` is for the whole call."""
+    """`Timeout.total` includes the time in which a call waited for the request of another caller."""
     step, arrived, go = held_response(approved())
     shop = Shop(step, approved(), max_concurrency=1)
     other = asyncio.create_task(shop.approve(OTHER))

@@ -1,4 +1,4 @@
-"""Retries of whole clients over sockets: attempts per call, and the quota that many calls share."""
+"""Retries over sockets: attempts per call, and the quota that all calls of a client share."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A slot is free while its call waits for a retry, and how long a Retry-After may keep a call waiting."""
+"""Slots during the wait for a retry, and the limits of Retry-After."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ OTHER = "TSTXYZ00A00A000B"
 
 
 def paused(shop: Shop) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return an event that a wait for a retry sets, and one that ends the wait."""
+    """Return an event that is set when a retry wait begins, and one that ends the wait."""
     began, go = asyncio.Event(), asyncio.Event()
 
     async def sleep(_: float) -> None:
@@ -78,7 +78,7 @@ async def test_retry_without_a_free_slot_raises_system_fault(options: dict[str, 
 
 
 async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:
-    """Each of ten customers is answered with a 500 first, over two slots."""
+    """Ten calls whose first attempt fails with status 500 share two slots."""
     async with serving() as server:
         server.script = lambda number: FAULT if number < 10 else APPROVAL
         async with server.client(

@@ -157,7 +157,7 @@ def browser() -> Iterator[Browser]:
 
 
 def ratio(one: str, other: str) -> float:
-    """How well a colour is seen on another, as WCAG has it: 3 for what is no text."""
+    """Return the WCAG contrast ratio of two colours; graphical elements need at least 3."""
     dark, light = sorted(luminance(each) + 0.05 for each in (one, other))
     return light / dark
 
@@ -178,5 +178,5 @@ def test_table_is_readable_in_light_and_dark_notebooks(browser: Browser, theme: 
 
 
 def ground_of(colour: str) -> str:
-    """As a browser tells it."""
+    """Return the RGB values of a colour as a browser reports it."""
     return " ".join(str(int(part, 16)) for part in re.findall("[0-9a-f]{2}", colour))

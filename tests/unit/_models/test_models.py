@@ -66,9 +66,9 @@ def test_repr_shows_amounts_and_counts() -> None:
 def test_model_reraises_a_type_error_of_a_custom_mapping() -> None:
     class Broken(UserDict[str, Any]):
         def __iter__(self) -> Any:
-            raise TypeError("of the shop's own")
+            raise TypeError("raised by the mapping")
 
-    with pytest.raises(TypeError, match="of the shop's own"):
+    with pytest.raises(TypeError, match="raised by the mapping"):
         approval_request(extra=Broken(a=1))
 
 
@@ -84,11 +84,11 @@ def test_model_reports_all_missing_and_unknown_fields() -> None:
     given["adress"], given["zzz"] = given.pop("address"), given.pop("city")
     with pytest.raises(InvalidRequestError) as caught:
         ApprovalRequest(**given)
-    said = {problem.field: problem.message for problem in caught.value.problems}
-    assert list(said) == ["city", "address", "adress", "zzz"]
-    assert said["address"] == "is required"
-    assert "did you mean address?" in said["adress"]
-    assert "did you mean" not in said["zzz"]
+    messages = {problem.field: problem.message for problem in caught.value.problems}
+    assert list(messages) == ["city", "address", "adress", "zzz"]
+    assert messages["address"] == "is required"
+    assert "did you mean address?" in messages["adress"]
+    assert "did you mean" not in messages["zzz"]
 
 
 def test_additional_data_fields_are_optional() -> None:
@@ -102,9 +102,9 @@ def test_model_error_has_no_values_in_its_traceback() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         UserData(document_code="marker-value", nonsense="marker-value")  # type: ignore[call-arg]
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    ours = [frame for frame in frames if frame.f_globals["__name__"] == "loanasync._models.requests"]
-    assert ours
-    assert "marker-value" not in "".join(repr(frame.f_locals) for frame in ours)
+    own_frames = [frame for frame in frames if frame.f_globals["__name__"] == "loanasync._models.requests"]
+    assert own_frames
+    assert "marker-value" not in "".join(repr(frame.f_locals) for frame in own_frames)
     assert caught.value.__context__ is None
 
 
@@ -196,7 +196,7 @@ def test_repr_masks_values_of_other_types() -> None:
 
 
 def test_wire_names_field_without_metadata_raises_type_error() -> None:
-    """Without this error a new field would be accepted, and not be sent."""
+    """Without this error, a new field would be accepted but never sent."""
 
     @attrs.frozen
     class Model:

@@ -1,4 +1,4 @@
-"""Models to bytes and bytes to models: both descriptions written exactly, every spelling read."""
+"""Conversion of models to JSON in both dialects, and of JSON in any spelling to models."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ COMMON = {
     "newField": [1, {"a": None}],
 }
 
-# What any library for addresses would write otherwise; its fragment holds a token.
+# A URL that URL libraries would normalize; its fragment contains a token.
 OPAQUE = "HTTPS://Loans.Example:443/a/../%7eb?c=%c3%a9 \u00e9&&d#t=%2f+/../#e"
 
 
@@ -281,7 +281,7 @@ def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[
     ],
 )
 def test_decode_falls_back_to_the_standard_library(body: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  (its own, of a class that is not ours to name)
+    with pytest.raises(ValueError):  # noqa: PT011  (the library raises a private subclass)
         orjson.loads(body)
     assert decode(body) == json.loads(body.decode("utf-8-sig"))
 

@@ -1,4 +1,4 @@
-"""The additional user data (spec §2.2) as bytes, and the response of a completion member by member."""
+"""Conversion of user data (spec §2.2) to JSON, and of the response to a completion to user data."""
 
 import json
 from datetime import date
@@ -72,7 +72,7 @@ def test_read_user_data_null_is_none() -> None:
 def test_read_user_data_unreadable_members_are_none_and_unread(
     body: dict[str, Any], unread: tuple[str, ...]
 ) -> None:
-    """Spec §4.2: 200 means that the data are saved, so that no member makes an error of it."""
+    """Spec §4.2: 200 means that the data are saved, so an unreadable member is not an error."""
     read = read_user_data(decode(json.dumps({**body, "profession": "baker"}).encode()))
     assert read == UserData(profession="baker")
     assert read.unread == unread

@@ -1,4 +1,4 @@
-"""Decisions of `approve`, read from the status and from what arrived of the body (spec §3, §4.1, §7)."""
+"""Decisions of `approve`, read from the status and from a complete or partial body (spec §3, §4.1, §7)."""
 
 import json
 
@@ -23,7 +23,7 @@ LARGEST = 1 << 20
 
 
 def unknown(status: int, body: object, fault: str | None = None) -> UnexpectedResponseError:
-    """Read a response that must be unexpected, and check that its error keeps it."""
+    """Read an unexpected response, and check that the error contains it."""
     error = read(APPROVE, status, body, fault=fault)
     assert isinstance(error, UnexpectedResponseError), error
     assert (error.outcome, error.repeatable, error.status) == ("unknown", False, status)
@@ -40,7 +40,7 @@ def test_approve_201_with_approved_true_is_approved() -> None:
 
 
 def test_approve_201_with_approved_false_is_refused() -> None:
-    """One description lists no 422, so in it a refusal can only be a 201 (spec §4.1)."""
+    """One description does not list 422, so a refusal can only be a 201 there (spec §4.1)."""
     decision = read(APPROVE, 201, {"approved": False, "amount": 45_000})
     assert isinstance(decision, Refused)
     assert (decision.meta.status, decision.amount, decision.meta.unread) == (201, 45_000, ())
@@ -121,7 +121,7 @@ def test_approve_201_truncated_without_one_true_is_unknown(part: bytes) -> None:
 
 
 def test_approve_201_truncated_with_many_trues_is_read_once() -> None:
-    """Each value costs a pass over the body, so only a few are looked at."""
+    """Reading each occurrence separately would take quadratic time."""
     unknown(201, b"{" + b'"approved":true,' * (LARGEST // 16 - 1), "truncated")
 
 
@@ -179,7 +179,7 @@ def test_approve_422_without_approved_false_is_unknown(body: object, reason: str
 
 
 def test_approve_422_with_validation_errors_keeps_its_problems() -> None:
-    """Many frameworks answer with 422 to a request that breaks their rules."""
+    """Many web frameworks return 422 for a request that fails their validation."""
     error = unknown(422, errors(lastname=["This value should not be blank."], email="anna@example.com: no"))
     assert error.problems == (
         Problem("last_name", "lastname", "This value should not be blank."),
@@ -215,7 +215,7 @@ def test_approve_422_truncated_without_one_false_is_unknown(part: bytes) -> None
 
 
 def test_approve_409_is_unknown() -> None:
-    """Spec §4.1, §7: "request cannot be completed" is no proof that nobody was evaluated."""
+    """Spec §4.1, §7: "request cannot be completed" does not prove that nothing was evaluated."""
     error = read(APPROVE, 409, {"errors": "The request cannot be completed"})
     assert type(error) is CannotCompleteError
     assert (error.outcome, error.repeatable) == ("unknown", False)
@@ -228,8 +228,8 @@ def test_approve_409_is_unknown() -> None:
     ["User already evaluated for approval", "This customer has already been EVALUATED", "già valutato"],
 )
 def test_approve_already_evaluated_is_unknown(status: int, text: str) -> None:
-    for said in (text, {"domain": [text]}, {"fiscalCode": [text]}):
-        error = read(APPROVE, status, {"errors": said})
+    for content in (text, {"domain": [text]}, {"fiscalCode": [text]}):
+        error = read(APPROVE, status, {"errors": content})
         assert type(error) is AlreadyEvaluatedError
         assert (error.status, error.outcome, error.repeatable) == (status, "unknown", False)
 
@@ -243,7 +243,7 @@ def test_approve_other_status_with_approved_is_not_a_decision(status: int) -> No
 
 @pytest.mark.parametrize("url", ["", " ", "\t\n"], ids=ascii)
 def test_approve_blank_redirect_is_none_and_unread(url: str) -> None:
-    """Spec §1.3: a customer cannot be sent to an empty address."""
+    """Spec §1.3: a customer cannot be redirected to an empty URL."""
     decision = read(APPROVE, 201, {"approved": True, "redirectUrl": url})
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == (None, ("redirectUrl",))
@@ -264,7 +264,7 @@ def test_approve_missing_redirect_is_none_and_not_unread() -> None:
     ],
 )
 def test_approve_unusable_redirect_keeps_the_decision(body: bytes) -> None:
-    """Which of two redirects is right is not known, so none is returned."""
+    """It is unknown which of two redirect URLs is right, so neither is returned."""
     decision = read(APPROVE, 201, body)
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == (None, ("redirectUrl",))

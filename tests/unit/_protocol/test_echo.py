@@ -1,4 +1,4 @@
-"""Comparison of the echoed fiscal code with the one that was sent (spec §2.1), by itself and in a call."""
+"""Comparison of the echoed fiscal code with the one that was sent (spec §2.1)."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ from support.response_reader import APPROVE, read
 
 OTHER = "TSTXYZ00A00A000B"
 CODE_OF_11 = "00000000000"
-# Omocodia: letters for digits, at the seven places of digits; the check letter changes with them.
+# Omocodia: letters instead of digits at the seven digit positions; the check letter changes, too.
 OMOCODE = "TSTXYZLLALLALLLC"
 PLACES = (6, 7, 9, 10, 12, 13, 14)
 

@@ -1,4 +1,4 @@
-"""What each status of each call means (spec §3, §4, §7), without a loop or a socket."""
+"""Readers of the endpoints: the outcome or error for each status of each call (spec §3, §4, §7)."""
 
 import json
 import pickle
@@ -76,7 +76,7 @@ def test_error_after_a_large_upload_has_its_problem() -> None:
     assert error.problems == (Problem("front", "front", "too large, said ***"),)
 
 
-# spec §7, table "400 domain errors", and the tolerance that a service without codes asks for
+# spec §7, table "400 domain errors", and variants, because the service has no error codes
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
@@ -92,7 +92,7 @@ def test_error_after_a_large_upload_has_its_problem() -> None:
     ],
 )
 def test_domain_error_of_other_calls_has_its_class(message: str, kind: type[ServiceError]) -> None:
-    """Approvals are stricter: see test_rejections.py."""
+    """Approvals are stricter; see test_rejections.py."""
     for call in (COMPLETE, CREATE, DOCUMENTS):
         error = read(call, 400, errors(domain=[message]))
         assert type(error) is kind
@@ -110,8 +110,8 @@ def test_already_evaluated_has_after_retry(attempts: int, after_retry: bool) -> 
 
 
 def test_validation_problems_have_field_names_in_order() -> None:
-    said = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
-    error = read(APPROVE, 400, said)
+    body = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
+    error = read(APPROVE, 400, body)
     assert type(error) is RejectedError
     assert error.problems == (
         Problem("last_name", "lastname", "a"),
@@ -224,13 +224,13 @@ def test_prerequisite_response_is_empty_or_json(call: Call) -> None:
 
 
 def test_messages_with_personal_values_are_redacted() -> None:
-    said = errors(
+    body = errors(
         email=["anna@example.com is taken by PROVA Anna"],
         fiscalCode=[f"{FISCAL_CODE.lower()} with secret-token"],
         address=["approval of Via Prova"],
     )
-    said["errors"]["3330000000"] = ["x"]  # type: ignore[index]
-    error = read(APPROVE, 400, said)
+    body["errors"]["3330000000"] = ["x"]  # type: ignore[index]
+    error = read(APPROVE, 400, body)
     assert [(each.wire_name, each.message) for each in error.problems] == [
         ("email", "*** is taken by ***"),
         ("fiscalCode", "*** with ***"),

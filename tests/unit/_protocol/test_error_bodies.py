@@ -1,4 +1,4 @@
-"""Limits of the messages that are read and shown, and of the work of reading them."""
+"""Limits of number and length of messages, and of the work of reading them."""
 
 from typing import Literal
 from unicodedata import normalize
@@ -33,20 +33,20 @@ def test_message_is_truncated_at_its_limit(text: str, shown: str) -> None:
 
 
 def test_name_is_truncated_at_its_limit() -> None:
-    said = {"errors": {"n" * NAMED: "a", "m" * (NAMED + 1): "b"}}
-    names = [each.wire_name for each in read_problems(said)]
+    body = {"errors": {"n" * NAMED: "a", "m" * (NAMED + 1): "b"}}
+    names = [each.wire_name for each in read_problems(body)]
     assert names == ["n" * NAMED, "m" * (NAMED - 1) + "…"]
 
 
 def test_read_problems_returns_at_most_the_limit() -> None:
-    for said in (MANY, MANY + 1):
-        assert len(read_problems({"errors": {"city": ["x"] * said}})) == MANY
+    for count in (MANY, MANY + 1):
+        assert len(read_problems({"errors": {"city": ["x"] * count}})) == MANY
 
 
 def work(values: int, messages: int) -> int:
     sent = {"items": [f"item number {each:05} of them" for each in range(values)]}
-    said = {"errors": {"items": [f"item number {each:05} is wrong " * 12 for each in range(messages)]}}
-    return lines_run(lambda: read_problems(said, sent))
+    body = {"errors": {"items": [f"item number {each:05} is wrong " * 12 for each in range(messages)]}}
+    return lines_run(lambda: read_problems(body, sent))
 
 
 def test_read_problems_twice_the_sizes_is_twice_the_work() -> None:
@@ -108,16 +108,16 @@ def test_read_problems_without_field_or_text() -> None:
 
 @pytest.mark.parametrize("character", ["\ufdfa", "\ufdfb", "\u3302", "\ufb04"])
 def test_normalized_texts_have_a_bounded_size(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one Arabic ligature NFKC makes eighteen characters, which the event loop would wait for."""
+    """NFKC replaces one Arabic ligature by eighteen characters; a long text would block the event loop."""
     sizes = [0]
 
-    def noted(form: Literal["NFKC"], text: str) -> str:
+    def counted_normalize(form: Literal["NFKC"], text: str) -> str:
         plain = normalize(form, text)
         sizes.append(len(plain))
         return plain
 
-    monkeypatch.setattr(problems, "normalize", noted)
-    monkeypatch.setattr(echo, "normalize", noted)
+    monkeypatch.setattr(problems, "normalize", counted_normalize)
+    monkeypatch.setattr(echo, "normalize", counted_normalize)
     text = character * 20_000
     assert not is_already_evaluated(text)
     assert is_already_evaluated(f"{text} already evaluated")

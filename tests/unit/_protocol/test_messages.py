@@ -19,7 +19,7 @@ REQUESTS = f"{BASE}/api/shops/shop%3A1/requests"
 REQUEST = f"{REQUESTS}/{FISCAL_CODE}"
 
 
-def made_client(**options: object) -> LoanClient:
+def create_client(**options: object) -> LoanClient:
     return LoanClient(BASE + "/", shop_id="shop:1", auth_token="token", **options)  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresp
         street_number="12/A",
         citizenship="italian",
     )
-    async with made_client() as client:
+    async with create_client() as client:
         assert isinstance(await client.approve(f" {FISCAL_CODE.lower()} ", request), Approved)
     method, url, call = only_call(wire)
     assert (method, url) == ("POST", REQUEST)
@@ -71,14 +71,14 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresp
 
 async def test_request_follows_no_redirect_and_no_middleware(wire: aioresponses) -> None:
     wire.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
-    async with made_client() as client:
+    async with create_client() as client:
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
     sent = only_call(wire)[2].kwargs
     assert sent["allow_redirects"] is False
     assert sent["raise_for_status"] is False
-    [ours] = sent["middlewares"]  # in place of those of the session
-    assert ours.__module__ == transport.__name__
-    # a threshold within reach would round longer waits up to whole seconds
+    [middleware] = sent["middlewares"]  # replaces the middlewares of the session
+    assert middleware.__module__ == transport.__name__
+    # with a lower threshold, aiohttp would round longer timeouts up to whole seconds
     assert sent["timeout"] == aiohttp.ClientTimeout(total=None, connect=5.0, ceil_threshold=float("inf"))
 
 
@@ -107,7 +107,7 @@ async def test_approve_request_uses_the_names_of_the_dialect(
         citizenship="italian",
         additional=additional_data(residence_start_date=date(2019, 5, 1)),
     )
-    async with made_client(dialect=dialect) as client:
+    async with create_client(dialect=dialect) as client:
         await client.approve(FISCAL_CODE, request, additional_data_needed=True)
     sent = json.loads(only_call(wire)[2].kwargs["data"])
     assert (sent[street_number], sent[instalments], sent["citizenship"]) == ("7", 9, italian)
@@ -119,7 +119,7 @@ async def test_approve_request_uses_the_names_of_the_dialect(
 async def test_complete_request_has_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
     wire.patch(URL(REQUEST, encoded=True), status=200, payload={"usPerson": False})
     data = UserData(document_issue_date=date(2022, 5, 7), payment_day_of_month=5, us_person=False)
-    async with made_client() as client:
+    async with create_client() as client:
         assert await client.complete(FISCAL_CODE, data) == UserData(us_person=False)
     method, url, call = only_call(wire)
     assert (method, url) == ("PATCH", REQUEST)
@@ -129,7 +129,7 @@ async def test_complete_request_has_iso_dates_and_an_integer_day(wire: aiorespon
 async def test_prerequisite_requests_send_the_payload_unchanged(wire: aioresponses) -> None:
     wire.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
     wire.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
-    async with made_client() as client:
+    async with create_client() as client:
         assert await client.create_request({"fiscalCode": FISCAL_CODE, "n": [1]}) == {"a": 1}
         assert await client.upload_documents(FISCAL_CODE, {"front": {"x": None}}) == {}
     sent = {

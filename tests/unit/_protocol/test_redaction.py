@@ -1,4 +1,4 @@
-"""Personal values in texts of the service, in whichever form it writes them."""
+"""Redaction of personal values in texts of the service, in many spellings."""
 
 import json
 import unicodedata
@@ -127,7 +127,7 @@ def test_redactor_text_without_values_stays(text: str) -> None:
 
 @pytest.mark.parametrize("code", ["TSTXYZ80L43A000A", "TSTXYZULLQPALLLZ", "tstxyz80l43a000a"])
 def test_redactor_date_of_birth_in_the_fiscal_code_is_removed(code: str) -> None:
-    """Of a woman, born on the third of July 1980; in the second code all digits are letters."""
+    """A woman born on 3 July 1980; in the second code, all digits are replaced by letters (omocodia)."""
     for text in ("03/07/1980", "1980-07-03", "3 luglio 1980", "July 3, 1980", "3.7.80"):
         assert redacted(f"born {text}: too young", code) == "born ***: too young"
     assert redacted("born 04/07/1980", code) == "born 04/07/1980"
@@ -139,7 +139,7 @@ def test_redactor_names_written_as_one_word_are_removed() -> None:
 
 
 def test_redactor_words_of_prose_stay() -> None:
-    """Only the whole text and long parts of it are removed."""
+    """Of a long text, only the whole text and long parts of it are masked."""
     prose = "please send the contract by mail to the office"
     assert redacted("the contract by mail", prose) == "***"
     assert redacted("send it to the office", prose) == "send it to the office"
@@ -154,7 +154,7 @@ def test_redactor_within_a_word_removes_eight_letters(value: str, shown: str) ->
 
 @pytest.mark.parametrize("longer", [*range(570, 602, 3)])
 def test_redactor_truncated_text_ends_before_a_value(longer: int) -> None:
-    """Half a value at the end of what is read could not be recognised."""
+    """A truncated text may end within a value, which would not be recognised."""
     for value in (CODE, "Li", "D'Amicò Ferrè", SENT["email"]):
         start = "Li " * (longer // 3)
         shown = redacted(start + quote(value) * 40)
@@ -189,8 +189,8 @@ def test_redactor_any_value_between_spaces_is_removed(value: str, before: str, a
 
 def test_redaction_keeps_field_names_and_masks_others() -> None:
     sent = {"city": "Street Number", "lastname": "Lastname", "people": {"anna@example.com": 1}}
-    said = {"errors": {"streetNumber": "a", "lastname": "b", "people[anna@example.com]": "c"}}
-    assert read_problems(said, sent) == (
+    body = {"errors": {"streetNumber": "a", "lastname": "b", "people[anna@example.com]": "c"}}
+    assert read_problems(body, sent) == (
         Problem("street_number", "streetNumber", "a"),
         Problem("last_name", "lastname", "b"),
         Problem("people[***]", "people[***]", "c"),

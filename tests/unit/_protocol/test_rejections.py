@@ -1,4 +1,4 @@
-"""Responses to `approve` that are no decision: which prove that nobody was evaluated (spec §7)."""
+"""Error responses to `approve`: which of them prove that the customer was not evaluated (spec §7)."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ MAYBE_PROCESSED = [
 
 
 def state(status: int, body: object, *, attempts: int = 1, fault: str | None = None) -> State:
-    """Return the ledger's state after a response, and check that the error agrees with it."""
+    """Return the ledger state after a response, and check that the outcome of the error matches."""
     error = read(APPROVE, status, body, attempts=attempts, fault=fault)
     found = state_of(error)
     assert (error.outcome == "not_evaluated") is (found is RELEASED)
@@ -67,7 +67,7 @@ def test_status_other_is_unknown(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "expected"),
+    ("status", "error_class", "expected"),
     [
         (403, AccessDeniedError, RELEASED),
         (409, CannotCompleteError, UNKNOWN),
@@ -75,17 +75,17 @@ def test_status_other_is_unknown(status: int) -> None:
     ],
 )
 def test_status_with_a_class_is_released_or_unknown(
-    status: int, kind: type[ServiceError], expected: State
+    status: int, error_class: type[ServiceError], expected: State
 ) -> None:
     for body in (b"", b"<html>", b'{"error":"Access denied"}', b'{"errors":"no"}'):
-        assert type(read(APPROVE, status, body)) is kind
+        assert type(read(APPROVE, status, body)) is error_class
         assert state(status, body) is expected
         assert state(status, body, fault="truncated") is expected
         assert state(status, body, attempts=2) is UNKNOWN
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content",
     [
         {"lastname": [BLANK]},
         {"lastname": BLANK},
@@ -101,9 +101,9 @@ def test_status_with_a_class_is_released_or_unknown(
     ],
     ids=str,
 )
-def test_rejection_of_known_fields_is_released(said: dict[str, Any]) -> None:
-    assert type(read(APPROVE, 400, {"errors": said})) is RejectedError
-    assert state(400, {"errors": said}) is RELEASED
+def test_rejection_of_known_fields_is_released(content: dict[str, Any]) -> None:
+    assert type(read(APPROVE, 400, {"errors": content})) is RejectedError
+    assert state(400, {"errors": content}) is RELEASED
 
 
 def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
@@ -176,20 +176,27 @@ def test_rejection_of_another_shape_keeps_its_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "error_class"),
     [
         ("User not found", UserNotFoundError),
         ("This sales point cannot apply for a loan", ShopNotAllowedError),
         ("Invalid fiscalCode.", InvalidFiscalCodeError),
     ],
 )
-def test_domain_text_of_the_specification_is_released(text: str, kind: type[DomainError]) -> None:
-    """Case, runs of whitespace and a final full stop make no difference."""
+def test_domain_text_of_the_specification_is_released(text: str, error_class: type[DomainError]) -> None:
+    """Case, whitespace and a final full stop are ignored."""
     bare = text.removesuffix(".")
-    for said in (bare, f"{bare}.", text.upper(), text.lower(), f"  {text.replace(' ', '  ')}\n", f"{bare} "):
-        for messages in ([said], said, [said, said]):
+    for wording in (
+        bare,
+        f"{bare}.",
+        text.upper(),
+        text.lower(),
+        f"  {text.replace(' ', '  ')}\n",
+        f"{bare} ",
+    ):
+        for messages in ([wording], wording, [wording, wording]):
             error = read(APPROVE, 400, errors(domain=messages))
-            assert type(error) is kind, said
+            assert type(error) is error_class, wording
             assert state(400, errors(domain=messages)) is RELEASED
             assert state(400, errors(domain=messages), attempts=2) is UNKNOWN
     assert state(400, {"errors": {"Domain": [text]}}) is RELEASED
@@ -215,7 +222,7 @@ def test_domain_text_of_another_wording_is_unknown(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content",
     [
         {"domain": ["User not found"], "lastname": [BLANK]},
         {"domain": ["Something new"], "lastname": [BLANK]},
@@ -230,9 +237,9 @@ def test_domain_text_of_another_wording_is_unknown(text: str) -> None:
     ],
     ids=str,
 )
-def test_domain_beside_anything_else_is_unknown(said: dict[str, Any]) -> None:
-    assert type(read(APPROVE, 400, {"errors": said})) is DomainError
-    assert state(400, {"errors": said}) is UNKNOWN
+def test_domain_beside_anything_else_is_unknown(content: dict[str, Any]) -> None:
+    assert type(read(APPROVE, 400, {"errors": content})) is DomainError
+    assert state(400, {"errors": content}) is UNKNOWN
 
 
 def test_domain_error_is_not_a_rejected_error() -> None:
@@ -258,7 +265,7 @@ def test_domain_error_is_not_a_rejected_error() -> None:
 )
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429, 502])
 def test_already_evaluated_in_any_wording_is_lost(status: int, text: str) -> None:
-    for said in (
+    for content in (
         {"domain": [text]},
         {"domain": text},
         {"domain": ["User not found", text]},
@@ -267,11 +274,11 @@ def test_already_evaluated_in_any_wording_is_lost(status: int, text: str) -> Non
         {"lastname": [BLANK], "domain": [text]},
         text,
     ):
-        error = read(APPROVE, status, {"errors": said})
+        error = read(APPROVE, status, {"errors": content})
         assert type(error) is AlreadyEvaluatedError
         assert [each.message for each in error.problems][-1] == " ".join(text.split("\n"))
-        assert state(status, {"errors": said}) is LOST
-        assert state(status, {"errors": said}, attempts=2) is LOST
+        assert state(status, {"errors": content}) is LOST
+        assert state(status, {"errors": content}, attempts=2) is LOST
     assert state(status, {"error": text}) is LOST
 
 
@@ -287,12 +294,12 @@ def test_already_evaluated_in_any_wording_is_lost(status: int, text: str) -> Non
 )
 def test_already_evaluated_in_an_unknown_language_is_not_released(text: str) -> None:
     for status in (400, 409):
-        for said in ({"domain": [text]}, {"customer": [text]}, text):
-            assert state(status, {"errors": said}) is UNKNOWN
+        for content in ({"domain": [text]}, {"customer": [text]}, text):
+            assert state(status, {"errors": content}) is UNKNOWN
 
 
 def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
-    """Only 100 messages of 5000 characters are read, so the others could say anything."""
+    """Only 100 messages of 5000 characters are read; the rest could mean "already evaluated"."""
     text = "User already evaluated"
     assert state(400, errors(lastname=[BLANK] * 99 + [text])) is LOST
     for messages in ([BLANK] * 100 + [text], [f"{BLANK}{' ' * 5000}{text}"]):
@@ -310,7 +317,7 @@ def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
     ],
 )
 def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
-    """Only the last value of a repeated name is read, so the others could say anything."""
+    """Only the last value of a repeated name is read; the others could mean "already evaluated"."""
     error = read(APPROVE, 400, body)
     assert isinstance(error, UnexpectedResponseError)
     assert error.response == RawResponse(400, body)
@@ -327,7 +334,7 @@ def test_already_evaluated_has_after_retry(attempts: int, *, after_retry: bool) 
 
 
 def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
-    """Spec §7 knows it as a validation error and as a domain error."""
+    """Spec §7 lists it as a validation error and as a domain error."""
     validation = read(APPROVE, 400, errors(fiscalCode=["Invalid fiscal code"]))
     domain = read(APPROVE, 400, errors(domain=["Invalid fiscalCode."]))
     assert validation.problems == (Problem("fiscal_code", "fiscalCode", "Invalid fiscal code"),)
@@ -339,13 +346,13 @@ def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
 
 
 def test_other_calls_accept_fields_of_any_name_and_language() -> None:
-    """They evaluate nobody, and messages of a completion may be localized (spec §7)."""
+    """Other calls do not evaluate a customer, and messages of a completion may be localized (spec §7)."""
     for call in (COMPLETE, CREATE, DOCUMENTS):
         for name in ("documentCity", "newField"):
             error = read(call, 400, errors(**{name: ["Questo valore non dovrebbe essere vuoto."]}))
             assert (type(error), error.outcome) == (RejectedError, "not_evaluated")
-        for said in (["Something new"], ["User not found", "Something new"], ["The user not found"]):
-            assert read(call, 400, errors(domain=said)).outcome == "unknown"
+        for texts in (["Something new"], ["User not found", "Something new"], ["The user not found"]):
+            assert read(call, 400, errors(domain=texts)).outcome == "unknown"
         assert read(call, 400, errors(domain=["User not found"], city=["no"])).outcome == "unknown"
         assert read(call, 400, {**errors(city=["no"]), "message": "saved"}).outcome == "unknown"
 
@@ -362,7 +369,7 @@ def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
 def test_error_for_an_unreadable_request_has_no_problems(status: int) -> None:
-    """Its values could not be removed from the messages."""
+    """The values of an unreadable request could not be removed from the messages."""
     for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
         error = read(evolve(call, body=b"[" * 5_000), status, errors(city=["no"]))
         assert error.status == status

@@ -1,4 +1,4 @@
-"""Every rule of spec §2 and §8, in both dialects, and that all broken ones are named at once."""
+"""Validation rules of spec §2 and §8, in both dialects."""
 
 import math
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ SURROGATE = "a\ud800"  # half of a pair, which UTF-8 cannot encode
 
 
 def plainly(value: object) -> str:
-    """A test's name without backslashes: where they stand doubled, pytest does not find it by its name."""
+    """Return a test id without backslashes, because pytest cannot select ids that contain them."""
     return ascii(value).replace("\\", "")
 
 
@@ -50,7 +50,7 @@ def problems(
 
 
 def only(field: str, value: object, dialect: Dialect = STREET, limits: Limits | None = None) -> Problem:
-    """The one problem of a request in which this field has this value."""
+    """Return the only problem of a request with this value in this field."""
     changes: dict[str, Any] = {"order_token": "o", field: value}
     [problem] = problems(approval_request(**changes), dialect, limits)
     assert problem.field == field
@@ -198,8 +198,8 @@ def test_a_preset_accepts_every_field_of_the_request() -> None:
 def test_field_that_the_dialect_does_not_send_is_a_problem(field: str, value: object) -> None:
     assert f"set sends_{field}" in only(field, value, DEMANDING).message
     sends: dict[str, Any] = {f"sends_{field}": True}
-    told = attrs.evolve(DEMANDING, **sends)
-    assert problems(approval_request(order_token="o", **{field: value}), told) == []
+    sending = attrs.evolve(DEMANDING, **sends)
+    assert problems(approval_request(order_token="o", **{field: value}), sending) == []
 
 
 ADDITIONAL = [
@@ -225,7 +225,7 @@ def test_additional_data_needed_requires_all_fields() -> None:
 
 @pytest.mark.parametrize("field", ADDITIONAL)
 def test_additional_data_field_is_required_only_when_needed(field: str) -> None:
-    """Spec §2.1: required when additionalDataNeeded is true; nothing forbids some of them otherwise."""
+    """Spec §2.1: required when additionalDataNeeded is true; otherwise each field is optional."""
     without = approval_request(additional=additional_data(**{field: None}))
     alone = approval_request(additional=AdditionalData(**{field: getattr(additional_data(), field)}))
     assert problems(without) == problems(alone) == []
@@ -392,6 +392,6 @@ def test_all_broken_rules_are_reported_at_once() -> None:
 def test_messages_do_not_contain_values(text: str) -> None:
     marked = f"marker,{text}"
     wrong: dict[str, Any] = {each.name: marked for each in attrs.fields(ApprovalRequest)}
-    said = [*problems(ApprovalRequest(**wrong)), *rules.check_fiscal_code(marked)]
-    assert said
-    assert "marker" not in str(said)
+    reported = [*problems(ApprovalRequest(**wrong)), *rules.check_fiscal_code(marked)]
+    assert reported
+    assert "marker" not in str(reported)

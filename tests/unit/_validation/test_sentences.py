@@ -1,4 +1,4 @@
-"""What a person reads about each broken rule, word for word: it is all that a checkout form has to show."""
+"""Exact messages of the validation rules, as a checkout form shows them."""
 
 from datetime import UTC, datetime
 from typing import Any

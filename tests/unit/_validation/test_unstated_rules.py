@@ -1,4 +1,4 @@
-"""Rules that the specification does not state: each is off, or a limit that is off by default (spec §8)."""
+"""Rules that the specification does not state: none is checked unless a limit enables it (spec §8)."""
 
 from datetime import date
 
@@ -58,7 +58,7 @@ def test_salary_is_limited_only_by_salary_max(salary: int) -> None:
 
 
 def test_user_data_empty_or_expired_is_valid() -> None:
-    """Spec §4.2: which fields are mandatory is not shown, so the service decides."""
+    """Spec §4.2 does not say which fields are mandatory, so the service decides."""
     assert list(rules.check_user_data(UserData())) == []
     assert list(rules.check_user_data(UserData(iban="", profession=" ", unread=("iban",)))) == []
     assert list(rules.check_user_data(UserData(extra={"new": 1}))) == []

@@ -1,4 +1,4 @@
-"""`outcome`, `repeatable` and `entry` of each error: one vocabulary for all of them."""
+"""The attributes `outcome`, `repeatable` and `entry` of each error."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -46,16 +46,16 @@ def unexpected(outcome: Any) -> Callable[[int], LoanError]:
     return lambda _: errors.UnexpectedResponseError("approve", (), outcome, meta, response=None)
 
 
-def either(error: LoanError) -> Callable[[int], LoanError]:
+def fixed(error: LoanError) -> Callable[[int], LoanError]:
     return lambda _: error
 
 
-# An error, its outcome with one attempt, its outcome with two, whether the call may be repeated unchanged.
+# Error factory, outcome after one attempt, outcome after two attempts, `repeatable`.
 TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
-    (either(LoanError()), "not_sent", "not_sent", False),
-    (either(errors.InvalidRequestError(PROBLEMS)), "not_sent", "not_sent", False),
-    (either(errors.ConfigurationError("shop_id", "must be given")), "not_sent", "not_sent", False),
-    (either(errors.ClientClosedError()), "not_sent", "not_sent", False),
+    (fixed(LoanError()), "not_sent", "not_sent", False),
+    (fixed(errors.InvalidRequestError(PROBLEMS)), "not_sent", "not_sent", False),
+    (fixed(errors.ConfigurationError("shop_id", "must be given")), "not_sent", "not_sent", False),
+    (fixed(errors.ClientClosedError()), "not_sent", "not_sent", False),
     (service(errors.ServiceError, 400), "unknown", "unknown", False),
     (service(errors.RejectedError, 400), "not_evaluated", "unknown", False),
     (service(errors.DomainError, 400), "unknown", "unknown", False),
@@ -87,22 +87,22 @@ TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
             (transport(kind, "unknown"), "unknown", "unknown", False),
         )
     ),
-    (either(errors.LedgerError(*ENTRY)), "not_sent", "not_sent", False),
-    (either(errors.LedgerUnavailableError(*ENTRY, "OSError")), "not_sent", "not_sent", True),
-    (either(errors.InFlightError(*ENTRY)), "unknown", "unknown", False),
+    (fixed(errors.LedgerError(*ENTRY)), "not_sent", "not_sent", False),
+    (fixed(errors.LedgerUnavailableError(*ENTRY, "OSError")), "not_sent", "not_sent", True),
+    (fixed(errors.InFlightError(*ENTRY)), "unknown", "unknown", False),
     *(
-        (either(errors.OutcomeUnknownError(*ENTRY, state, "")), "unknown", "unknown", False)
+        (fixed(errors.OutcomeUnknownError(*ENTRY, state, "")), "unknown", "unknown", False)
         for state in ("unknown", "lost", "held")
     ),
-    (either(errors.PayloadMismatchError(*ENTRY, "approved")), "approved", "approved", False),
-    (either(errors.PayloadMismatchError(*ENTRY, "refused")), "refused", "refused", False),
+    (fixed(errors.PayloadMismatchError(*ENTRY, "approved")), "approved", "approved", False),
+    (fixed(errors.PayloadMismatchError(*ENTRY, "refused")), "refused", "refused", False),
     *(
-        (either(errors.PayloadMismatchError(*ENTRY, state)), "unknown", "unknown", False)
+        (fixed(errors.PayloadMismatchError(*ENTRY, state)), "unknown", "unknown", False)
         for state in ("inflight", "unknown", "lost", "held")
     ),
     *(
         (
-            either(errors.DecisionNotRecordedError(*ENTRY, outcome, REFUSED, None, "OSError")),
+            fixed(errors.DecisionNotRecordedError(*ENTRY, outcome, REFUSED, None, "OSError")),
             outcome,
             outcome,
             False,
@@ -122,7 +122,7 @@ def test_error_has_its_outcome_and_repeatable(
     assert error.repeatable is repeatable
     assert error.outcome in get_args(Outcome)
     if repeatable:
-        assert error.outcome == "not_sent", "only a call of which nothing was sent is repeated by a program"
+        assert error.outcome == "not_sent", "a program may only repeat a call that was not sent"
 
 
 def test_table_has_every_public_error() -> None:
