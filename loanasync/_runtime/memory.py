@@ -276,11 +276,8 @@ class Memory:
             if joined is not None:
                 return joined
             # The first caller was cancelled: this call sends the request, or continues its retries.
-            call.fault, call.attempts, provisional = (
-                shared.call.fault,
-                shared.call.attempts,
-                shared.provisional,
-            )
+            call.fault, call.attempts = shared.call.fault, shared.call.attempts
+            provisional = shared.provisional
             timeout = pipeline.remaining(call, timeout)
         if approval is not None:
             return await self._run_in_task(shared, approval, timeout, retry)
@@ -342,7 +339,7 @@ class Memory:
     async def _run_to_end(
         self, shared: SharedRequest, approval: Approval, timeout: Timeout, retry: RetryPolicy
     ) -> None:
-        """Run an approval with a ledger, and set the result for all callers (in a task of its own)."""
+        """Run an approval with a ledger in a separate task, and set the result for all callers."""
         try:
             result: Outcome | Exception = await approval.run(self._pipeline, timeout, retry)
         except (Exception, CancelledError) as error:  # noqa: BLE001  (each waiter raises it)
@@ -432,8 +429,7 @@ class Memory:
             if shared.result is not None:
                 return
             # Another thread may fork between two of these steps, and the child then has the state of that
-            # moment. So remember the outcome before removing the request: no approval may be in neither of
-            # them.
+            # moment. So remember the outcome first: at each moment, the approval is in one of the two dicts.
             if isinstance(result, AbandonedError) and isinstance(outcome, Unknown):
                 shared.provisional = outcome
             if outcome is not None:
@@ -448,9 +444,7 @@ class Memory:
             shared.result = result
         if isinstance(result, DecisionNotRecordedError):
             shared.warn_of_unread_decision()
-        if (
-            shared.waiters and not shared.is_inherited()
-        ):  # inherited waiters belong to the parent's event loop
+        if shared.waiters and not shared.is_inherited():  # else they belong to the parent's event loop
             self._wake(shared)
 
     def _wake(self, shared: SharedRequest) -> None:

@@ -131,7 +131,11 @@ def _is_transport_error(error: object) -> bool:
 
 
 class Pipeline:
-    """The transports, slots, retry quota and telemetry that a client and its light copies share."""
+    """Runs the calls of a client and its copies, which share transports, slots, retry quota and telemetry.
+
+    `start` begins a call and returns its `Run`; `run` runs a call without a ledger from start to end; `read`
+    turns the last response into an outcome or an error.
+    """
 
     def __init__(
         self,
@@ -144,7 +148,8 @@ class Pipeline:
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        # No method of this object goes in: without a cycle, an unclosed client is noticed when it is dropped.
+        # Pass no method of this object, which would create a reference cycle: without one, an unclosed client
+        # is garbage collected, and warned about, as soon as it is dropped.
         self._per_loop = PerLoop(
             lambda: _LoopResources(open_transport(), slots), _LoopResources.close, on_unclosed
         )
@@ -233,7 +238,7 @@ class Run:
 
     `Pipeline.run` calls `acquire_slot`, `send` and `release_slot` in this order. An approval with a ledger
     does the same, and claims its entry before `send`. `send` makes all attempts, and releases the slot while
-    it waits for a retry. All three return errors; only `finish` raises them.
+    it waits for a retry. `acquire_slot` and `send` return errors; only `finish` raises them.
     """
 
     __slots__ = ("_call", "_deadline", "_pipeline", "_resources", "_retry", "_timeout", "record")

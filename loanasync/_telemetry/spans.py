@@ -68,9 +68,8 @@ class Telemetry:
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
         """Start a span; `INVALID_SPAN` means that tracing is off."""
-        # A shortcut while no global provider is set, three times as fast as the proxy tracer. The private
-        # name is read because `get_tracer_provider` reads the environment each time. Without it the tracer is
-        # called.
+        # A shortcut while no global provider is set, three times as fast as the proxy tracer. It reads a
+        # private name, because `get_tracer_provider` reads the environment each time.
         if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
             return INVALID_SPAN
         try:
@@ -267,7 +266,7 @@ class AttemptRecord:
         self._telemetry = telemetry
         self._call = call
         self._number = number
-        self._span = parent  # until the attempt has a span of its own
+        self._span = parent  # replaced in `__enter__` if the attempt is recorded
 
     def set_response(self, status: int, fault: str | None = None) -> None:
         """Set the status of the response; 4xx, 5xx and an incomplete body are errors of the attempt."""

@@ -10,7 +10,7 @@ Both follow these rules. The tests of the fault matrix check each fault on both:
 1. **Request.** Method, URL, headers and body are sent once and unchanged, with `Host` and `Content-Length`
    added. Redirects are not followed, and middlewares of the session do not run. A user's session may add
    headers, cookies and a proxy.
-2. **Sent.** `Request.is_sent` is set just before the first byte is written to the connection. If no response
+2. **Sent.** `Request.is_sent` is set in the step that writes the first byte to the connection. If no response
    arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
 3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
    sent no further data. The socket is checked for unread data before each reuse. If a reused connection

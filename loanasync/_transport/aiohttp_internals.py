@@ -37,7 +37,7 @@ _CHUNKS_END = b"0\r\n\r\n"
 _STATUS_ENDS = len("HTTP/1.1 200")
 _MAX_TURNS = 10  # iterations of the event loop
 # The function in which a request waits for a free slot of the session's pool. aiohttp raises the same error
-# for this wait and for a slow connection, so only the traceback tells them apart. If aiohttp renames the
+# for this wait and for a slow connection, so only the traceback distinguishes them. If aiohttp renames the
 # method, both are reported as slow connections.
 _POOL_WAIT = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
 
@@ -78,8 +78,7 @@ def waited_for_pool(error: BaseException | None) -> bool:
 
 def buffered_body(content: aiohttp.StreamReader | None) -> bytes:
     """Return the part of a body that was received and not read, even if the connection has failed since."""
-    # The public methods raise the failure instead. If aiohttp renames this one, only these last bytes are
-    # lost.
+    # The public methods raise the failure instead. If aiohttp renames this one, these last bytes are lost.
     take = getattr(content, "_read_nowait", None)
     return take(-1) if callable(take) else b""
 
@@ -166,8 +165,7 @@ class SplittingProtocol(HeadSplitter):
     def watch(self, response: aiohttp.ClientResponse) -> None:
         """Remove the wrapper when the body of the response ends, as aiohttp then pools the connection.
 
-        If aiohttp's protocol fails, make the reader of the body fail too: aiohttp itself only closes the
-        connection.
+        If aiohttp's protocol fails, make the body's reader fail too; aiohttp only closes the connection.
         """
         self._content = response.content
         self._is_chunked = "Transfer-Encoding" in response.headers
@@ -295,8 +293,7 @@ class RequestBody(bytes, aiohttp.Payload):
         if transport is not None and may_wrap:
             await SplittingProtocol.wait_until_removed(transport)
         is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
-        # Data received before the request was sent would be taken for its response: then `should_close` is
-        # True.
+        # `should_close` is True if data was received already. It would be taken for the response.
         if is_cancelled or getattr(out.protocol, "should_close", False):
             if transport is not None:
                 transport.abort()

@@ -26,9 +26,9 @@ except ImportError:  # pragma: no cover  (without it there are two spans per req
 class SessionTransport:
     """Sends requests through an aiohttp session, which the client opened or the user passed.
 
-    It belongs to one event loop, and closes the session only if `owned` is True. Each request is limited by a
-    timeout of its own, and not by the session's. `RequestBody` notes when the request is written. If a reused
-    connection turns out to be unusable before that, the request is sent again on another one.
+    It belongs to one event loop, and closes the session only if `owned` is True. Each request has a
+    separate timeout; the session's timeouts do not apply. `RequestBody` notes when the request is written. If
+    a reused connection turns out to be unusable before that, the request is sent again on another one.
     """
 
     raises_errors = True  # errors of the hooks of the user's session, raised before anything was sent
@@ -97,8 +97,7 @@ class SessionTransport:
         ) -> aiohttp.ClientResponse:
             """Read the response before the hooks of the user's session run, which may fail or wait.
 
-            This is an aiohttp middleware. It also keeps the response's cookies out of the session's cookie
-            jar.
+            This is an aiohttp middleware. It also keeps cookies of the response out of the session's jar.
             """
             nonlocal response, result
             response = await handler(request)

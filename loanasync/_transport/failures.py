@@ -106,8 +106,7 @@ def partial_response(status: int, headers: Mapping[str, str], error: BaseExcepti
 def was_cancelled() -> bool:
     """Return True if the current task was cancelled.
 
-    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a pool that is
-    closed.
+    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
@@ -152,8 +151,7 @@ def _cause_type(error: BaseException) -> str:
 def drop_frames(error: BaseException | None) -> None:
     """Remove the tracebacks of an error and its causes.
 
-    Their frames hold the request. aiohttp also keeps some errors in objects of these frames: a reference
-    cycle.
+    Their frames hold the request. aiohttp also stores some errors in these frames, which makes a cycle.
     """
     while error is not None:
         error.__traceback__ = None

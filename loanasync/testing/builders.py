@@ -21,8 +21,7 @@ def fiscal_code(random: Random | None = None) -> str:
     """Return a made-up fiscal code, a different one on each call.
 
     It has a valid form and check letter, so ``strict=True`` accepts it. It cannot belong to a real person:
-    the letters of the last name are ``TST``, and the code of the birthplace begins with ``X``, which is not
-    used.
+    the letters of the last name are ``TST``, and the code of the birthplace begins with an unused ``X``.
 
     Args:
         random: A random generator, for codes that depend only on its seed. By default, codes are random

@@ -94,7 +94,7 @@ def certificate(kind: Certificate) -> ssl.SSLContext:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let other tasks run until `holds()` is True, for a condition without an event to wait for."""
+    """Yield to other tasks until `holds()` is True, for a condition without an event to wait for."""
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0)

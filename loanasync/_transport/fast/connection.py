@@ -242,8 +242,7 @@ class DirectConnection(HeadSplitter):
             self._parser = new_parser(self, self._scheduler.loop)
             if self._request is not None:
                 self._request.is_sent = True
-            # Not through a local variable: error reports may show local variables, and the bytes are
-            # personal.
+            # Not through a local variable: error reports may show those, and the bytes are personal.
             self._transport.write(self._unsent_bytes)
         except Exception as error:  # noqa: BLE001  (any error must complete the future)
             self._fail(error)
@@ -302,8 +301,7 @@ class DirectConnection(HeadSplitter):
     def close(self) -> None:
         """Close the connection, with TLS's closing message if it uses TLS."""
         self._unregister()
-        # A second `close` would make asyncio's TLS transport drop its protocol, on which aiohttp's connector
-        # fails.
+        # A second `close` would make asyncio's TLS transport drop its protocol, which aiohttp cannot handle.
         if self.is_open:
             self._transport.close()
 

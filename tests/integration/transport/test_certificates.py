@@ -68,15 +68,15 @@ async def test_default_trust_rejects_an_unknown_authority() -> None:
 
 
 async def test_context_may_contain_a_client_certificate() -> None:
-    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority().issue_cert("127.0.0.1").configure_cert(theirs)
-    authority().configure_trust(theirs)
-    theirs.verify_mode = ssl.CERT_REQUIRED
-    ours = checking()
-    authority().issue_cert("shop@example.com").configure_cert(ours)
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert("127.0.0.1").configure_cert(server_context)
+    authority().configure_trust(server_context)
+    server_context.verify_mode = ssl.CERT_REQUIRED
+    client_context = checking()
+    authority().issue_cert("shop@example.com").configure_cert(client_context)
     async with (
-        running(RawServer(ANSWER, tls=theirs, scheme="https")) as server,
-        make(server.base_url, ssl=ours) as client,
+        running(RawServer(ANSWER, tls=server_context, scheme="https")) as server,
+        make(server.base_url, ssl=client_context) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
 
@@ -101,7 +101,7 @@ def test_ca_file_without_certificates_is_refused_by_the_constructor(tmp_path: Pa
         make(ssl=f"{tmp_path}/{name}")
 
 
-async def test_users_session_uses_its_own_ssl_setting() -> None:
+async def test_session_and_ssl_together_are_refused() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ConfigurationError, match="ssl: cannot be used with session="):
             make(session=session, ssl=checking())
