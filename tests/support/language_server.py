@@ -1,4 +1,4 @@
-"""What an editor shows of the SDK, asked of pyright's language server as an editor asks it."""
+"""A client of pyright's language server, which returns the texts that an editor shows."""
 
 import itertools
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-URI = (ROOT / "tests" / "typing" / "typed_just_now.py").as_uri()  # there is no such file: it is in the editor
+URI = (ROOT / "tests" / "typing" / "typed_just_now.py").as_uri()  # it exists only in the editor
 
 
 class LanguageServer:
-    """A server over its pipes."""
+    """The connection to a server through its standard input and output."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin is not None
@@ -21,30 +21,31 @@ class LanguageServer:
         self._to, self._from = process.stdin, process.stdout
         self._numbers = itertools.count(1)
 
-    def ask(self, method: str, **params: object) -> Any:
+    def request(self, method: str, **params: object) -> Any:
         number = next(self._numbers)
         self._send(id=number, method=method, params=params)
-        while (said := self._hear()).get("id") != number or "method" in said:
-            if "id" in said:  # it asks for settings, and gets none
-                wanted = said["params"].get("items", []) if isinstance(said.get("params"), dict) else []
-                self._send(id=said["id"], result=[{} for _ in wanted])
-        return said["result"]
+        while (message := self._receive()).get("id") != number or "method" in message:
+            if "id" in message:  # the server requests settings; there are none
+                settings = message.get("params")
+                items = settings.get("items", []) if isinstance(settings, dict) else []
+                self._send(id=message["id"], result=[{} for _ in items])
+        return message["result"]
 
-    def tell(self, method: str, **params: object) -> None:
+    def notify(self, method: str, **params: object) -> None:
         self._send(method=method, params=params)
 
     def hover(self, line: int, column: int) -> str:
-        """What is shown over a place of the text, counted from 0."""
+        """Return the hover text at a position; line and column are counted from 0."""
         at = {"line": line, "character": column}
-        shown = self.ask("textDocument/hover", textDocument={"uri": URI}, position=at)
-        return "" if shown is None else str(shown["contents"]["value"])
+        result = self.request("textDocument/hover", textDocument={"uri": URI}, position=at)
+        return "" if result is None else str(result["contents"]["value"])
 
     def _send(self, **message: object) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
         self._to.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         self._to.flush()
 
-    def _hear(self) -> Any:
+    def _receive(self) -> Any:
         length = 0
         while header := self._from.readline().strip():
             name, _, value = header.partition(b":")
@@ -54,15 +55,15 @@ class LanguageServer:
 
 @contextmanager
 def editing(text: str) -> Iterator[LanguageServer]:
-    """A server whose editor has a file open with this text."""
+    """Run a server with an open file of this text."""
     command = ["basedpyright-langserver", "--stdio"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         server = LanguageServer(process)
         folder = {"uri": ROOT.as_uri(), "name": "loanasync"}
         can = {"textDocument": {"hover": {"contentFormat": ["plaintext"]}}}
-        server.ask("initialize", rootUri=folder["uri"], workspaceFolders=[folder], capabilities=can)
-        server.tell("initialized")
+        server.request("initialize", rootUri=folder["uri"], workspaceFolders=[folder], capabilities=can)
+        server.notify("initialized")
         opened = {"uri": URI, "languageId": "python", "version": 1, "text": text}
-        server.tell("textDocument/didOpen", textDocument=opened)
+        server.notify("textDocument/didOpen", textDocument=opened)
         yield server
         process.kill()

@@ -1,4 +1,4 @@
-"""Runs the commands that a page shows, one block after the other in one shell, and looks at what they say."""
+"""Execution of the commands on a page of the documentation, with a check of their output."""
 
 import doctest
 import os
@@ -13,33 +13,33 @@ import pytest
 
 __all__ = ["run", "steps"]
 
-END = "=== end of a step ==="
+END = "=== end of a block ==="
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
-    """Each block of commands, with the text that is said to come of it."""
+    """Return each block of commands with the output that the page shows for it."""
     return re.findall(r"```sh\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def run(page: Path, folder: Path, environment: Mapping[str, str], addresses: Mapping[str, str]) -> None:
-    """Run a page's commands in a folder; each text below them is what they print, and nothing else is.
+    """Run the commands of a page in one shell, and check their output against the page.
 
     Args:
-        page: Its blocks of commands are ``sh``, and what comes of them is ``text``.
-        folder: Where they run.
-        environment: Variables that a reader has set.
-        addresses: What the page calls an address, and where it is.
+        page: The page. Commands are in ``sh`` blocks, and their output in the ``text`` blocks below them.
+        folder: The working directory.
+        environment: Additional environment variables.
+        addresses: The addresses on the page, and the addresses that replace them.
     """
     if not (shutil.which("curl") and shutil.which("bash")):
         assert not os.environ.get("CI"), "the gate needs bash and curl"
-        pytest.skip("there is no bash or no curl")
-    shown = steps(page)
-    script = f"\necho '{END}'\n".join(commands for commands, _ in shown)
-    for said, address in addresses.items():
-        script = script.replace(said, address)
+        pytest.skip("needs bash and curl")
+    blocks = steps(page)
+    script = f"\necho '{END}'\n".join(commands for commands, _ in blocks)
+    for on_page, address in addresses.items():
+        script = script.replace(on_page, address)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail"],  # noqa: S607  (whichever there is)
+        ["bash", "-euo", "pipefail"],  # noqa: S607  (any bash)
         input=script,
         capture_output=True,
         text=True,
@@ -48,10 +48,10 @@ def run(page: Path, folder: Path, environment: Mapping[str, str], addresses: Map
         env={**os.environ, "PATH": path, **environment},
     )
     assert done.returncode == 0, done.stderr
-    answered = done.stdout
-    for said, address in addresses.items():
-        answered = answered.replace(address, said)
+    output = done.stdout
+    for on_page, address in addresses.items():
+        output = output.replace(address, on_page)
     checker = doctest.OutputChecker()
-    for (commands, wanted), got in zip(shown, answered.split(f"{END}\n"), strict=True):
-        told = f"{commands}\nwanted:\n{wanted}\ngot:\n{got}"
-        assert checker.check_output(wanted.rstrip(), got.rstrip(), doctest.ELLIPSIS), told
+    for (commands, wanted), got in zip(blocks, output.split(f"{END}\n"), strict=True):
+        message = f"{commands}\nwanted:\n{wanted}\ngot:\n{got}"
+        assert checker.check_output(wanted.rstrip(), got.rstrip(), doctest.ELLIPSIS), message

@@ -27,11 +27,11 @@ from support.builders import FISCAL_CODE, approval_request, user_data
 
 
 async def logged(
-    caplog: pytest.LogCaptureFixture, *steps: ScriptedResponse, **options: object
+    caplog: pytest.LogCaptureFixture, *responses: ScriptedResponse, **options: object
 ) -> list[logging.LogRecord]:
     caplog.set_level(logging.DEBUG, "loanasync")
     caplog.clear()
-    client = ScriptedTransport(*steps).client(**options)
+    client = ScriptedTransport(*responses).client(**options)
     with contextlib.suppress(LoanError):
         await client.approve(FISCAL_CODE, approval_request())
     return [record for record in caplog.records if record.name == "loanasync"]
@@ -66,7 +66,7 @@ async def test_failed_attempt_is_logged_with_its_error_type(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize(
-    ("steps", "level", "end", "told_of_it"),
+    ("responses", "level", "end", "expected"),
     [
         ([refused()], "INFO", "refused", {"outcome": "refused"}),
         ([connection_lost()], "WARNING", "ConnectionLostError", {"outcome": "unknown"}),
@@ -81,15 +81,15 @@ async def test_failed_attempt_is_logged_with_its_error_type(caplog: pytest.LogCa
 )
 async def test_call_is_logged_with_its_result(
     caplog: pytest.LogCaptureFixture,
-    steps: list[ScriptedResponse],
+    responses: list[ScriptedResponse],
     level: str,
     end: str,
-    told_of_it: dict[str, str],
+    expected: dict[str, str],
 ) -> None:
-    *_, call = await logged(caplog, *steps)
+    *_, call = await logged(caplog, *responses)
     assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
-    assert {"outcome", "stopped_by"} & fields(call).keys() == told_of_it.keys()
-    assert fields(call).items() >= told_of_it.items()
+    assert {"outcome", "stopped_by"} & fields(call).keys() == expected.keys()
+    assert fields(call).items() >= expected.items()
 
 
 async def test_cancelled_call_is_a_warning_if_its_outcome_is_unknown(
@@ -138,8 +138,8 @@ async def test_events_have_a_trace_id_and_are_logged_within_their_span(
 
 async def test_log_events_contain_no_personal_data(caplog: pytest.LogCaptureFixture) -> None:
     request = approval_request()
-    for steps in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
-        for record in await logged(caplog, *steps):
+    for responses in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
+        for record in await logged(caplog, *responses):
             text = record.getMessage() + repr(fields(record))
             assert FISCAL_CODE not in text
             for name in ("email", "last_name", "city", "address", "mobile_phone"):

@@ -15,11 +15,9 @@ from support.builders import FISCAL_CODE, approval_request
 from support.raw_server import Exchange, Play, RawServer, running, until
 
 PATHS = ("direct", "own session", "user's session")
-ENDS = {
-    "closed": Play.FIN,
-    "silent": Play.SILENCE,
-}  # not reset: the system may drop data received before a reset
-LARGEST = 1 << 20
+# Not a reset: the system may drop data that was received before it.
+ENDS = {"closed": Play.FIN, "silent": Play.SILENCE}
+MAX_BODY_SIZE = 1 << 20
 SOON = Timeout(total=20, attempt=0.6, connect=0.5)
 
 
@@ -143,17 +141,17 @@ async def test_cut_off_422_without_approved_is_unknown_and_kept(path: str) -> No
 
 
 async def test_too_large_201_with_approved_true_is_approved(path: str) -> None:
-    body = b'{"approved":true,"note":"' + b"x" * (LARGEST + 10) + b'"}'
+    body = b'{"approved":true,"note":"' + b"x" * (MAX_BODY_SIZE + 10) + b'"}'
     decision = await outcome(path, head("201 Created", f"Content-Length: {len(body)}") + body)
     assert isinstance(decision, Approved), decision
     assert decision.meta.unread == ("body",)
 
 
 async def test_too_large_201_without_approved_is_unknown_and_kept(path: str) -> None:
-    body = b'{"note":"' + b"x" * (LARGEST + 10) + b'"}'
+    body = b'{"note":"' + b"x" * (MAX_BODY_SIZE + 10) + b'"}'
     error = await outcome(path, head("201 Created", f"Content-Length: {len(body)}") + body)
     assert isinstance(error, UnexpectedResponseError), error
     assert error.reasons == ("body: too large",)
     assert error.response is not None
     assert body.startswith(error.response.body)
-    assert 0 < len(error.response.body) <= LARGEST
+    assert 0 < len(error.response.body) <= MAX_BODY_SIZE

@@ -92,9 +92,9 @@ async def test_request_refused_by_a_proxy_is_not_sent(status: str) -> None:
 
 
 async def test_unreachable_proxy_is_a_connect_error() -> None:
-    async with Proxy().running() as gone:
+    async with Proxy().running() as closed:
         pass
-    async with shop("https://loans.example.com", gone) as client:
+    async with shop("https://loans.example.com", closed) as client:
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert caught.value.outcome == "not_sent"

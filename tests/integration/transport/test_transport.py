@@ -400,5 +400,5 @@ def test_no_response_maps_each_aiohttp_error(
     sent: bool,  # noqa: FBT001  (parametrised)
     cause: str,
 ) -> None:
-    told = no_response(error, is_unsent=is_unsent)
-    assert (told.error, told.is_sent, told.cause_type) == (kind, sent, cause)
+    result = no_response(error, is_unsent=is_unsent)
+    assert (result.error, result.is_sent, result.cause_type) == (kind, sent, cause)
