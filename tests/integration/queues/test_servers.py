@@ -27,7 +27,7 @@ def test_server_restarts_on_its_port_after_kill_9_and_cleans_up(
             socket.create_connection(("127.0.0.1", port), 5)
         server.start()
         assert (server.pid != first, server.port) == (True, port)
-        assert server.answers()
+        assert server.is_ready()
     assert not folder.exists()
     assert not psutil.pid_exists(first)
 
@@ -46,9 +46,9 @@ def test_paused_server_accepts_connections_and_does_not_respond() -> None:
     with skip_missing_server(), Valkey() as server:
         server.pause()
         with pytest.raises(TimeoutError):
-            server.answers()
+            server.is_ready()
         server.resume()
-        assert server.answers()
+        assert server.is_ready()
 
 
 def test_missing_server_is_skipped_except_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
