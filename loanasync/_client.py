@@ -359,8 +359,8 @@ class LoanClient(Closing):
             additional_data_needed: True if the service asked for the additional data (spec §2.1).
             scope: Distinguishes several applications of one customer, for example by an order number. It must
                 not contain personal data.
-            repeat_unknown: Send the request even if an earlier one has an unknown outcome. The service may
-                then evaluate the customer twice.
+            repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been
+                evaluated.
             timeout: Time limits of this call instead of the client's.
             retry: Retries of this call instead of the client's.
 
@@ -400,10 +400,12 @@ class LoanClient(Closing):
     ) -> "Approvals":
         """Request the approvals of many customers and return one result per row.
 
-        Memory use does not depend on the number of rows. A row is read when its call starts, and at most
-        ``2 * concurrency`` rows are in progress or wait to be read by you. An exception raised by `rows` or
-        `progress` stops further calls; it is raised after the results of all calls in progress have been
-        read. CancelledError, GeneratorExit, StopIteration and StopAsyncIteration are raised as RuntimeError.
+        Memory use does not depend on the number of rows. A row is read when its call starts. At most
+        ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
+
+        An exception from `rows` or `progress` stops further calls. It is raised after you have read the
+        results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
+        StopAsyncIteration, a RuntimeError is raised instead.
 
         Args:
             rows: Iterable or async iterable of pairs ``(fiscal_code, ApprovalRequest)`` or of
@@ -537,10 +539,10 @@ class LoanClient(Closing):
         )
 
     async def aclose(self) -> None:
-        """Wait for calls in progress, then close sessions and connections. New calls raise an error.
+        """Wait for calls in progress, then close sessions and connections.
 
-        Calls still in progress after ``timeout.total`` seconds are cancelled and raise an error. Calling
-        `aclose` again does nothing.
+        New calls raise `ClientClosedError`. Calls still in progress after ``timeout.total`` seconds end with
+        an error. Calling `aclose` again has no effect.
         """
         try:
             await self._pipeline.aclose(self._options.timeout.total)

@@ -35,14 +35,16 @@ class Shop:
     port: int
 
 
-def require(kind: type, setting: str, value: object) -> None:
+def require(expected_type: type, setting: str, value: object) -> None:
     """Check the type of a setting when the client is created, not when the setting is first used.
 
     Raises:
         ConfigurationError: The value has another type.
     """
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigurationError(setting, f"must be of type {kind.__name__}, not {values.type_name(value)}")
+    if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+        raise ConfigurationError(
+            setting, f"must be of type {expected_type.__name__}, not {values.type_name(value)}"
+        )
 
 
 def require_provider(product: str, setting: str, value: object) -> None:

@@ -10,7 +10,7 @@ Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved",
 
 
 class LoanError(Exception):
-    """Base class of all exceptions of this package. Catch its subclasses for what to do about each.
+    """Base class of all exceptions of this package. Catch its subclasses to handle each case.
 
     Two errors are equal when their type and their arguments are equal, also after pickling.
 
