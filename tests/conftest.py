@@ -105,7 +105,7 @@ def _logged_asyncio_errors_fail() -> Iterator[None]:
 
 
 @pytest.fixture
-def wire() -> Iterator[aioresponses]:
+def mocked_http() -> Iterator[aioresponses]:
     """Mocked responses for aiohttp; no request leaves the process."""
     with aioresponses() as mocked:
         yield mocked

@@ -32,9 +32,9 @@ class Recorded(Transport):
     opened = 0
     closed = 0
 
-    def __init__(self, answer: Response | NoResponse | None = None) -> None:
+    def __init__(self, response: Response | NoResponse | None = None) -> None:
         type(self).opened += 1
-        self._answer = answer or Response(status=201, headers={}, body=b'{"approved": true}')
+        self._response = response or Response(status=201, headers={}, body=b'{"approved": true}')
 
     def check(self) -> None:
         """Accept each call."""
@@ -42,7 +42,7 @@ class Recorded(Transport):
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         assert 0 < connect < within
         assert request.url.endswith(FISCAL_CODE)
-        return self._answer
+        return self._response
 
     async def aclose(self) -> None:
         type(self).closed += 1
@@ -80,9 +80,9 @@ class Broken(Transport):
 
     sent = 0
 
-    def __init__(self, error: BaseException | None, answer: object = None, *, is_sent: bool = True) -> None:
+    def __init__(self, error: BaseException | None, response: object = None, *, is_sent: bool = True) -> None:
         self._error = error
-        self._answer = answer
+        self._response = response
         self._is_sent = is_sent
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class Broken(Transport):
         request.is_sent = self._is_sent
         if self._error is not None:
             raise self._error
-        return cast("Response", self._answer)
+        return cast("Response", self._response)
 
     async def aclose(self) -> None:
         """Close nothing."""
@@ -107,7 +107,7 @@ class Unclosable(Broken):
 
 @pytest.mark.parametrize("has_ledger", [False, True])
 @pytest.mark.parametrize(
-    ("error", "answer"),
+    ("error", "response"),
     [
         (RuntimeError(FISCAL_CODE), None),
         (ConnectError("approve", "OSError", "not_sent", 1), None),
@@ -117,9 +117,9 @@ class Unclosable(Broken):
     ],
 )
 async def test_transport_that_breaks_a_rule_ends_in_an_unknown_outcome(
-    error: BaseException | None, answer: object, *, has_ledger: bool
+    error: BaseException | None, response: object, *, has_ledger: bool
 ) -> None:
-    transport = Broken(error, answer)
+    transport = Broken(error, response)
     client = client_of(transport=lambda: transport, ledger=MemoryLedger() if has_ledger else None)
     with pytest.raises(ConnectionLostError) as caught:
         await client.approve(FISCAL_CODE, approval_request())

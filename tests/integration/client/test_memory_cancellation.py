@@ -91,9 +91,9 @@ async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None
         call = asyncio.create_task(request(client))
         await server.wait_for_requests(1)
         lane: Any = client._pipeline._per_loop.current()
-        [wire] = lane.transport._scheduler.connections
+        [connection] = lane.transport._scheduler.connections
         call.cancel()
-        wire.data_received(APPROVAL)
+        connection.data_received(APPROVAL)
         await asyncio.wait({call})
         assert call.cancelled()
         async with asyncio.timeout(20):

@@ -88,7 +88,7 @@ def test_network_guard_detects_a_connecting_module(statement: str, expected: str
 
 @pytest.mark.usefixtures("expects_connections")
 @pytest.mark.parametrize(
-    "ask",
+    "connect",
     [
         lambda sender: sender.connect(OUTSIDE),
         lambda sender: sender.connect_ex(OUTSIDE),
@@ -100,9 +100,9 @@ def test_network_guard_detects_a_connecting_module(statement: str, expected: str
         lambda _: socket.gethostbyaddr("192.0.2.1"),
     ],
 )
-def test_network_guard_stops_outside_connections(ask: Callable[[socket.socket], object]) -> None:
+def test_network_guard_stops_outside_connections(connect: Callable[[socket.socket], object]) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as sender, pytest.raises(OutsideError, match="other machines"):
-        ask(sender)
+        connect(sender)
     assert len(attempts) == 1
 
 

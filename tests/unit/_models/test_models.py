@@ -80,10 +80,10 @@ def test_model_fields_are_keyword_only() -> None:
 
 
 def test_model_reports_all_missing_and_unknown_fields() -> None:
-    given = attrs.asdict(approval_request())
-    given["adress"], given["zzz"] = given.pop("address"), given.pop("city")
+    members = attrs.asdict(approval_request())
+    members["adress"], members["zzz"] = members.pop("address"), members.pop("city")
     with pytest.raises(InvalidRequestError) as caught:
-        ApprovalRequest(**given)
+        ApprovalRequest(**members)
     messages = {problem.field: problem.message for problem in caught.value.problems}
     assert list(messages) == ["city", "address", "adress", "zzz"]
     assert messages["address"] == "is required"
@@ -115,9 +115,9 @@ def test_signatures_show_the_fields() -> None:
 
 
 def test_extra_members_are_a_read_only_copy() -> None:
-    given = {"new": 1}
-    request = approval_request(extra=given)
-    given["new"] = 2
+    members = {"new": 1}
+    request = approval_request(extra=members)
+    members["new"] = 2
     assert dict(request.extra) == {"new": 1}
     with pytest.raises(TypeError):
         request.extra["new"] = 3  # type: ignore[index]

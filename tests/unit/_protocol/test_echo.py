@@ -19,7 +19,7 @@ OTHER = "TSTXYZ00A00A000B"
 CODE_OF_11 = "00000000000"
 # Omocodia: letters instead of digits at the seven digit positions; the check letter changes, too.
 OMOCODE = "TSTXYZLLALLALLLC"
-PLACES = (6, 7, 9, 10, 12, 13, 14)
+DIGIT_POSITIONS = (6, 7, 9, 10, 12, 13, 14)
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_echo_with_omocodia_belongs_to_the_customer() -> None:
 
 
 @pytest.mark.parametrize("digit", range(10))
-@pytest.mark.parametrize("place", PLACES)
-def test_echo_omocodia_letter_stands_for_one_digit(place: int, digit: int) -> None:
+@pytest.mark.parametrize("position", DIGIT_POSITIONS)
+def test_echo_omocodia_letter_stands_for_one_digit(position: int, digit: int) -> None:
     letter = "LMNPQRSTUV"[digit]
-    written = f"{FISCAL_CODE[:place]}{letter}{FISCAL_CODE[place + 1 :]}"
+    written = f"{FISCAL_CODE[:position]}{letter}{FISCAL_CODE[position + 1 :]}"
     assert belongs_to_another_customer(written, FISCAL_CODE) is (digit != 0)
 
 
-@pytest.mark.parametrize("place", sorted({*range(15)} - {*PLACES}))
-def test_echo_omocodia_letter_elsewhere_is_not_accepted(place: int) -> None:
-    written = f"{FISCAL_CODE[:place]}L{FISCAL_CODE[place + 1 :]}"
+@pytest.mark.parametrize("position", sorted({*range(15)} - {*DIGIT_POSITIONS}))
+def test_echo_omocodia_letter_elsewhere_is_not_accepted(position: int) -> None:
+    written = f"{FISCAL_CODE[:position]}L{FISCAL_CODE[position + 1 :]}"
     assert belongs_to_another_customer(written, FISCAL_CODE)
 
 

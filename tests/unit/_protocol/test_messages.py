@@ -23,14 +23,14 @@ def create_client(**options: object) -> LoanClient:
     return LoanClient(BASE + "/", shop_id="shop:1", auth_token="token", **options)  # type: ignore[arg-type]
 
 
-def only_call(wire: aioresponses) -> tuple[str, str, RequestCall]:
-    [((method, url), calls)] = wire.requests.items()
+def only_call(mocked_http: aioresponses) -> tuple[str, str, RequestCall]:
+    [((method, url), calls)] = mocked_http.requests.items()
     [call] = calls
     return method, str(url), call
 
 
-async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresponses) -> None:
-    wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
+async def test_approve_request_has_exactly_these_headers_and_bytes(mocked_http: aioresponses) -> None:
+    mocked_http.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
     request = approval_request(
         amount=45_000,
         instalments=12,
@@ -47,7 +47,7 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresp
     )
     async with create_client() as client:
         assert isinstance(await client.approve(f" {FISCAL_CODE.lower()} ", request), Approved)
-    method, url, call = only_call(wire)
+    method, url, call = only_call(mocked_http)
     assert (method, url) == ("POST", REQUEST)
     assert (
         call.kwargs["data"]
@@ -69,11 +69,11 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(wire: aioresp
     assert agent.startswith(f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/3.")
 
 
-async def test_request_follows_no_redirect_and_no_middleware(wire: aioresponses) -> None:
-    wire.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
+async def test_request_follows_no_redirect_and_no_middleware(mocked_http: aioresponses) -> None:
+    mocked_http.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
     async with create_client() as client:
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
-    sent = only_call(wire)[2].kwargs
+    sent = only_call(mocked_http)[2].kwargs
     assert sent["allow_redirects"] is False
     assert sent["raise_for_status"] is False
     [middleware] = sent["middlewares"]  # replaces the middlewares of the session
@@ -98,9 +98,9 @@ async def test_request_follows_no_redirect_and_no_middleware(wire: aioresponses)
     ],
 )
 async def test_approve_request_uses_the_names_of_the_dialect(
-    wire: aioresponses, dialect: Dialect, street_number: str, instalments: str, italian: str
+    mocked_http: aioresponses, dialect: Dialect, street_number: str, instalments: str, italian: str
 ) -> None:
-    wire.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
+    mocked_http.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
     request = approval_request(
         street_number="7",
         instalments=9,
@@ -109,32 +109,32 @@ async def test_approve_request_uses_the_names_of_the_dialect(
     )
     async with create_client(dialect=dialect) as client:
         await client.approve(FISCAL_CODE, request, additional_data_needed=True)
-    sent = json.loads(only_call(wire)[2].kwargs["data"])
+    sent = json.loads(only_call(mocked_http)[2].kwargs["data"])
     assert (sent[street_number], sent[instalments], sent["citizenship"]) == ("7", 9, italian)
     assert len({"streetNumber", "civicNumber"} & sent.keys()) == 1
     assert len({"instalments", "installments"} & sent.keys()) == 1
     assert sent["residenceStartDate"] == "05/2019"
 
 
-async def test_complete_request_has_iso_dates_and_an_integer_day(wire: aioresponses) -> None:
-    wire.patch(URL(REQUEST, encoded=True), status=200, payload={"usPerson": False})
+async def test_complete_request_has_iso_dates_and_an_integer_day(mocked_http: aioresponses) -> None:
+    mocked_http.patch(URL(REQUEST, encoded=True), status=200, payload={"usPerson": False})
     data = UserData(document_issue_date=date(2022, 5, 7), payment_day_of_month=5, us_person=False)
     async with create_client() as client:
         assert await client.complete(FISCAL_CODE, data) == UserData(us_person=False)
-    method, url, call = only_call(wire)
+    method, url, call = only_call(mocked_http)
     assert (method, url) == ("PATCH", REQUEST)
     assert call.kwargs["data"] == b'{"documentIssueDate":"2022-05-07","usPerson":false,"paymentDayOfMonth":5}'
 
 
-async def test_prerequisite_requests_send_the_payload_unchanged(wire: aioresponses) -> None:
-    wire.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
-    wire.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
+async def test_prerequisite_requests_send_the_payload_unchanged(mocked_http: aioresponses) -> None:
+    mocked_http.post(URL(REQUESTS, encoded=True), status=201, payload={"a": 1})
+    mocked_http.post(URL(f"{REQUEST}/documents", encoded=True), status=204)
     async with create_client() as client:
         assert await client.create_request({"fiscalCode": FISCAL_CODE, "n": [1]}) == {"a": 1}
         assert await client.upload_documents(FISCAL_CODE, {"front": {"x": None}}) == {}
     sent = {
         (method, str(url)): [call.kwargs["data"] for call in calls]
-        for (method, url), calls in wire.requests.items()
+        for (method, url), calls in mocked_http.requests.items()
     }
     assert sent == {
         ("POST", REQUESTS): [f'{{"fiscalCode":"{FISCAL_CODE}","n":[1]}}'.encode()],
