@@ -26,8 +26,10 @@ class RetryPolicy:
 
     The wait before attempt n is a random time between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`.
     If the response has a ``Retry-After`` that is longer, the call waits up to 5 seconds longer. Other calls
-    can use the slot of a call that waits. A call is not retried if it has used all `attempts`, if the wait
-    would pass its deadline, if the client's quota is used up, or if it gets no slot after the wait.
+    can use the slot of a call that waits.
+
+    A call is not retried if it has used all `attempts` or if the wait would pass its deadline. It is also not
+    retried if the client's quota is used up, or if no slot is free after the wait.
 
     Args:
         attempts: Maximum number of requests, including the first. 1 disables retries.

@@ -72,17 +72,17 @@ class Endpoint:
     readers: Mapping[int, "Reader"] = field(repr=False)
 
     def problems(
-        self, options: Options, fiscal_code: str, content: object, *, additional_data_needed: bool
+        self, options: Options, fiscal_code: str, payload: object, *, additional_data_needed: bool
     ) -> tuple[Problem, ...]:
         """Return all problems of a call."""
         code = rules.check_fiscal_code(fiscal_code, strict=options.strict) if self.has_customer else ()
-        return (*code, *self.check(content, options, additional_data_needed))
+        return (*code, *self.check(payload, options, additional_data_needed))
 
     def prepare(
         self,
         options: Options,
         fiscal_code: str,
-        content: object,
+        payload: object,
         *,
         additional_data_needed: bool = False,
         scope: str = "",
@@ -91,21 +91,23 @@ class Endpoint:
 
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
-        found = self.problems(options, fiscal_code, content, additional_data_needed=additional_data_needed)
-        problems = (*found, *rules.check_scope(scope))
+        problems = (
+            *self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed),
+            *rules.check_scope(scope),
+        )
         if problems:
             return InvalidRequestError(problems)
         code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
-        return self.call(options.shop, options.dialect, code, content)
+        return self.call(options.shop, options.dialect, code, payload)
 
-    def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, content: object) -> "Call":
+    def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object) -> "Call":
         """Return the call for a valid payload."""
         return Call(
             endpoint=self,
             shop=shop,
             fiscal_code=fiscal_code,
-            body=self.write(content, dialect),
-            order_token=content.order_token if isinstance(content, ApprovalRequest) else None,
+            body=self.write(payload, dialect),
+            order_token=payload.order_token if isinstance(payload, ApprovalRequest) else None,
         )
 
 

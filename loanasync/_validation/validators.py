@@ -34,7 +34,7 @@ def type_name(value: object) -> str:
 
 
 def are_printable_texts(candidates: Sequence[object]) -> bool:
-    """Return True if all values are non-blank, printable strings, which one check of all of them shows."""
+    """Return True if all values are non-blank, printable strings. Joining them is faster than a loop."""
     try:
         return "".join(candidates).isprintable() and all(map(str.strip, candidates))  # type: ignore[arg-type]
     except TypeError:
