@@ -22,7 +22,7 @@ Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
 
 
 class Approve(Protocol):
-    """`LoanClient.approve`."""
+    """The type of `LoanClient.approve`, with the arguments that are passed here."""
 
     def __call__(
         self,

@@ -120,7 +120,7 @@ class WorkerPool:
             await self._wait_for_result()
         self._read += 1
         if not self._is_starting and self._taken - self._read <= self._concurrency:
-            self._start_worker()
+            self._start_worker()  # the reader has caught up, so the next row may be taken
         return self._ready.popleft()
 
     def _end_of_results(self) -> BaseException:
@@ -140,11 +140,13 @@ class WorkerPool:
             return
         self._abandoned = created_at
         try:
-            self._loop.call_soon_threadsafe(self._finish_abandoned)  # garbage is collected in any thread
+            # `__del__` calls this, and may run in any thread.
+            self._loop.call_soon_threadsafe(self._finish_abandoned)
         except RuntimeError:  # the event loop is closed, so no further result can arrive
             self._finish_abandoned()
 
     def _finish_abandoned(self) -> None:
+        """Stop and, once all calls have ended, warn of results that were neither read nor inspected."""
         self.stop()
         if self._workers or self._abandoned is None:
             return
@@ -174,6 +176,7 @@ class WorkerPool:
             task.cancel()
 
     async def _wait_for_result(self) -> None:
+        """Wait until a result is ready, or the last worker has ended."""
         if self._waiting_reader is not None:
             raise RuntimeError("another task is already waiting for the next result")
         self._waiting_reader = asyncio.get_running_loop().create_future()
@@ -183,7 +186,10 @@ class WorkerPool:
             self._waiting_reader = None
 
     def _start_worker(self) -> None:
-        """Wake an idle worker, or start a new one, if the limits allow it."""
+        """Wake an idle worker, or start a new one, if the limits allow it.
+
+        One worker starts at a time, and starts the next one when it has its row. Few rows need few workers.
+        """
         if self._is_stopped or self._is_full:
             return
         if self._idle:
@@ -258,6 +264,7 @@ class WorkerPool:
 
     @property
     def _is_full(self) -> bool:
+        """True if no further row may be taken until the reader has read a result."""
         return self._taken - self._read >= 2 * self._concurrency
 
     async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
@@ -286,6 +293,7 @@ class WorkerPool:
         return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
     async def _wait_until_woken(self) -> None:
+        """Make this worker idle until the reader has read a result, or the pool is stopped."""
         wakeup = asyncio.get_running_loop().create_future()
         self._idle.append(wakeup)
         try:

@@ -60,16 +60,16 @@ def test_check_of_a_completion_prints_its_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "code", "status"),
+    ("tag", "code", "status"),
     [
         *(("approved", 0, "approved"), ("refused", 0, "refused")),
         *(("invalid.city", 1, "rejected"), ("conflict", 3, "unknown"), ("500after", 3, "unknown")),
     ],
 )
 def test_approve_prints_json_and_its_exit_code_follows_the_status(
-    tmp_path: Path, served: Sandbox, word: str, code: int, status: str
+    tmp_path: Path, served: Sandbox, tag: str, code: int, status: str
 ) -> None:
-    row = make_row(word, id="order 7")
+    row = make_row(tag, id="order 7")
     create(served, [row])
     done = run(served, "approve", pretty(tmp_path, row))
     output = json.loads(done.stdout)

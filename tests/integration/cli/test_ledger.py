@@ -126,13 +126,13 @@ def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, mes
     assert states(file)["refused"] == "refused"
 
 
-@pytest.mark.parametrize("word", ["approved", "refused", "released", "held"])
+@pytest.mark.parametrize("resolution", ["approved", "refused", "released", "held"])
 @pytest.mark.parametrize("name", ["unknown", "lost", "held", "expired"])
-def test_resolve_changes_unresolved_entries(file: Path, name: str, word: str) -> None:
-    done = ask("resolve", file, key(name)[:10], "--as", word, "--note", "ticket 17")
-    assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {word}\n")
+def test_resolve_changes_unresolved_entries(file: Path, name: str, resolution: str) -> None:
+    done = ask("resolve", file, key(name)[:10], "--as", resolution, "--note", "ticket 17")
+    assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {resolution}\n")
     entry = entries(file)[name]
-    assert (entry.state.value, entry.note) == (word, "ticket 17")
+    assert (entry.state.value, entry.note) == (resolution, "ticket 17")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
 ) -> None:
     late = Settlement(state=State.APPROVED, status=201, body=b"{}")
 
-    def meanwhile(*_: object, **__: object) -> str:
+    def answer_prompt(*_: object, **__: object) -> str:
         unknown = entries(file)["unknown"]
         using(
             file,
@@ -167,7 +167,7 @@ def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
         )
         return "r"
 
-    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
     done = ask("resolve", file, key("unknown"), "--note", "ticket 17")
     assert done.exit_code == 1
     assert "stays approved: a decision of the service is never overwritten" in done.stderr
@@ -390,17 +390,17 @@ def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_resolve_ctrl_c_at_a_prompt_keeps_earlier_resolutions(file: Path) -> None:
     command = [sys.executable, "-m", "loanasync", "ledger", "resolve", "--ledger", str(file), "--note", "x"]
-    asks = subprocess.Popen(
+    process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None)
     )
-    assert asks.stdin is not None
-    assert asks.stderr is not None
-    asks.stdin.write(b"r\n")
-    asks.stdin.flush()
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(b"r\n")
+    process.stdin.flush()
     output = b""
     while output.count(b"[q]uit") < 2:  # until the second prompt
-        output += os.read(asks.stderr.fileno(), 1000)
-    asks.send_signal(signal.SIGINT)
-    _, errors = asks.communicate(timeout=60)
-    assert (asks.returncode, errors.splitlines()[-1]) == (130, b"interrupted")
+        output += os.read(process.stderr.fileno(), 1000)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1]) == (130, b"interrupted")
     assert list(states(file).values()).count("refused") == 2

@@ -52,12 +52,12 @@ def test_resolve_prompts_for_state_and_note_of_a_correction(file: Path) -> None:
 def test_resolve_of_an_entry_changed_meanwhile_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(file, "lost", "approved", "ticket 17")
 
-    def meanwhile(*_: object, **__: object) -> str:
+    def answer_prompt(*_: object, **__: object) -> str:
         resolve(file, "lost", "held", "ticket 18")
         resolve(file, "lost", "released", "ticket 19")
         return "r"
 
-    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
     done = ask("resolve", file, key("lost"), "--note", "ticket 20")
     assert done.exit_code == 1
     assert "stays released: another person changed it in the meantime" in done.stderr

@@ -53,7 +53,7 @@ def test_import_prints_its_folders_and_the_option_for_others(
     others = [tmp_path / "a", tmp_path / "b"]
     for each, name in zip(others, ("unknown", "lost"), strict=True):
         orphan(each, file, name)
-    done = ask("import-orphans", file, *(word for each in others for word in ("--folder", each)))
+    done = ask("import-orphans", file, *(argument for each in others for argument in ("--folder", each)))
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
         f"folders searched: {others[0]}, {others[1]}",
@@ -140,12 +140,12 @@ def test_import_stops_when_the_ledger_fails(
     assert done.stderr.startswith("the ledger cannot be used (ConnectionError): check --ledger")
 
 
-@pytest.mark.parametrize("word", ["approved", "refused", "released"])
-def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, word: str) -> None:
+@pytest.mark.parametrize("resolution", ["approved", "refused", "released"])
+def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, resolution: str) -> None:
     written = orphan(folder, file, "unknown")
     for done in (
-        ask("resolve", file, key("unknown"), "--as", word, "--note", "ticket 17"),
-        ask("resolve", file, key("unknown"), given=f"{word[0]}\nticket 17\n"),
+        ask("resolve", file, key("unknown"), "--as", resolution, "--note", "ticket 17"),
+        ask("resolve", file, key("unknown"), given=f"{resolution[0]}\nticket 17\n"),
     ):
         assert done.exit_code == 1
         assert (
@@ -179,7 +179,7 @@ def test_resolve_does_not_prompt_for_an_entry_decided_meanwhile(
     file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not folder.exists()
-    answers = iter("ssr")
+    choices = iter("ssr")
 
     late = Settlement(state=State.APPROVED, status=201, body=b"{}")
 
@@ -187,12 +187,12 @@ def test_resolve_does_not_prompt_for_an_entry_decided_meanwhile(
         async for entry in ledger.scan():
             await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
 
-    def meanwhile(*_: object, **__: object) -> str:
+    def answer_prompt(*_: object, **__: object) -> str:
         """Decide the other entries while the first prompt is open."""
         using(file, decide)
-        return next(answers)
+        return next(choices)
 
-    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", meanwhile)
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
     done = ask("resolve", file, "--note", "ticket 17")
     assert done.stderr.count("stays approved: a decision of the service is never overwritten") == 2
-    assert "".join(answers) == "sr", "one prompt"
+    assert "".join(choices) == "sr", "one prompt"

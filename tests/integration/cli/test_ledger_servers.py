@@ -65,7 +65,7 @@ def test_ledger_on_a_server_show_resolve_and_sweep(server: Server) -> None:
 def test_approve_many_resumes_from_a_ledger_on_a_server(
     tmp_path: Path, server: Server, served: Sandbox
 ) -> None:
-    rows = [make_row(word) for word in ("approved", "refused", "resetafter")]
+    rows = [make_row(tag) for tag in ("approved", "refused", "resetafter")]
     create(served, rows)
     out, file = tmp_path / "out.jsonl", write(tmp_path / "rows.jsonl", rows)
     command = ("approve-many", file, "-o", out, "--ledger", server.url)

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 def decided(sandbox: Sandbox) -> dict[str, str]:
     """Return the service's decision by customer."""
-    words = {True: "approved", False: "refused"}
+    names = {True: "approved", False: "refused"}
     records = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
-    return {code: words[each["approved"]] for code, each in records.items() if each["approved"] is not None}
+    return {code: names[each["approved"]] for code, each in records.items() if each["approved"] is not None}
 
 
 def interrupted_and_killed(
@@ -50,9 +50,9 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
     tmp_path: Path,
 ) -> None:
     source = random.Random(7)  # noqa: S311  (not a secret)
-    words = source.choices(["approved", "refused", "500after", "resetafter"], [67, 30, 2, 1], k=ROWS)
-    rows = [make_row(word) for word in words]
-    lost = {row["fiscal_code"] for row, word in zip(rows, words, strict=True) if "after" in word}
+    tags = source.choices(["approved", "refused", "500after", "resetafter"], [67, 30, 2, 1], k=ROWS)
+    rows = [make_row(tag) for tag in tags]
+    lost = {row["fiscal_code"] for row, tag in zip(rows, tags, strict=True) if "after" in tag}
     out, ledger, file = (tmp_path / name for name in ("out.jsonl", "decisions.db", "rows.jsonl"))
     write(file, rows)
     command = ("approve-many", file, "-o", out, "--ledger", ledger, "--concurrency", CONCURRENCY)
@@ -67,7 +67,7 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
         unknown = {code for code, status in found.items() if status == "unknown"}
         assert unknown == lost | {code for code, entry in entries.items() if entry in killed}
         known = {code: status for code, status in found.items() if status != "unknown"}
-        assert known == {code: word for code, word in decided(sandbox).items() if code not in unknown}
+        assert known == {code: decision for code, decision in decided(sandbox).items() if code not in unknown}
         assert found.keys() == {row["fiscal_code"] for row in rows}
         open_ones = {each["key"][:12] for each in listed(ledger) if each["state"] in ("unknown", "lost")}
         assert open_ones == {entries[code] for code in unknown}, "the ledger agrees"
@@ -86,10 +86,10 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
 
         # A person asks the service about each one, and records its decision.
         service = decided(sandbox)
-        for word in ("approved", "refused", "released"):
-            keys = [entries[code] for code in unknown if service.get(code, "released") == word]
+        for resolution in ("approved", "refused", "released"):
+            keys = [entries[code] for code in unknown if service.get(code, "released") == resolution]
             if keys:
-                settled = ask("resolve", ledger, *keys, "--as", word, "--note", "ticket 17")
+                settled = ask("resolve", ledger, *keys, "--as", resolution, "--note", "ticket 17")
                 assert settled.exit_code == 0, settled.stderr
         run(sandbox, *command)
         final = decided(sandbox)
@@ -97,6 +97,6 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
         # Killed before the request arrived, and requested again after that.
         lost_again = lost - service.keys()
         resolved = {code: states[entry] for code, entry in entries.items() if code not in lost_again}
-        assert resolved == {code: word for code, word in final.items() if code not in lost_again}
+        assert resolved == {code: decision for code, decision in final.items() if code not in lost_again}
         assert len(lost_again) <= len(killed)
         assert sandbox.findings == []

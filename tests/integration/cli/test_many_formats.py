@@ -33,7 +33,7 @@ def approve_calls(sandbox: Sandbox) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_results_format_follows_the_name_and_is_resumed(tmp_path: Path, served: Sandbox, name: str) -> None:
     rows = [
-        make_row(word, id=f'order "{word}"; x,y') for word in ("approved", "refused", "invalid.city", "reset")
+        make_row(tag, id=f'order "{tag}"; x,y') for tag in ("approved", "refused", "invalid.city", "reset")
     ]
     create(served, rows)
     out, file = tmp_path / name, write(tmp_path / "rows.jsonl", rows)
@@ -147,9 +147,9 @@ def test_truncate_incomplete_line_keeps_complete_lines(tmp_path: Path, name: str
     for number in range(4):
         appending.add(f"line {number}\n")
         ends.append(file.stat().st_size)
-    whole = file.read_bytes()
-    for size in range(len(whole) + 1):
-        file.write_bytes(whole[:size])
+    content = file.read_bytes()
+    for size in range(len(content) + 1):
+        file.write_bytes(content[:size])
         truncate_incomplete_line(str(file))
         kept = sum(end <= size for end in ends)
         assert file.stat().st_size == (0 if not kept else ends[kept - 1])

@@ -64,8 +64,8 @@ def cells(output: str) -> list[list[str]]:
 
 
 def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: Sandbox) -> None:
-    words = ("approved", "refused", "resetafter", "500after", "approved")
-    bulk = Bulk(tmp_path, served, [make_row(word) for word in words])
+    tags = ("approved", "refused", "resetafter", "500after", "approved")
+    bulk = Bulk(tmp_path, served, [make_row(tag) for tag in tags])
     code, output = bulk.run()
     assert (code, approve_calls(served)) == (3, 6), "the HTTP 500 is retried once"
     written = read(bulk.out)
@@ -80,7 +80,7 @@ def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: 
 
 
 def test_deleted_results_are_written_again_from_the_ledger(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [make_row(word) for word in ("approved", "refused", "resetafter")])
+    bulk = Bulk(tmp_path, served, [make_row(tag) for tag in ("approved", "refused", "resetafter")])
     bulk.run()
     first = {line["fiscal_code"]: line for line in read(bulk.out)}
     bulk.out.unlink()
@@ -126,29 +126,29 @@ def test_dry_run_counts_ledger_entries_and_creates_no_files(tmp_path: Path, serv
 
 
 @pytest.mark.parametrize(
-    ("word", "status", "calls", "code"),
+    ("resolution", "status", "calls", "code"),
     [
         *(("approved", "approved", 1, 0), ("refused", "refused", 1, 0)),
         *(("released", "approved", 2, 0), ("held", "unknown", 1, 3)),
     ],
 )
 def test_resolved_entry_is_in_the_results_of_the_next_run(
-    tmp_path: Path, served: Sandbox, word: str, status: str, calls: int, code: int
+    tmp_path: Path, served: Sandbox, resolution: str, status: str, calls: int, code: int
 ) -> None:
     bulk = Bulk(tmp_path, served, [make_row("reset")])  # not evaluated, which the client cannot know
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
-    ask("resolve", bulk.ledger, line["entry"], "--as", word, "--note", "ticket 17")
+    ask("resolve", bulk.ledger, line["entry"], "--as", resolution, "--note", "ticket 17")
     actual, output = bulk.run()
     assert actual == code
     assert approve_calls(served) == calls
     last = read(bulk.out)[-1]
     assert last["status"] == status
-    if word in ("approved", "refused"):
-        assert [word, "1", "450.00"] in cells(output), "in the summary, too"
-        assert (last["outcome"], last["amount"]) == (word, 45_000)
+    if resolution in ("approved", "refused"):
+        assert [resolution, "1", "450.00"] in cells(output), "in the summary, too"
+        assert (last["outcome"], last["amount"]) == (resolution, 45_000)
         assert ("ask the service where to send the customer" in last.get("message", "")) == (
-            word == "approved"
+            resolution == "approved"
         )
     lines = len(read(bulk.out))
     assert bulk.run()[0] == code

@@ -20,8 +20,8 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 class Run:
     """A file of rows, its results, and the files beside them."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, *words: str) -> None:
-        self.rows = [make_row(word) for word in words]
+    def __init__(self, folder: Path, sandbox: Sandbox, *tags: str) -> None:
+        self.rows = [make_row(tag) for tag in tags]
         create(sandbox, self.rows)
         self.sandbox = sandbox
         self.out = folder / "out.jsonl"
@@ -53,18 +53,18 @@ def test_resume_after_token_change_requests_no_customer_again(tmp_path: Path, se
 def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Path, served: Sandbox) -> None:
     bulk = Run(tmp_path, served, "approved")
     done = run(served, *bulk.command, "--report", "-")
-    begun = json.loads(bulk.resume.read_text(encoding="utf-8"))
-    assert begun.keys() == {"service", "ledger", "secret"}
-    assert len(begun["secret"]) == 64
+    members = json.loads(bulk.resume.read_text(encoding="utf-8"))
+    assert members.keys() == {"service", "ledger", "secret"}
+    assert len(members["secret"]) == 64
     assert served.auth_token not in bulk.resume.read_text(encoding="utf-8")
     shown = done.stdout + done.stderr + bulk.out.read_text(encoding="utf-8")
-    assert begun["secret"] not in shown
+    assert members["secret"] not in shown
     if os.name == "posix":
         assert bulk.resume.stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").mkdir()
     other = Run(tmp_path / "other", served, "approved")
     other.run()
-    assert json.loads(other.resume.read_text(encoding="utf-8"))["secret"] != begun["secret"]
+    assert json.loads(other.resume.read_text(encoding="utf-8"))["secret"] != members["secret"]
 
 
 @pytest.mark.parametrize("file", ["ledger", "resume"])
@@ -111,7 +111,7 @@ def test_resume_without_its_secret_is_refused(
 ) -> None:
     bulk = Run(tmp_path, served, "approved")
     bulk.run()
-    begun = bulk.resume.read_text(encoding="utf-8")
+    resume = bulk.resume.read_text(encoding="utf-8")
     bulk.resume.unlink()
     if left is not None:
         bulk.resume.write_text(left, encoding="utf-8")
@@ -122,7 +122,7 @@ def test_resume_without_its_secret_is_refused(
         assert code == 2
         assert f"{bulk.ledger} exists, but {bulk.resume} is missing or damaged: restore" in output
     assert (bulk.resume.read_text(encoding="utf-8") if bulk.resume.exists() else None) == left
-    bulk.resume.write_text(begun, encoding="utf-8")
+    bulk.resume.write_text(resume, encoding="utf-8")
     assert bulk.run()[0] == 0
     assert bulk.requested == 1
 

@@ -16,7 +16,7 @@ def approve_calls(sandbox: Sandbox) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("tags", "code"),
     [
         (("approved", "refused"), 0),
         (("approved", "invalid.city"), 1),
@@ -27,9 +27,9 @@ def approve_calls(sandbox: Sandbox) -> int:
     ],
 )
 def test_exit_code_is_that_of_the_worst_row(
-    tmp_path: Path, served: Sandbox, words: tuple[str, ...], code: int
+    tmp_path: Path, served: Sandbox, tags: tuple[str, ...], code: int
 ) -> None:
-    rows = [make_row(word) for word in words]
+    rows = [make_row(tag) for tag in tags]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     file = write(tmp_path / "rows.jsonl", rows)
@@ -37,13 +37,13 @@ def test_exit_code_is_that_of_the_worst_row(
     calls = approve_calls(served)
     again = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "report.json")
     assert again.returncode == code
-    repeatable = sum(word in ("invalid.city", "forbidden") for word in words)
+    repeatable = sum(tag in ("invalid.city", "forbidden") for tag in tags)
     assert approve_calls(served) == calls + repeatable, (
         "only rows that were not evaluated are requested again"
     )
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == code
-    assert report["earlier"]["decided"] == sum(word in ("approved", "refused") for word in words)
+    assert report["earlier"]["decided"] == sum(tag in ("approved", "refused") for tag in tags)
 
 
 def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: Sandbox) -> None:

@@ -79,10 +79,10 @@ def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: S
 
 def test_run_with_faults_and_two_interruptions_keeps_every_decision(tmp_path: Path, served: Sandbox) -> None:
     source = random.Random(8)  # noqa: S311  (not a secret)
-    words = source.choices(
+    tags = source.choices(
         ["approved", "refused", "500after", "resetafter", "slow20"], [60, 27, 2, 1, 10], k=600
     )
-    rows = [make_row(word) for word in words]
+    rows = [make_row(tag) for tag in tags]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "8")
@@ -107,7 +107,7 @@ def test_run_with_faults_and_two_interruptions_keeps_every_decision(tmp_path: Pa
     known = {code: status for code, status in found.items() if status != "unknown"}
     unknown = found.keys() - known
     assert known.items() <= decided.items(), "the results contain the service's decisions"
-    lost = {row["fiscal_code"] for row, word in zip(rows, words, strict=True) if "after" in word}
+    lost = {row["fiscal_code"] for row, tag in zip(rows, tags, strict=True) if "after" in tag}
     assert lost <= unknown
     assert len(unknown - lost) <= 8, "besides these, only requests in progress at the kill"
     assert (decided.keys() - unknown) == known.keys()
