@@ -182,7 +182,7 @@ def fleet(session: nox.Session) -> None:
     session.run("pytest", "tests/integration/queues", "tests/stress/test_fleet.py", *PARALLEL, env=env)
     many = {**env, "LEDGER_KEYS": "100000"}
     ledgers = ["tests/unit/ledger", "tests/integration/ledger"]
-    session.run("pytest", *ledgers, *PARALLEL, "-k", "holds_many_keys", env=many)
+    session.run("pytest", *ledgers, *PARALLEL, "-k", "large_ledger", env=many)
     session.run("python", "-m", "support.fleet.run", *session.posargs, env=SUPPORT)
 
 

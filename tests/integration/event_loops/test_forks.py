@@ -19,8 +19,8 @@ warnings.simplefilter("ignore")  # newer versions of Python warn of forks in pro
 ledger = SqliteLedger(sys.argv[2]) if sys.argv[1] == "SqliteLedger" else MemoryLedger()
 client = scripted_client(approved())
 locks = {
-    "MemoryLedger": lambda: ledger._writing,
-    "SqliteLedger": lambda: ledger._opening,
+    "MemoryLedger": lambda: ledger._lock,
+    "SqliteLedger": lambda: ledger._lock,
     "Memory": lambda: client._memory._lock,
     "metrics": lambda: _metrics._creation.lock,
 }

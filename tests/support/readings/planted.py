@@ -24,8 +24,7 @@ from loanasync.errors import (
     UserNotFoundError,
     service,
 )
-from loanasync.ledger import Entry, State, keys, recorder
-from loanasync.ledger import transitions as moves
+from loanasync.ledger import Entry, State, keys, recorder, transitions
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -309,15 +308,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once", "a decision that comes late does not land")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def lands(entry: Entry, token: str, _: object) -> bool:
-        # A flow moves the ledger's clock by an hour, and hardly takes a second.
+    def is_accepted(entry: Entry, token: str, _: object) -> bool:
+        # A flow sets the ledger's clock forward by an hour, and takes less than a second itself.
         return entry.token == token and entry.state is State.INFLIGHT
 
-    seen = moves.as_of
-    settle = moves.settle
+    as_of = transitions.as_of
+    settle = transitions.settle
 
-    def settle_as_seen(entry: Entry | None, key: str, **options: Any) -> Entry:
-        return settle(None if entry is None else seen(entry, options["now"]), key, **options)
+    def settle_present_entry(entry: Entry | None, key: str, **options: Any) -> Entry:
+        return settle(None if entry is None else as_of(entry, options["now"]), key, **options)
 
-    patch.setattr(moves, "_is_accepted", lands)
-    patch.setattr(moves, "settle", settle_as_seen)
+    patch.setattr(transitions, "_is_accepted", is_accepted)
+    patch.setattr(transitions, "settle", settle_present_entry)
