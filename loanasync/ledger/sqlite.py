@@ -66,9 +66,9 @@ class SqliteLedger(StoredLedger):
     On Linux, leases are measured by the ledger's own clock. It is set to the time of day once after each boot
     and ignores later changes of the system clock. On other systems, leases are measured by the system clock.
 
-    If the file is deleted or replaced while it is open, every method raises FileNotFoundError: with an empty
-    file, every customer would be requested again. Restore the file; then close the ledger or restart the
-    process.
+    If the file is deleted or replaced while it is open, every method raises FileNotFoundError, so that a
+    client sends nothing. With an empty file, every customer would be requested again. Restore the file; then
+    close the ledger or restart the process.
 
     The file is opened on first use. A separate thread reads and writes it, so that the event loop never waits
     for the disk. The file is closed at the end of the process, even if the ledger was not closed.
@@ -224,16 +224,17 @@ class _DatabaseThread:
                 return [_run_write(use, connection) for use, _ in writes]
 
         try:
-            ends = _retry_while_locked(write, self._patience)
+            results = _retry_while_locked(write, self._patience)
         except Exception as error:  # noqa: BLE001  (raised by each `write` call)
-            ends = [error] * len(writes)
-        for (_, future), end in zip(writes, ends, strict=True):
-            if isinstance(end, Exception):
-                future.set_exception(end)
+            results = [error] * len(writes)
+        for (_, future), result in zip(writes, results, strict=True):
+            if isinstance(result, Exception):
+                future.set_exception(result)
             else:
-                future.set_result(end)
+                future.set_result(result)
 
     def _connect(self) -> Connection:
+        """Return the connection; open the file if necessary."""
         if self._opened_identity is not None and self._opened_identity != _identity(self._file):
             # With an empty file, every customer would be requested again. `aclose` forgets the identity.
             raise FileNotFoundError(errno.ENOENT, "deleted or replaced while it was open", str(self._file))

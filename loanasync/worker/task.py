@@ -109,7 +109,9 @@ class _SafeFormatter(TaskiqFormatter):
                 last = self._tries.maximum - 1
                 pending_requeue.set(Requeue(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
                 return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
-            LOGGER.warning("a message of the queue %s: its result is 'rejected'", reason)
+            LOGGER.warning(
+                "a message of the queue %s: its result is 'rejected'; check the program that sent it", reason
+            )
         else:
             if isinstance(self._broker, RequeueBroker) and self._broker.find_task(read.task_name) is None:
                 # taskiq would acknowledge it and only log a warning. Another worker may have this task.
