@@ -28,36 +28,36 @@ from support.servers import Server, Valkey
 SHORT = Timeout(total=0.3, attempt=0.2, connect=0.1)
 
 
-class Hanging:
+class HangingLedger:
     """A ledger that can hang. Operations sent meanwhile arrive when it continues."""
 
-    def __init__(self, ledger: DecisionLedger, hang: Callable[[], Any], go_on: Callable[[], Any]) -> None:
+    def __init__(self, ledger: DecisionLedger, hang: Callable[[], Any], resume: Callable[[], Any]) -> None:
         self.ledger = ledger
-        self._hang, self._go_on = hang, go_on
+        self._hang, self._resume = hang, resume
 
     async def hang(self) -> None:
         await asyncio.to_thread(self._hang)
 
-    async def go_on(self) -> None:
-        await asyncio.to_thread(self._go_on)
+    async def resume(self) -> None:
+        await asyncio.to_thread(self._resume)
 
 
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hanging]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[HangingLedger]:
     if request.param == "sqlite":
         ledger: DecisionLedger = SqliteLedger(tmp_path / "decisions.db")
         await ledger.get("k")
         other = await asyncio.to_thread(
             sqlite3.connect, tmp_path / "decisions.db", isolation_level=None, check_same_thread=False
         )
-        yield Hanging(ledger, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("COMMIT"))
+        yield HangingLedger(ledger, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("COMMIT"))
         await asyncio.to_thread(other.close)
     else:
         server: Server = request.getfixturevalue(request.param)
         on_server = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)  # type: ignore[arg-type]
         ledger = on_server.ledger()
         await ledger.get("k")
-        yield Hanging(ledger, server.pause, server.resume)
+        yield HangingLedger(ledger, server.pause, server.resume)
     await ledger.aclose()
 
 
@@ -68,17 +68,17 @@ async def settled(shop: Shop, *states: State) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_late_claim_is_released_in_the_background(store: Hanging) -> None:
+async def test_late_claim_is_released_in_the_background(store: HangingLedger) -> None:
     shop = Shop(approved(), ledger=store.ledger, patience=0.3)
     await store.hang()
     assert isinstance(await shop.result(timeout=SHORT), LedgerUnavailableError)
-    await store.go_on()
+    await store.resume()
     await settled(shop, State.RELEASED)
     assert isinstance(await shop.approve(shop.new_client()), Approved)
     await shop.client.aclose()
 
 
-class Late(FailingLedger):
+class LateLedger(FailingLedger):
     """A ledger that can be down: claims wait and arrive later, settlements fail."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def no_background_release(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_late_claim_is_recognized_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch, *, lease: bool
 ) -> None:
-    ledger = Late()
+    ledger = LateLedger()
     shop = Shop(approved(), ledger=ledger, patience=0.5)
     assert isinstance(await shop.result(), LedgerUnavailableError)
     await ledger.arrive()
@@ -130,7 +130,7 @@ async def test_late_claim_is_recognized_by_the_next_call(
 
 @pytest.mark.usefixtures("no_background_release")
 async def test_late_claim_is_released_when_the_client_is_closed() -> None:
-    ledger = Late()
+    ledger = LateLedger()
     shop = Shop(ledger=ledger, patience=0.5)
     await shop.result()
     await ledger.arrive()
@@ -141,7 +141,7 @@ async def test_late_claim_is_released_when_the_client_is_closed() -> None:
 
 async def test_release_that_fails_is_repeated_in_the_background() -> None:
     """The request was provably not sent, so its entry must not stay in flight."""
-    ledger = Late()
+    ledger = LateLedger()
     ledger.is_down = False
     step, arrived, go = held_response(not_connected())
     shop = Shop(step, ledger=ledger)
@@ -157,11 +157,11 @@ async def test_release_that_fails_is_repeated_in_the_background() -> None:
 
 
 def test_release_is_repeated_in_the_next_event_loop() -> None:
-    ledger = Late()
+    ledger = LateLedger()
     shop = Shop(ledger=ledger, patience=0.5)
     asyncio.run(shop.result())  # the background task ends with the loop
 
-    async def go_on() -> None:
+    async def run_again() -> None:
         await ledger.arrive()
         ledger.is_down = True
         await shop.result(code="TSTXYZ00A00A000B")
@@ -170,11 +170,11 @@ def test_release_is_repeated_in_the_next_event_loop() -> None:
         await settled(shop, State.RELEASED, State.RELEASED)
         await shop.client.aclose()
 
-    asyncio.run(go_on())
+    asyncio.run(run_again())
 
 
 async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
-    ledger = Late()
+    ledger = LateLedger()
     ledger.is_down = False
     shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.5)
     await shop.result()
@@ -187,7 +187,7 @@ async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
 
 async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsent_claims, "_MAX_CLAIMS", 3)
-    claims = unsent_claims.UnsentClaims(Late(), 1.0)
+    claims = unsent_claims.UnsentClaims(LateLedger(), 1.0)
     for number in range(5):
         claims.add(f"t{number}", "k", "p", Settlement(state=State.RELEASED))
     ledger = MemoryLedger()
@@ -195,7 +195,7 @@ async def test_claims_that_cannot_be_released_are_bounded(monkeypatch: pytest.Mo
     assert [claims.owns(entry) for entry in entries] == [False, False, True, True, True]
 
 
-async def test_late_claim_after_the_release_of_another_is_released(store: Hanging) -> None:
+async def test_late_claim_after_the_release_of_another_is_released(store: HangingLedger) -> None:
     """Its own release arrived first, and another token has claimed and released the entry since."""
     key, ledger = token_hex(8), store.ledger
     release = Settlement(state=State.RELEASED, note="not sent")
@@ -242,7 +242,7 @@ async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> Non
     limits: list[float] = []
     timeout = asyncio.timeout
 
-    def noted(within: float | None) -> asyncio.Timeout:
+    def recorded_timeout(within: float | None) -> asyncio.Timeout:
         assert within is not None
         limits.append(within)
         return timeout(min(within, 0.01))
@@ -254,7 +254,7 @@ async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> Non
     ledger = FailingLedger(claim=hanging, settle=hanging)
     shop = Shop(ledger=ledger, patience=7.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loanasync.ledger.recorder.asyncio.timeout", noted)
+        patch.setattr("loanasync.ledger.recorder.asyncio.timeout", recorded_timeout)
         error = await shop.result(timeout=Timeout(total=1, attempt=0.9, connect=0.1), code=FISCAL_CODE)
     assert isinstance(error, LedgerUnavailableError)
     claim, release, *_ = limits

@@ -103,8 +103,8 @@ async def test_worker_waits_for_a_server_that_is_down_for_long(caplog: pytest.Lo
         await asyncio.to_thread(server.kill)
         await until(lambda: not pool or pool[0].reconnects > 100)  # nats-py stops trying after 60 attempts
         await asyncio.to_thread(server.start)
-        async with filled(JetStream(server.url), 1):
-            (found,) = await taken(broker, 1)
+        async with pending_messages(JetStream(server.url), 1):
+            (found,) = await receive(broker, 1)
             assert found.data == b"message 0"
         await broker.shutdown()
     assert [
@@ -123,7 +123,7 @@ async def test_broker_started_before_its_server_waits_for_it(own_server: Server)
     async with asyncio.timeout(60):
         await starting
         await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
-        (found,) = await taken(broker, 1)
+        (found,) = await receive(broker, 1)
     assert found.data == b"early"
     await broker.shutdown()
 
@@ -199,7 +199,7 @@ async def test_acknowledged_messages_are_deleted_from_the_queue(
 
 
 @asynccontextmanager
-async def filled(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes]]:
+async def pending_messages(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes]]:
     """Create a queue whose messages are all pending for a worker that has ended."""
     await broker.startup()
     contents = [f"message {number}".encode() for number in range(messages)]
@@ -209,7 +209,7 @@ async def filled(broker: AsyncBroker, messages: int) -> AsyncIterator[list[bytes
     await broker.shutdown()
 
 
-async def taken(broker: AsyncBroker, number: int) -> list[AckableMessage]:
+async def receive(broker: AsyncBroker, number: int) -> list[AckableMessage]:
     """Receive this number of different messages. A slow machine may receive one of them twice."""
     found: dict[bytes, AckableMessage] = {}
     async with asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
@@ -224,10 +224,10 @@ async def taken(broker: AsyncBroker, number: int) -> list[AckableMessage]:
 async def test_messages_of_a_dead_worker_are_redelivered_without_new_ones(server: Server) -> None:
     queue = f"q{token_hex(4)}"
     dead, living = (broker_of(url_of(server), queue, redelivery=0.3) for _ in range(2))
-    async with filled(dead, 25) as contents:
-        assert len(await taken(dead, 25)) == 25
-        async with filled(living, 0):
-            found = await taken(living, 25)
+    async with pending_messages(dead, 25) as contents:
+        assert len(await receive(dead, 25)) == 25
+        async with pending_messages(living, 0):
+            found = await receive(living, 25)
             assert sorted(each.data for each in found) == sorted(contents)
             for each in found:
                 await each.ack()  # type: ignore[misc]  # `ack` of both brokers is a coroutine function
@@ -236,11 +236,11 @@ async def test_messages_of_a_dead_worker_are_redelivered_without_new_ones(server
 async def test_deleted_message_does_not_stop_the_worker(valkey: Valkey) -> None:
     queue = f"q{token_hex(4)}"
     dead, living = (RedisStreams(valkey.url, queue_name=queue, redelivery=0.2) for _ in range(2))
-    async with filled(dead, 2), filled(living, 0), Redis.from_url(valkey.url) as redis:
-        first, second = await taken(dead, 2)
+    async with pending_messages(dead, 2), pending_messages(living, 0), Redis.from_url(valkey.url) as redis:
+        first, second = await receive(dead, 2)
         ((number, _),) = await redis.xrange(queue, count=1)  # type: ignore[misc]  # never None
         await redis.xdel(queue, number)  # type: ignore[arg-type]  # as above
-        (found,) = await taken(living, 1)
+        (found,) = await receive(living, 1)
         assert (first.data, found.data) == (b"message 0", second.data)
 
 
@@ -256,17 +256,17 @@ async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey)
         async def names() -> set[str]:
             return {each["name"].decode() for each in await redis.xinfo_consumers(queue, queue)}
 
-        async with filled(killed, 1):
-            (found,) = await taken(killed, 1)
+        async with pending_messages(killed, 1):
+            (found,) = await receive(killed, 1)
             await found.ack()  # type: ignore[misc]  # a coroutine
-            async with filled(busy, 1):
-                await taken(busy, 1)
+            async with pending_messages(busy, 1):
+                await receive(busy, 1)
             assert await names() == {killed.consumer_name, busy.consumer_name}  # it had a pending message
-            async with filled(last, 0):
+            async with pending_messages(last, 0):
                 async with asyncio.timeout(60):
                     while killed.consumer_name in await names():
-                        await taken(last, 1)
-                (remaining,) = await taken(last, 1)
+                        await receive(last, 1)
+                (remaining,) = await receive(last, 1)
                 await remaining.ack()  # type: ignore[misc]  # a coroutine
             assert last.consumer_name not in await names()
 
@@ -274,12 +274,12 @@ async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey)
 async def test_message_sent_before_the_first_worker_is_delivered(valkey: Valkey) -> None:
     broker = RedisStreams(valkey.url, queue_name=f"q{token_hex(4)}")
     await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
-    async with filled(broker, 0):
-        (found,) = await taken(broker, 1)
+    async with pending_messages(broker, 0):
+        (found,) = await receive(broker, 1)
         assert found.data == b"early"
 
 
-async def lost(url: str, queue: str) -> None:
+async def delete_data(url: str, queue: str) -> None:
     """Delete the data of the server, as after a start with an empty disk."""
     if url.startswith("nats"):
         connection = await nats.connect(url)
@@ -294,9 +294,9 @@ async def test_server_that_lost_its_data_does_not_end_the_worker(server: Server)
     queue = f"q{token_hex(4)}"
     broker: Any = broker_of(url_of(server), queue, redelivery=60.0)
     later = BrokerMessage(task_id="t", task_name="n", message=b"later", labels={})
-    async with filled(broker, 1), asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
+    async with pending_messages(broker, 1), asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
         assert (await anext(deliveries)).data == b"message 0"
-        await lost(url_of(server), queue)
+        await delete_data(url_of(server), queue)
         listening = asyncio.ensure_future(anext(deliveries))
         while not listening.done():  # until the worker has created the queue again
             with suppress(JetStreamError):
@@ -308,10 +308,10 @@ async def test_server_that_lost_its_data_does_not_end_the_worker(server: Server)
 async def test_message_of_another_program_is_removed(valkey: Valkey) -> None:
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue)
-    async with filled(broker, 0), Redis.from_url(valkey.url) as redis:
+    async with pending_messages(broker, 0), Redis.from_url(valkey.url) as redis:
         await redis.xadd(queue, {"else": "what"})
         await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"a message", labels={}))
-        for each in (found := await taken(broker, 2)):
+        for each in (found := await receive(broker, 2)):
             await each.ack()  # type: ignore[misc]  # a coroutine
     assert [each.data for each in found] == [b"", b"a message"]
     assert await count_messages(valkey.url, queue) == (0, 0)
@@ -329,8 +329,8 @@ async def test_message_without_members_is_acknowledged(
         return (cursor, [deleted.pop()]) if deleted else await claim_idle(redis, cursor)
 
     monkeypatch.setattr(broker, "_claim_idle", as_redis_6)
-    async with filled(broker, 1):
-        (found,) = await taken(broker, 1)
+    async with pending_messages(broker, 1):
+        (found,) = await receive(broker, 1)
         assert (found.data, deleted) == (b"message 0", [])
 
 
@@ -342,14 +342,14 @@ async def test_cancellation_swallowed_by_the_client_ends_listening(
     owner, name = (broker, "_read_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
     fetch, has_started = getattr(owner, name), asyncio.Event()
 
-    async def losing(*args: Any, **options: Any) -> Any:
+    async def swallow_cancellation(*args: Any, **options: Any) -> Any:
         has_started.set()
         try:
             return await fetch(*args, **options)
         except asyncio.CancelledError:
             return []
 
-    monkeypatch.setattr(owner, name, losing)
+    monkeypatch.setattr(owner, name, swallow_cancellation)
     waiting = asyncio.ensure_future(anext(broker.listen()))
     await has_started.wait()
     waiting.cancel()

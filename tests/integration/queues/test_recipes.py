@@ -136,9 +136,9 @@ def test_celery_with_forked_workers_sends_one_request(
     script = """
 import json, sys
 from shop_queue import approve_task
-sent = [approve_task.delay(asked) for asked in json.loads(sys.argv[1])]
-told = [one.get(timeout=60) for one in sent]
-print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in told]))
+sent = [approve_task.delay(queued) for queued in json.loads(sys.argv[1])]
+results = [one.get(timeout=60) for one in sent]
+print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in results]))
 """
     queued = json.dumps([message(code, approval_request()) for code in customers * 2])
     with subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=env) as worker:

@@ -51,9 +51,9 @@ class Queue:
         own = options.pop("options", None)
         self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"), options=own)
         self.options = {"redelivery": 600, "base": 0.01, "cap": 0.02, **options}
-        self.broker = self.new_client()
+        self.broker = self.new_broker()
 
-    def new_client(self) -> AsyncBroker:
+    def new_broker(self) -> AsyncBroker:
         broker = broker_of(self.url, self.name).with_result_backend(FileResultBackend(self.file))
         register(broker, self.shop.client, **self.options)
         return broker
