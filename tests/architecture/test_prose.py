@@ -14,7 +14,7 @@ EXAMPLES = [
     ("It stops. Who asks twice, waits.", "It stops. The user who asks twice waits."),
     ("It stops. What is sent is masked.", "It stops. What does a retry cost?"),
     ("An empty body is none.", "An empty body is None."),
-    ("As of `Ledger.claim`, and no more.", "The version as of today."),
+    ("As of `Ledger.claim`, and no more.", "Return the entry as of `now`."),
     ("How a call ends.", "Return the outcome of a call. How it ends is spec §7."),
     ("The loop stood still.", "The loop was blocked."),
     ("Mend this first.", "Recommended: amend the commit."),

@@ -82,9 +82,12 @@ RULES = (
         r"\b(?:is|are) (?-i:none)\b|\bwith (?-i:none)\b|\bthere is such\b",
         "name the thing: 'there is no entry', 'is not a list'",
     ),
-    Rule(r"\bas of `|\band so the others\b", "inherit the docstring, or write 'See `Name.method`.'"),
     Rule(
-        r"(?:what|who|whose|how|whether|where|whatever|as of|one that|all that|so,|with its|let)(?: |$)",
+        rf"{_SENTENCE}(?-i:As of) `|\band so the others\b",
+        "inherit the docstring, or write 'See `Name.method`.'",
+    ),
+    Rule(
+        r"(?:what|who|whose|how|whether|where|whatever|as of|one that|all that|so,|with its)(?: |$)",
         "begin with a noun phrase or an imperative: 'Return ...', 'Send ...'",
         opens_docstring=True,
     ),
