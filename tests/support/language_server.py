@@ -25,7 +25,7 @@ class LanguageServer:
         number = next(self._numbers)
         self._send(id=number, method=method, params=params)
         while (message := self._receive()).get("id") != number or "method" in message:
-            if "id" in message:  # a request of the server for settings: return empty ones
+            if "id" in message:  # the server requests settings: send empty ones
                 settings = message.get("params")
                 items = settings.get("items", []) if isinstance(settings, dict) else []
                 self._send(id=message["id"], result=[{} for _ in items])
