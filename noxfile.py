@@ -212,11 +212,12 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def lint(session: nox.Session) -> None:
-    """Check style, format and the layers of imports."""
+    """Check style, format, language, and the layers of imports."""
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports", "--no-cache", "--no-logo")
+    session.run("python", "tests/support/prose.py")
     folders = (sorted(Path(folder).rglob("*.py")) for folder in FOLDERS)
     for file in chain(Path().glob("*.py"), *folders):
         text = file.read_text(encoding="utf-8")
