@@ -128,14 +128,14 @@ def test_any_user_data_survives_pickling(data: UserData) -> None:
     same(pickle.loads(pickle.dumps(data)), data)  # noqa: S301  (our own bytes)
 
 
-# Words that begin a sentence with an instruction.
-ADVICE = "Ask|Call|Catch|Check|Correct|Do not|Let|Look|Make|Raise|Repair|Repeat|Send|Settle|Show"
+# Words that begin a sentence or clause with an instruction.
+ADVICE = "Ask|Call|Catch|Check|Correct|Create|Do not|Let|Look|Make|Raise|Repair|Repeat|Send|Settle|Show"
 
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_error_docstring_explains_cause_and_remedy(name: str) -> None:
     text = (getattr(errors, name).__doc__ or "").partition("Args:")[0]
-    sentences = [sentence for sentence in re.split(r"(?<=[.;:])\s+", text.strip()) if sentence]
+    sentences = [sentence for sentence in re.split(r"(?<=[.;:,])\s+", text.strip()) if sentence]
     when, advice = sentences[0], sentences[1:]
     assert not re.match(ADVICE, when), "the first sentence says when it comes"
     assert any(re.match(rf"({ADVICE})\b", sentence, re.IGNORECASE) for sentence in advice), text
