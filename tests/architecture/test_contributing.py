@@ -1,0 +1,23 @@
+"""CONTRIBUTING.md names files and nox sessions that exist."""
+
+import re
+from pathlib import Path
+
+from architecture.test_ci import ROOT, sessions
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SANDBOX = Path("loanasync/sandbox")
+
+
+def test_contributing_names_existing_files() -> None:
+    named = re.findall(r"`((?:loanasync|tests|docs|benchmarks)/[\w/.]+)`", TEXT)
+    named += [str(SANDBOX / name) for name in re.findall(r"`(\w+\.py)`", TEXT) if name != "transitions.py"]
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_contributing_lists_every_nox_session() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", TEXT.partition("### Nox sessions")[2], re.MULTILINE)
+    cells = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    names = {name.partition("-")[0] for name in sessions()}
+    assert {name for name in cells if name in names} == names
