@@ -1,9 +1,11 @@
 """Sphinx configuration: MyST pages, and the API reference from docstrings."""
 
 import re
-from typing import Any
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 
 import loanasync
 
@@ -52,20 +54,39 @@ nitpick_ignore_regex = [
 
 
 # A paragraph of the specification, such as "spec §2.1"; not one of an RFC.
-CITATION = re.compile(r"(?<!RFC \d{4} )((?:[Ss]pec )?§(\d)(?:\.(\d))?)(?![.\d]*\d)")
+CITATION = re.compile(r"(?<!RFC \d{4} )((?:[Ss]pec )?§\d(?:\.\d)?)(?![.\d]*\d)")
 
 
-def link_citations(*event: object) -> None:
-    """Link each citation in a docstring to its paragraph in docs/reference/service.md."""
-    lines: Any = event[-1]
-    lines[:] = [CITATION.sub(_link, line) for line in lines]
+class CitationLinks(SphinxTransform):
+    """Link each citation in pages and docstrings to its paragraph in docs/reference/service.md."""
 
+    default_priority = 500
+    excluded = (nodes.FixedTextElement, nodes.literal, nodes.raw, nodes.reference, nodes.title, pending_xref)
 
-def _link(found: re.Match[str]) -> str:
-    text, *numbers = found.groups()
-    return f":ref:`{text} <spec-{'-'.join(filter(None, numbers))}>`"
+    def apply(self, **_: object) -> None:
+        """Replace the texts that contain a citation."""
+        if self.env.docname == "reference/service":
+            return
+        for text in list(self.document.findall(nodes.Text)):
+            if "§" in text and not self._is_excluded(text):
+                parts = CITATION.split(text)
+                text.parent.replace(text, [self._part(part) for part in parts if part])
+
+    def _is_excluded(self, node: nodes.Node) -> bool:
+        while node.parent is not None:
+            node = node.parent
+            if isinstance(node, self.excluded):
+                return True
+        return False
+
+    def _part(self, part: str) -> nodes.Node:
+        if not CITATION.fullmatch(part):
+            return nodes.Text(part)
+        target = "spec-" + part.rpartition("§")[2].replace(".", "-")
+        kind = {"refdomain": "std", "reftype": "ref", "refexplicit": True, "refwarn": True}
+        return pending_xref("", nodes.inline("", part), refdoc=self.env.docname, reftarget=target, **kind)
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the handlers of this file."""
-    app.connect("autodoc-process-docstring", link_citations)
+    """Register the transform of this file."""
+    app.add_transform(CitationLinks)
