@@ -318,8 +318,8 @@ class LoanClient(Closing):
             retry: Retries of this call instead of the client's.
 
         Returns:
-            The JSON value of the response: an object as a read-only mapping, an array as a read-only
-            sequence, an empty body as an empty mapping.
+            The JSON value of the response. An object is a read-only mapping, an array is a read-only
+            sequence, and an empty body is an empty mapping.
 
         Raises:
             InvalidRequestError: The payload is not a JSON object; no request was sent.

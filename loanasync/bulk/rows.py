@@ -54,7 +54,7 @@ class RowResult:
     ====================  =================================================  ===============================
     ``approved``          `decision` is `Approved`                           redirect the customer
     ``refused``           `decision` is `Refused`                            none: a refusal is final
-    ``rejected``          fields are invalid, by our check or the service's; correct `error.problems`
+    ``rejected``          the client or the service rejected fields;         correct `error.problems`
                           `outcome` is not_sent or not_evaluated
     ``unknown``           the service may have evaluated the customer;       ask the service for the outcome
                           `outcome` is unknown

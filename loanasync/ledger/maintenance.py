@@ -35,7 +35,7 @@ async def resolve(
         source: The kind of source, such as ``"person"``; not ``"service"``.
 
     Returns:
-        The current entry: resolved, or as another owner has claimed or settled it meanwhile.
+        The current entry. It is resolved, unless another owner has claimed or settled it meanwhile.
 
     Raises:
         ValueError: The state is INFLIGHT, the source is ``"service"``, or a correction has no note.

@@ -190,7 +190,7 @@ class Entry:
 
     @property
     def is_correctable(self) -> bool:
-        """True if a person, not the service, decided or released the entry: only then it may be corrected."""
+        """True if a person decided or released the entry. Only then may it be corrected."""
         return (self.state.is_decided or self.state is State.RELEASED) and self.source not in ("", SERVICE)
 
     def is_claimed_by(self, token: str) -> bool:
