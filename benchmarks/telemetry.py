@@ -55,7 +55,7 @@ class NoTelemetry:
     def nothing(self, *_: object, **__: object) -> None:
         """Ignore all arguments."""
 
-    answered = unanswered = decided = stopped = queued = __exit__ = nothing
+    set_response = set_no_response = set_decision = set_stop_reason = set_queue_time = __exit__ = nothing
 
     def __enter__(self) -> Self:
         return self

@@ -119,7 +119,7 @@ def test_complete_saves_the_data_or_prints_the_error(tmp_path: Path, served: San
     served.on("complete").respond("trunc", phase="after")
     done = run(served, "complete", pretty(tmp_path, data))
     assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "done")
-    assert done.stderr.endswith("has carried out the call, and its response could not be read\n")
+    assert done.stderr.endswith("the service has carried out the call; do not repeat it\n")
     served.on("complete").respond("reset", phase="after")
     done = run(served, "complete", pretty(tmp_path, data))
     assert (done.returncode, json.loads(done.stdout)["outcome"]) == (3, "unknown")
