@@ -330,8 +330,8 @@ def test_invalid_ledger_name_is_refused_and_creates_nothing(
     other = tmp_path / "rows.jsonl"
     other.write_text("{}\n" * 2000, encoding="utf-8")
     for name, message in (
-        (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} is not there"),
-        (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} is not there"),
+        (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
+        (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
         (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
         (other, "the ledger cannot be used (DatabaseError)"),
         ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
