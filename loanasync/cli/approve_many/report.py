@@ -117,7 +117,7 @@ def report_members(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -
         "rows": plan.rows,
         "results": results,
         "earlier": {kind: plan.already_reported(kind) for kind in ("decided", "unknown", "failed")},
-        "not_asked": unsent,
+        "not_requested": unsent,
         "cents": {
             "approved": summary.amount_approved,
             "refused": summary.amount_refused,

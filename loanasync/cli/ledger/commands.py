@@ -143,7 +143,7 @@ def show(
     with _opened(ledger) as use:
         entry = _entry_of_customer(use, scope) if key is None else use.entry(key)
         if as_json:
-            members = {**entry_members(entry), "answer": response_members(entry, reveal=reveal)}
+            members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
             typer.echo(json.dumps(members, indent=2))
         else:
             for label, text in entry_details(entry, reveal=reveal):
@@ -240,7 +240,7 @@ def sweep(ledger: Name, *, as_json: Json = False) -> None:
         if as_json:
             members = {
                 "swept": [entry.key for entry in swept],
-                "open": [entry_members(entry) for entry in entries],
+                "unresolved": [entry_members(entry) for entry in entries],
             }
             typer.echo(json.dumps(members, indent=2))
         else:
@@ -298,8 +298,8 @@ def export(
         ),
     ] = "-",
     *,
-    answers: Annotated[
-        bool, typer.Option("--answers", help="Include the stored responses, with personal data.")
+    responses: Annotated[
+        bool, typer.Option("--responses", help="Include the stored responses, with personal data.")
     ] = False,
 ) -> None:
     """Write all entries as JSON lines, for a report or an audit.
@@ -309,7 +309,7 @@ def export(
     with _opened(ledger) as use, closing(AppendFile(out, overwrite_with="")) as file:
         number = 0
         for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (the number is printed below)
-            response = {"answer": response_members(entry, reveal=True)} if answers else {}
+            response = {"response": response_members(entry, reveal=True)} if responses else {}
             file.add(json.dumps({**entry_members(entry), **response}) + "\n")
         print_message(f"exported: {counted(number, 'entry', 'entries')}")
 

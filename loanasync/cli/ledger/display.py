@@ -68,7 +68,7 @@ def entry_members(entry: Entry) -> dict[str, Any]:
         "scope": entry.scope,
         "status": entry.status,
         "fault": entry.fault,
-        "has_answer": entry.body is not None,
+        "has_response": entry.body is not None,
         "lacks_redirect": lacks_redirect(entry),
         "history": [
             {

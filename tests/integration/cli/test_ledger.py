@@ -49,7 +49,7 @@ def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
         (key(name), name) for name in ("approved", "held")
     }
     assert done.stderr == ""
-    assert {each["has_answer"] for each in found} == {True, False}
+    assert {each["has_response"] for each in found} == {True, False}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_show_prints_the_next_step(file: Path) -> None:
 
 def test_show_with_reveal_prints_masked_values(file: Path) -> None:
     shown = json.loads(ask("show", file, key("approved"), "--json", "--reveal").stdout)
-    assert shown["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
-    assert shown["answer"]["newMember"] == "UNKNOWN-TO-US"
+    assert shown["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
+    assert shown["response"]["newMember"] == "UNKNOWN-TO-US"
     assert "TOKEN" not in json.dumps(shown)
 
 
@@ -104,7 +104,7 @@ def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
     shown = ask("show", file, key("private")).stdout
     assert "encrypted" in shown
     assert "SECRET" not in shown
-    assert json.loads(ask("show", file, key("private"), "--json").stdout)["answer"] is None
+    assert json.loads(ask("show", file, key("private"), "--json").stdout)["response"] is None
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,9 @@ def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path
     assert done.exit_code == 3
     output = json.loads(done.stdout)
     assert output["swept"] == [key("expired")]
-    assert {each["key"] for each in output["open"]} == {key(name) for name in ("expired", "unknown", "lost")}
+    assert {each["key"] for each in output["unresolved"]} == {
+        key(name) for name in ("expired", "unknown", "lost")
+    }
     after = entries(file)
     assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease ran out")
     assert after["expired"].changed > after["expired"].expires, "the change was written by the sweep"
@@ -297,9 +299,9 @@ def test_export_writes_all_entries_and_responses_only_with_answers(
     assert not [secret for secret in SECRETS if secret in content]
     assert ask("export", file).exit_code == 0
     assert capfd.readouterr().out == content, "without -o, the same content goes to standard output"
-    ask("export", file, "--answers")
+    ask("export", file, "--responses")
     (approved,) = [line for line in capfd.readouterr().out.splitlines() if "SECRET" in line]
-    assert json.loads(approved)["answer"]["redirectUrl"] == "https://loans.example.com/SECRET"
+    assert json.loads(approved)["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
     if os.name == "posix":
         new = tmp_path / "new.jsonl"
         ask("export", file, "-o", new)

@@ -92,7 +92,7 @@ def test_command_uses_the_named_table_or_prefix(ledger_name: str) -> None:
     fill(ledger_name, key)
     assert exists(ledger_name)
     swept = ask("sweep", ledger_name, "--json")
-    assert [each["key"] for each in json.loads(swept.stdout)["open"]] == [key]
+    assert [each["key"] for each in json.loads(swept.stdout)["unresolved"]] == [key]
     assert ask("resolve", ledger_name, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
     assert ask("show", ledger_name, key[:12]).exit_code == 0
 

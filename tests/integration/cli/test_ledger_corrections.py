@@ -87,7 +87,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         ' --as approved|refused|released|held|unknown --note "ticket 17"'
     )
     facts = json.loads(ask("show", file, key("scoped"), "--json").stdout)
-    assert (facts["scope"], facts["source"], facts["has_answer"]) == ("spring", "person", False)
+    assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
     assert [(each["state"], each["source"], each["note"]) for each in facts["history"]] == [
         ("unknown", "service", "n"),
         ("approved", "person", "ticket 17"),

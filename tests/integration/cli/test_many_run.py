@@ -43,6 +43,7 @@ def test_exit_code_is_that_of_the_worst_row(
     )
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == code
+    assert report["not_requested"] == 0
     assert report["earlier"]["decided"] == sum(tag in ("approved", "refused") for tag in tags)
 
 
