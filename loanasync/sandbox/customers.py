@@ -92,11 +92,11 @@ class Snapshot(dict[str, str]):
 
     Example:
         >>> sandbox.snapshot()
-        <Snapshot of 1 customers>
+        <Snapshot of 1 customer>
     """
 
     def __repr__(self) -> str:
-        return f"<Snapshot of {len(self)} customers>"
+        return f"<Snapshot of {len(self)} customer{'' if len(self) == 1 else 's'}>"
 
 
 class InvalidSnapshotError(ValueError):

@@ -240,7 +240,7 @@ class Journal(Sequence[JournalEntry]):
     ``Sandbox(journal=0)``, these methods raise RuntimeError.
 
     Args:
-        most: Number of calls to keep.
+        max_entries: Maximum number of calls to keep.
         on: False switches the journal off, for load tests.
 
     Example:
@@ -259,10 +259,10 @@ class Journal(Sequence[JournalEntry]):
         0
     """
 
-    def __init__(self, most: int = 1000, *, on: bool = True) -> None:
+    def __init__(self, max_entries: int = 1000, *, on: bool = True) -> None:
         self.on = on
         self.total = 0
-        self._entries: deque[JournalEntry] = deque(maxlen=most)
+        self._entries: deque[JournalEntry] = deque(maxlen=max_entries)
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
         self._cleared = 0

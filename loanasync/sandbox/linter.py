@@ -22,7 +22,7 @@ RULES = {
         "Approval was requested again after 'User already evaluated for approval'. The response will not"
         " change: do not repeat the request (spec §3)."
     ),
-    "repeat-after-lost-answer": (
+    "repeat-after-lost-response": (
         "Approval was requested again after the response to the last call was lost. That call may have been"
         " evaluated: repeat only after a 500 (spec §3, §7)."
     ),
@@ -48,7 +48,7 @@ _RULE_BY_LAST_RESULT = {
     "refused": "post-after-422",
     "approved": "post-after-201",
     "already": "repeat-after-already-evaluated",
-    "nothing": "repeat-after-lost-answer",
+    "nothing": "repeat-after-lost-response",
 }
 _MAX_FINDINGS = 1000
 # A fiscal code: six letters of the name, year, month, day, municipality and check letter.
@@ -70,7 +70,7 @@ class Finding:
     Args:
         rule: Name of the rule that was broken, such as ``post-after-422``.
         call: Number of the call in the journal.
-        sentence: Description of the mistake and of the correct behaviour.
+        message: Description of the mistake and of the correct behaviour.
 
     Example:
         >>> import attrs
@@ -87,10 +87,10 @@ class Finding:
 
     rule: str
     call: int
-    sentence: str
+    message: str
 
     def __str__(self) -> str:
-        return f"call {self.call}: {self.rule}: {self.sentence}"
+        return f"call {self.call}: {self.rule}: {self.message}"
 
 
 class Linter:

@@ -46,15 +46,15 @@ class Rule:
         number: Number of the rule in the sandbox.
         changed: Called when the response of the rule changes.
         outcome: The outcome that `respond` set; None before that.
-        answered: Number of calls that the rule has answered.
+        matched: Number of calls that the rule has matched.
 
     Example:
         >>> rule = sandbox.on(operation="approve").respond("500x2")
-        >>> rule.name, rule.answered
+        >>> rule.name, rule.matched
         ('#1 500x2', 0)
         >>> run(client.approve(fiscal_code, request, retry=RetryPolicy(base=0.001))).meta.attempts
         3
-        >>> rule.answered
+        >>> rule.matched
         3
     """
 
@@ -66,7 +66,7 @@ class Rule:
     number: int = 0
     changed: Callable[[], None] = field(default=lambda: None, repr=False, eq=False)
     outcome: Outcome | None = field(default=None, init=False)
-    answered: int = field(default=0, init=False)
+    matched: int = field(default=0, init=False)
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ class Rule:
                     " For another response pass a status with a body"
                 )
 
-    def chosen(self, operation: str, code: str, call: int) -> bool:
+    def matches(self, operation: str, code: str, call: int) -> bool:
         """Return whether the rule matches a call.
 
         The random choice depends on the seed, the rule, the customer and the call number only, so concurrent
@@ -289,8 +289,8 @@ class Rules:
     def choose(self, operation: str, code: str, call: int) -> Rule | None:
         """Return the newest rule that matches this call, and count the call."""
         for rule in self._rules:
-            if rule.chosen(operation, code, call):
-                rule.answered += 1
+            if rule.matches(operation, code, call):
+                rule.matched += 1
                 return rule
         return None
 

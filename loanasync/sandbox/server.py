@@ -209,7 +209,7 @@ class Sandbox:
 
     @property
     def rules(self) -> list[Rule]:
-        """The active rules, newest first. `Rule.answered` is the number of calls that a rule answered."""
+        """The active rules, newest first. `Rule.matched` is the number of calls that a rule matched."""
         return list(self._engine.rules)
 
     def reset(self, fiscal_code: str = _OMITTED) -> None:

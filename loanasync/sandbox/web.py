@@ -205,7 +205,7 @@ class Web:
         for name in request.query:
             raise web.HTTPBadRequest(text=f"unknown query parameter {name!r}: findings cannot be filtered")
         found = [
-            {"rule": each.rule, "call": each.call, "sentence": each.sentence}
+            {"rule": each.rule, "call": each.call, "message": each.message}
             for each in self._engine.linter.findings
         ]
         return web.Response(text=json.dumps(found), content_type="application/json")

@@ -147,7 +147,7 @@ async def test_disconnected_shop_has_received_nothing(raw: Raw) -> None:
         await raw.approve(email="a+slow60000@example.com", timeout=0.1)
     await raw.sandbox.journal.wait_for(operation="approve")
     await raw.approve()
-    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-answer"]
+    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-response"]
 
 
 @pytest.mark.parametrize(("status", "found"), [(502, 1), (503, 1), (500, 0)])
@@ -156,7 +156,7 @@ async def test_only_a_500_may_be_repeated(raw: Raw, status: int, found: int) -> 
     await raw.create()
     await raw.approve()
     await raw.approve()
-    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-answer"] * found
+    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-response"] * found
 
 
 @pytest.mark.parametrize("alone", [True, False])

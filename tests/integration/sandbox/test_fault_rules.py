@@ -200,7 +200,7 @@ def test_invalid_rule_arguments_raise() -> None:
 def test_rule_can_have_its_own_seed() -> None:
     def chosen(seed: int | None) -> list[bool]:
         rule = Sandbox(seed=1).on(rate=0.5, seed=seed).respond(500)
-        return [rule.chosen("approve", CODE, call) for call in range(1, 50)]
+        return [rule.matches("approve", CODE, call) for call in range(1, 50)]
 
     assert chosen(None) == chosen(1)
     assert chosen(2) != chosen(1)
@@ -221,13 +221,13 @@ async def test_off_removes_a_rule(raw: Raw) -> None:
     assert (await raw.create())[0] == 502
     raw.sandbox.off(second)
     assert (await raw.create())[0] == 503
-    assert (first.answered, second.answered) == (1, 1)
+    assert (first.matched, second.matched) == (1, 1)
     raw.sandbox.off()
     assert (await raw.create())[0] == 201
 
 
 def test_rule_ignores_case_of_the_fiscal_code() -> None:
-    assert Sandbox().on(fiscal_code=f" {CODE.lower()} ").respond(500).chosen("approve", CODE, 1)
+    assert Sandbox().on(fiscal_code=f" {CODE.lower()} ").respond(500).matches("approve", CODE, 1)
 
 
 def test_rule_text_with_operation_as_response_raises() -> None:

@@ -22,7 +22,7 @@ async def test_findings_json_has_rule_call_and_sentence(raw: Raw) -> None:
     await raw.approve()
     [found] = await findings(raw)
     assert (found["rule"], found["call"]) == ("post-after-201", 3)
-    assert "Keep the first response" in found["sentence"]
+    assert "Keep the first response" in found["message"]
 
 
 async def test_openapi_json_has_the_url_of_the_server(raw: Raw) -> None:

@@ -71,7 +71,7 @@ MISUSES: list[tuple[str, Misuse]] = [
     ("post-after-422", repeat_after_refusal),
     ("post-after-201", repeat_after_approval),
     ("repeat-after-already-evaluated", repeat_after_already_evaluated),
-    ("repeat-after-lost-answer", repeat_after_lost_response),
+    ("repeat-after-lost-response", repeat_after_lost_response),
     ("approve-before-create", approve_before_creation),
     ("patch-before-documents", complete_before_documents),
     ("token-in-url", send_token_in_query),
@@ -90,7 +90,7 @@ def test_every_rule_has_an_example_of_misuse() -> None:
 async def test_misuse_is_found_once_with_its_call_number(raw: Raw, rule: str, misuse: Misuse) -> None:
     await misuse(raw)
     [finding] = raw.sandbox.findings
-    assert (finding.rule, finding.sentence) == (rule, RULES[rule])
+    assert (finding.rule, finding.message) == (rule, RULES[rule])
     last = raw.sandbox.journal[-1]
     assert (finding.call, last.findings) == (last.number, (rule,))
     assert str(finding) == f"call {last.number}: {rule}: {RULES[rule]}"

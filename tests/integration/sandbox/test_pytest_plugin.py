@@ -60,7 +60,7 @@ MISUSE = {
     "post-after-422": "create(s); approve(s, '+refused'); approve(s)",
     "post-after-201": "create(s); approve(s); approve(s)",
     "repeat-after-already-evaluated": "create(s); approve(s, '+already'); approve(s)",
-    "repeat-after-lost-answer": "create(s); approve(s, '+resetafter'); approve(s)",
+    "repeat-after-lost-response": "create(s); approve(s, '+resetafter'); approve(s)",
     "approve-before-create": "approve(s)",
     "patch-before-documents": "create(s); approve(s); send(s, 'PATCH', f'/{CODE}', {})",
     "token-in-url": "send(s, 'POST', '?token=x', {'fiscalCode': CODE})",
@@ -248,7 +248,7 @@ def test_one_fault_needs_no_list(loan_client, loan_sandbox):
     assert asyncio.run(buy(loan_client)).meta.attempts == 2
 
 def drawn(sandbox):
-    return [sandbox.on(rate=0.5).respond(500).chosen("approve", CODE, number) for number in range(50)]
+    return [sandbox.on(rate=0.5).respond(500).matches("approve", CODE, number) for number in range(50)]
 
 DRAWN = []
 

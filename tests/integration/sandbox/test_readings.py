@@ -205,7 +205,7 @@ def test_order_reading_separates_concurrent_orders() -> None:
     assert [shop.engine.process(call).response.status for call in calls] == [201, 201]
     shop.engine.client_disconnected(calls[0])
     assert shop.approve(orderToken="one")[0] == shop.approve(orderToken="two")[0] == 400
-    assert shop.findings == ["repeat-after-lost-answer", "post-after-201"]
+    assert shop.findings == ["repeat-after-lost-response", "post-after-201"]
 
 
 def test_state_without_orders_can_be_read_in_both_readings() -> None:

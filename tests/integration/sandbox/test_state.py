@@ -86,7 +86,7 @@ async def test_restore_undoes_decisions(raw: Raw) -> None:
     raw.sandbox.restore(approved)
     assert await raw.approve() == (400, ALREADY)
     assert raw.sandbox.snapshot().keys() == {CODE}
-    assert str(approved) == "<Snapshot of 1 customers>"
+    assert str(approved) == "<Snapshot of 1 customer>"
     for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}):
         with pytest.raises(ValueError, match="pass the value that snapshot"):
             raw.sandbox.restore(wrong)
