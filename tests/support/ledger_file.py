@@ -84,7 +84,7 @@ def states(file: Path) -> dict[str, str]:
 
 def listed(file: object) -> list[dict[str, Any]]:
     """Return the entries that ``loanasync ledger ls --json`` prints."""
-    return [json.loads(line) for line in ask("ls", file, "--json").stdout.splitlines()]
+    return [json.loads(line) for line in run_ledger("ls", file, "--json").stdout.splitlines()]
 
 
 def change(file: Path, statement: str) -> None:
@@ -93,9 +93,9 @@ def change(file: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-def ask(command: str, file: object, *arguments: object, given: str | None = None) -> Result:
+def run_ledger(command: str, file: object, *arguments: object, stdin: str | None = None) -> Result:
     """Run ``loanasync ledger COMMAND`` in this process, and return its result."""
     line = ["ledger", command, *map(str, arguments), "--ledger", str(file)]
-    done = CliRunner(env=PLAIN).invoke(app, line, input=given)
+    done = CliRunner(env=PLAIN).invoke(app, line, input=stdin)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

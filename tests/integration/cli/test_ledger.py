@@ -14,7 +14,7 @@ from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.model import Settlement
 from loanasync.ledger.orphans import Orphan, write_orphan
 from support.cli import environment, wait_for
-from support.ledger_file import ask, entries, key, one_of_each, put, states, using
+from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
 
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_ls_prints_a_line_per_entry_and_counts_states(file: Path) -> None:
-    done = ask("ls", file)
+    done = run_ledger("ls", file)
     assert done.exit_code == 0
     lines = {line[:12]: line[12:].split() for line in done.stdout.splitlines()}
     assert {short: words[0] for short, words in lines.items()} == {
@@ -43,7 +43,7 @@ def test_ls_prints_a_line_per_entry_and_counts_states(file: Path) -> None:
 
 
 def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
-    done = ask("ls", file, "--state", "approved", "--state", "held", "--json")
+    done = run_ledger("ls", file, "--state", "approved", "--state", "held", "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert {(each["key"], each["state"]) for each in found} == {
         (key(name), name) for name in ("approved", "held")
@@ -67,33 +67,33 @@ def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
 def test_commands_show_no_personal_data_and_no_token(
     file: Path, command: str, arguments: tuple[str, ...]
 ) -> None:
-    done = ask(command, file, *arguments)
+    done = run_ledger(command, file, *arguments)
     assert key("approved")[:12] in done.output or command == "sweep"
     assert not [secret for secret in SECRETS if secret in done.output]
 
 
 def test_show_finds_an_entry_by_the_beginning_of_its_key(file: Path) -> None:
-    done = ask("show", file, key("approved")[:12])
+    done = run_ledger("show", file, key("approved")[:12])
     output = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
     assert output["entry"] == key("approved")
     assert output["state"].startswith("approved since 20")
     assert (output["response"], output["amount"], output["netAmount"]) == ("HTTP 201", "45000", "43650")
     assert (output["redirectUrl"], output["firstname"], output["newMember"]) == ("***", "***", "***")
     assert output["next"] == "none: the decision is final"
-    assert ask("show", file, key("approved").upper()[:12]).stdout == done.stdout
+    assert run_ledger("show", file, key("approved").upper()[:12]).stdout == done.stdout
 
 
 def test_show_prints_the_next_step(file: Path) -> None:
-    output = ask("show", file, key("unknown")).stdout
+    output = run_ledger("show", file, key("unknown")).stdout
     assert (
         f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
         in output
     )
-    assert "HTTP 422, not whole" in ask("show", file, key("refused")).stdout
+    assert "HTTP 422, not whole" in run_ledger("show", file, key("refused")).stdout
 
 
 def test_show_with_reveal_prints_masked_values(file: Path) -> None:
-    shown = json.loads(ask("show", file, key("approved"), "--json", "--reveal").stdout)
+    shown = json.loads(run_ledger("show", file, key("approved"), "--json", "--reveal").stdout)
     assert shown["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
     assert shown["response"]["newMember"] == "UNKNOWN-TO-US"
     assert "TOKEN" not in json.dumps(shown)
@@ -101,10 +101,10 @@ def test_show_with_reveal_prints_masked_values(file: Path) -> None:
 
 def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
     using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
-    shown = ask("show", file, key("private")).stdout
+    shown = run_ledger("show", file, key("private")).stdout
     assert "encrypted" in shown
     assert "SECRET" not in shown
-    assert json.loads(ask("show", file, key("private"), "--json").stdout)["response"] is None
+    assert json.loads(run_ledger("show", file, key("private"), "--json").stdout)["response"] is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
 )
 def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, message: str) -> None:
     for command, more in (("show", ()), ("resolve", ("--as", "held", "--note", "x"))):
-        done = ask(command, file, given, *more)
+        done = run_ledger(command, file, given, *more)
         assert (done.exit_code, done.stdout) == (2, "")
         assert message in done.stderr
     assert states(file)["refused"] == "refused"
@@ -129,7 +129,7 @@ def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, mes
 @pytest.mark.parametrize("resolution", ["approved", "refused", "released", "held"])
 @pytest.mark.parametrize("name", ["unknown", "lost", "held", "expired"])
 def test_resolve_changes_unresolved_entries(file: Path, name: str, resolution: str) -> None:
-    done = ask("resolve", file, key(name)[:10], "--as", resolution, "--note", "ticket 17")
+    done = run_ledger("resolve", file, key(name)[:10], "--as", resolution, "--note", "ticket 17")
     assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {resolution}\n")
     entry = entries(file)[name]
     assert (entry.state.value, entry.note) == (resolution, "ticket 17")
@@ -145,7 +145,7 @@ def test_resolve_changes_unresolved_entries(file: Path, name: str, resolution: s
 )
 def test_resolve_leaves_decided_and_in_flight_entries_unchanged(file: Path, name: str, why: str) -> None:
     before = entries(file)
-    done = ask("resolve", file, key(name), key("lost"), "--as", "refused", "--note", "ticket 17")
+    done = run_ledger("resolve", file, key(name), key("lost"), "--as", "refused", "--note", "ticket 17")
     assert done.exit_code == 1
     assert f"{key(name)[:12]} stays {name}: {why}\n" in done.stderr
     assert entries(file)[name] == before[name]
@@ -168,7 +168,7 @@ def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
         return "r"
 
     monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
-    done = ask("resolve", file, key("unknown"), "--note", "ticket 17")
+    done = run_ledger("resolve", file, key("unknown"), "--note", "ticket 17")
     assert done.exit_code == 1
     assert "stays approved: a decision of the service is never overwritten" in done.stderr
     assert states(file)["unknown"] == "approved"
@@ -176,7 +176,7 @@ def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
 
 def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) -> None:
     then = entries(file)
-    done = ask("resolve", file, given="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
+    done = run_ledger("resolve", file, stdin="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
     assert done.exit_code == 3, "one was skipped"
     assert "1 of 3: " in done.stderr
     assert "must not contain personal data" in done.stderr
@@ -190,9 +190,9 @@ def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) ->
 
 
 def test_resolve_quit_or_end_of_input_leaves_other_entries_unchanged(file: Path) -> None:
-    assert ask("resolve", file, "--note", "ticket 17", given="a\nq\n").exit_code == 3
+    assert run_ledger("resolve", file, "--note", "ticket 17", stdin="a\nq\n").exit_code == 3
     assert sorted(states(file).values()).count("approved") == 2
-    cut = ask("resolve", file, given="a\n")
+    cut = run_ledger("resolve", file, stdin="a\n")
     assert (cut.exit_code, cut.stderr.splitlines()[-1][-11:]) == (130, "interrupted")
     assert sorted(states(file).values()).count("approved") == 2
 
@@ -200,10 +200,10 @@ def test_resolve_quit_or_end_of_input_leaves_other_entries_unchanged(file: Path)
 def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     using(file, lambda ledger: ledger.get("x"))
-    done = ask("resolve", file)
+    done = run_ledger("resolve", file)
     assert (done.exit_code, done.stderr) == (0, "no entry is unknown or lost\n")
-    assert ask("ls", file).stderr == "no entries\n"
-    assert ask("sweep", file).exit_code == 0
+    assert run_ledger("ls", file).stderr == "no entries\n"
+    assert run_ledger("sweep", file).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_resolve_with_invalid_options_changes_nothing(
     file: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     before = states(file)
-    done = ask("resolve", file, *arguments)
+    done = run_ledger("resolve", file, *arguments)
     assert done.exit_code == 2
     assert message in done.stderr
     assert states(file) == before
@@ -231,7 +231,7 @@ def test_resolve_with_invalid_options_changes_nothing(
 
 def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
     before = entries(file)
-    done = ask("sweep", file, "--json")
+    done = run_ledger("sweep", file, "--json")
     assert done.exit_code == 3
     output = json.loads(done.stdout)
     assert output["swept"] == [key("expired")]
@@ -244,13 +244,13 @@ def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path
     assert {name: each for name, each in after.items() if name != "expired"} == {
         name: each for name, each in before.items() if name != "expired"
     }
-    again = ask("sweep", file)
+    again = run_ledger("sweep", file)
     assert again.stderr == "0 leases expired; 3 entries to resolve, run: loanasync ledger resolve\n"
     assert entries(file) == after
 
 
 def test_decision_is_recorded_after_a_sweep(file: Path) -> None:
-    ask("sweep", file)
+    run_ledger("sweep", file)
     swept = entries(file)["expired"]
     late = Settlement(state=State.APPROVED, status=201)
     using(
@@ -263,23 +263,23 @@ def test_decision_is_recorded_after_a_sweep(file: Path) -> None:
 def test_purge_deletes_old_entries_after_confirmation(file: Path) -> None:
     settled = {"approved", "refused", "released"}
     before = states(file)
-    assert "older than 1h: 0 entries" in ask("purge", file, "--older-than", "1h", given="").stderr
-    wait_for(lambda: "3 entries" in ask("purge", file, "--older-than", "1s", "--dry-run").stderr)
-    dry = ask("purge", file, "--older-than", "1s", "--dry-run")
+    assert "older than 1h: 0 entries" in run_ledger("purge", file, "--older-than", "1h", stdin="").stderr
+    wait_for(lambda: "3 entries" in run_ledger("purge", file, "--older-than", "1s", "--dry-run").stderr)
+    dry = run_ledger("purge", file, "--older-than", "1s", "--dry-run")
     assert (dry.exit_code, dry.stderr) == (0, "older than 1s: 3 entries\n"), "without a prompt"
-    refused = ask("purge", file, "--older-than", "1s", given="n\n")
+    refused = run_ledger("purge", file, "--older-than", "1s", stdin="n\n")
     assert refused.exit_code == 2
     assert states(file) == before
-    done = ask("purge", file, "--older-than", "1s", given="y\n")
+    done = run_ledger("purge", file, "--older-than", "1s", stdin="y\n")
     assert done.exit_code == 0
     assert done.stderr.endswith("deleted: 3 entries\n")
     assert states(file) == {name: state for name, state in before.items() if name not in settled}
-    assert "deleted: 0 entries" in ask("purge", file, "--older-than", "1s", "--yes").stderr
+    assert "deleted: 0 entries" in run_ledger("purge", file, "--older-than", "1s", "--yes").stderr
 
 
 @pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
 def test_purge_with_an_invalid_age_is_refused(file: Path, age: str) -> None:
-    done = ask("purge", file, f"--older-than={age}", "--yes")
+    done = run_ledger("purge", file, f"--older-than={age}", "--yes")
     assert done.exit_code == 2
     assert "must be an age such as 52w, 400d, 12h, 30m" in done.stderr
     assert len(states(file)) == 8
@@ -290,21 +290,21 @@ def test_export_writes_all_entries_and_responses_only_with_answers(
 ) -> None:
     out = tmp_path / "entries.jsonl"
     out.write_text("of an earlier export\n", encoding="utf-8")
-    done = ask("export", file, "-o", out)
+    done = run_ledger("export", file, "-o", out)
     assert (done.exit_code, done.stderr) == (0, "exported: 8 entries\n")
     content = out.read_text(encoding="utf-8")
     assert {json.loads(line)["key"] for line in content.splitlines()} == {
         entry.key for entry in entries(file).values()
     }
     assert not [secret for secret in SECRETS if secret in content]
-    assert ask("export", file).exit_code == 0
+    assert run_ledger("export", file).exit_code == 0
     assert capfd.readouterr().out == content, "without -o, the same content goes to standard output"
-    ask("export", file, "--responses")
+    run_ledger("export", file, "--responses")
     (approved,) = [line for line in capfd.readouterr().out.splitlines() if "SECRET" in line]
     assert json.loads(approved)["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
     if os.name == "posix":
         new = tmp_path / "new.jsonl"
-        ask("export", file, "-o", new)
+        run_ledger("export", file, "-o", new)
         assert new.stat().st_mode & 0o077 == 0
 
 
@@ -315,13 +315,13 @@ def test_import_orphans_leaves_a_contradicting_file(file: Path, tmp_path: Path) 
     for name in ("unknown", "approved"):
         refused = Settlement(state=State.REFUSED, status=422)
         write_orphan([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
-    done = ask("import-orphans", file, "--folder", folder)
+    done = run_ledger("import-orphans", file, "--folder", folder)
     assert done.exit_code == 1
     assert done.stderr.endswith("1 response imported, 1 file left in place\n")
     assert (states(file)["unknown"], states(file)["approved"]) == ("refused", "approved")
     (left,) = folder.iterdir()
     left.unlink()
-    assert ask("import-orphans", file, "--folder", folder).exit_code == 0
+    assert run_ledger("import-orphans", file, "--folder", folder).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["ls", "sweep", "export", "import-orphans", "resolve"])
@@ -339,7 +339,7 @@ def test_invalid_ledger_name_is_refused_and_creates_nothing(
         ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
         ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
     ):
-        done = ask(command, name)
+        done = run_ledger(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr.startswith(message)
         assert "SECRET" not in done.output
@@ -351,20 +351,26 @@ def test_show_customer_reads_the_fiscal_code_from_standard_input(
 ) -> None:
     for name, value in environment(None).items():
         monkeypatch.setenv(name, value)
-    missing = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
+    missing = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
     assert (missing.exit_code, "LOANASYNC_BASE_URL" in missing.stderr) == (2, True)
     monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
     monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
-    done = ask("show", file, "--customer", given="TSTXYZ00A00A000A\n")
+    done = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
     assert done.exit_code == 2
     assert "no entry of this customer found: check LOANASYNC_BASE_URL" in done.stderr
     assert "TSTXYZ" not in done.output
-    wrong = ask("show", file, "--customer", given="unknown\n")
+    wrong = run_ledger("show", file, "--customer", stdin="unknown\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")
-    assert ask("show", file).exit_code == ask("show", file, key("lost"), "--customer").exit_code == 2
+    assert (
+        run_ledger("show", file).exit_code
+        == run_ledger("show", file, key("lost"), "--customer").exit_code
+        == 2
+    )
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
-    assert "must be at least 16 bytes" in ask("show", file, "--customer", given="TSTXYZ00A00A000A").stderr
+    assert (
+        "must be at least 16 bytes" in run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A").stderr
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")

@@ -14,7 +14,7 @@ from loanasync.cli.ledger.open import ledger_at, name_without_password
 from loanasync.ledger import PostgresLedger, RedisLedger, State
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, run, write
-from support.ledger_file import ask, listed, put
+from support.ledger_file import listed, put, run_ledger
 from support.servers import Postgres, Server
 
 COMMANDS = {
@@ -73,7 +73,7 @@ def test_command_without_a_ledger_fails_and_creates_nothing(
     ledger_name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    done = ask(command, ledger_name, *COMMANDS[command])
+    done = run_ledger(command, ledger_name, *COMMANDS[command])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "that your clients use" in done.stderr
     assert "a client creates the ledger at its first approval" in done.stderr
@@ -83,7 +83,7 @@ def test_command_without_a_ledger_fails_and_creates_nothing(
 def test_sweep_of_an_empty_file_fails_and_leaves_it_empty(tmp_path: Path) -> None:
     file = tmp_path / "decisions.db"
     file.touch()
-    assert ask("sweep", file).exit_code == 2
+    assert run_ledger("sweep", file).exit_code == 2
     assert file.stat().st_size == 0
 
 
@@ -91,10 +91,12 @@ def test_command_uses_the_named_table_or_prefix(ledger_name: str) -> None:
     key = token_hex(32)
     fill(ledger_name, key)
     assert exists(ledger_name)
-    swept = ask("sweep", ledger_name, "--json")
+    swept = run_ledger("sweep", ledger_name, "--json")
     assert [each["key"] for each in json.loads(swept.stdout)["unresolved"]] == [key]
-    assert ask("resolve", ledger_name, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
-    assert ask("show", ledger_name, key[:12]).exit_code == 0
+    assert (
+        run_ledger("resolve", ledger_name, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
+    )
+    assert run_ledger("show", ledger_name, key[:12]).exit_code == 0
 
 
 def test_dry_run_without_a_ledger_plans_and_creates_nothing(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loanasync.ledger import DecisionLedger, Settlement, SqliteLedger, State, Subject
-from support.ledger_file import ask, entries, key, one_of_each, put, states, using
+from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
 
 CORRECTED = "corrected; the earlier state is kept in the history"
 
@@ -19,12 +19,12 @@ def file(tmp_path: Path) -> Path:
 
 
 def resolve(file: Path, name: str, state: str, note: str) -> tuple[int, str]:
-    done = ask("resolve", file, key(name), "--as", state, "--note", note)
+    done = run_ledger("resolve", file, key(name), "--as", state, "--note", note)
     return done.exit_code, done.stderr
 
 
 def shown(file: Path, name: str) -> list[tuple[str, str]]:
-    lines = ask("show", file, key(name)).stdout.splitlines()
+    lines = run_ledger("show", file, key(name)).stdout.splitlines()
     return [(line[:20].strip(), line[20:]) for line in lines]
 
 
@@ -42,7 +42,7 @@ def test_resolve_corrects_an_earlier_resolution(file: Path, wrong: str, right: s
 
 def test_resolve_prompts_for_state_and_note_of_a_correction(file: Path) -> None:
     resolve(file, "lost", "approved", "ticket 17")
-    done = ask("resolve", file, key("lost"), given="r\n \nticket 18\n")
+    done = run_ledger("resolve", file, key("lost"), stdin="r\n \nticket 18\n")
     assert done.exit_code == 0, done.output
     assert "must not be empty" in done.stderr
     assert CORRECTED in done.stderr
@@ -58,7 +58,7 @@ def test_resolve_of_an_entry_changed_meanwhile_fails(file: Path, monkeypatch: py
         return "r"
 
     monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
-    done = ask("resolve", file, key("lost"), "--note", "ticket 20")
+    done = run_ledger("resolve", file, key("lost"), "--note", "ticket 20")
     assert done.exit_code == 1
     assert "stays released: another person changed it in the meantime" in done.stderr
     assert states(file)["lost"] == "released"
@@ -86,7 +86,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         f" {key('scoped')[:12]}"
         ' --as approved|refused|released|held|unknown --note "ticket 17"'
     )
-    facts = json.loads(ask("show", file, key("scoped"), "--json").stdout)
+    facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
     assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
     assert [(each["state"], each["source"], each["note"]) for each in facts["history"]] == [
         ("unknown", "service", "n"),
@@ -120,9 +120,12 @@ def test_ls_without_redirect_lists_approvals_without_a_redirect(tmp_path: Path) 
         await put(ledger, "unknown", State.UNKNOWN)
 
     using(file, fill)
-    done = ask("ls", file, "--without-redirect", "--json")
+    done = run_ledger("ls", file, "--without-redirect", "--json")
     wanted = {key(name) for name in ("cut off", "empty", "by a person")}
     assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == wanted
-    assert ask("ls", file, "--without-redirect").stderr == "3 approved\n"
-    assert "missing: ask the service where to send the customer" in ask("show", file, key("cut off")).stdout
-    assert "where to send the customer" not in ask("show", file, key("whole")).stdout
+    assert run_ledger("ls", file, "--without-redirect").stderr == "3 approved\n"
+    assert (
+        "missing: ask the service where to send the customer"
+        in run_ledger("show", file, key("cut off")).stdout
+    )
+    assert "where to send the customer" not in run_ledger("show", file, key("whole")).stdout

@@ -8,7 +8,7 @@ import pytest
 
 from loanasync.ledger import Entry, SqliteLedger, State
 from loanasync.ledger.sqlite import _entry
-from support.ledger_file import ask, key, put, using
+from support.ledger_file import key, put, run_ledger, using
 
 
 def test_commands_read_only_the_entries_that_they_list(
@@ -30,11 +30,11 @@ def test_commands_read_only_the_entries_that_they_list(
         return _entry(row)
 
     monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
-    assert ask("sweep", file).exit_code == 3
-    assert key("lost")[:12] in ask("ls", file, "--state", "lost").stdout
-    assert ask("ls", file, "--without-redirect").stdout.startswith(key("stated")[:12])
-    assert ask("resolve", file, given="s\n").exit_code == 3
+    assert run_ledger("sweep", file).exit_code == 3
+    assert key("lost")[:12] in run_ledger("ls", file, "--state", "lost").stdout
+    assert run_ledger("ls", file, "--without-redirect").stdout.startswith(key("stated")[:12])
+    assert run_ledger("resolve", file, stdin="s\n").exit_code == 3
     assert len(read) < 10
-    assert ask("show", file, key("stated")[:6]).exit_code == 0
-    assert ask("resolve", file, key("lost")[:6], "--as", "held", "--note", "x").exit_code == 0
+    assert run_ledger("show", file, key("stated")[:6]).exit_code == 0
+    assert run_ledger("resolve", file, key("lost")[:6], "--as", "held", "--note", "x").exit_code == 0
     assert len(read) < 1020, "a page for each short key"

@@ -8,7 +8,7 @@ import pytest
 
 from loanasync.ledger import DecisionLedger, Settlement, State
 from loanasync.ledger.orphans import Orphan, write_orphan
-from support.ledger_file import ask, entries, key, one_of_each, put, states, using
+from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
 
 REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
 
@@ -39,7 +39,7 @@ def orphan(folder: Path, file: Path, name: str) -> Path:
 def test_import_prints_its_folders_and_the_option_for_others(
     file: Path, folder: Path, tmp_path: Path
 ) -> None:
-    done = ask("import-orphans", file)
+    done = run_ledger("import-orphans", file)
     assert done.exit_code == 0
     spare = tmp_path / "loanasync-orphans"
     assert done.stderr.splitlines() == [
@@ -53,7 +53,9 @@ def test_import_prints_its_folders_and_the_option_for_others(
     others = [tmp_path / "a", tmp_path / "b"]
     for each, name in zip(others, ("unknown", "lost"), strict=True):
         orphan(each, file, name)
-    done = ask("import-orphans", file, *(argument for each in others for argument in ("--folder", each)))
+    done = run_ledger(
+        "import-orphans", file, *(argument for each in others for argument in ("--folder", each))
+    )
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
         f"folders searched: {others[0]}, {others[1]}",
@@ -69,7 +71,7 @@ def test_import_continues_after_an_unreadable_file(file: Path, folder: Path) -> 
     (folder / "2-cut.part").write_text("{")
     content = orphan(folder, file, "lost").read_text()
     (folder / "3-surrogate.json").write_text(content.replace(key("lost"), "\\ud800"))
-    done = ask("import-orphans", file)
+    done = run_ledger("import-orphans", file)
     assert done.exit_code == 1
     output = {
         line.partition(": ")[0].rpartition("/")[2]: line.partition(": ")[2]
@@ -98,7 +100,7 @@ def test_import_from_an_unreadable_folder_fails(
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", forbidden)
-    done = ask("import-orphans", file)
+    done = run_ledger("import-orphans", file)
     assert (done.exit_code, done.stdout) == (1, f"{folder}: Permission denied\n")
     assert done.stderr.endswith("0 responses imported, 1 file left in place\n")
 
@@ -111,11 +113,11 @@ def test_import_lists_the_folder_of_another_user(
     orphan(spare, file, "unknown")
     user = os.geteuid() + 1
     monkeypatch.setattr("os.geteuid", lambda: user)
-    done = ask("import-orphans", file)
+    done = run_ledger("import-orphans", file)
     assert done.exit_code == 1
     assert done.stdout.startswith(f"{spare}: belongs to another user")
     assert done.stderr.startswith(f"folders searched: {folder} (does not exist)\n")
-    assert ask("import-orphans", file, "--folder", spare).exit_code == 0
+    assert run_ledger("import-orphans", file, "--folder", spare).exit_code == 0
     assert states(file)["unknown"] == "refused"
 
 
@@ -135,7 +137,7 @@ def test_import_stops_when_the_ledger_fails(
 
     monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", get)
     monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", settle)
-    done = ask("import-orphans", file)
+    done = run_ledger("import-orphans", file)
     assert done.exit_code == 2
     assert done.stderr.startswith("the ledger cannot be used (ConnectionError): check --ledger")
 
@@ -144,8 +146,8 @@ def test_import_stops_when_the_ledger_fails(
 def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, resolution: str) -> None:
     written = orphan(folder, file, "unknown")
     for done in (
-        ask("resolve", file, key("unknown"), "--as", resolution, "--note", "ticket 17"),
-        ask("resolve", file, key("unknown"), given=f"{resolution[0]}\nticket 17\n"),
+        run_ledger("resolve", file, key("unknown"), "--as", resolution, "--note", "ticket 17"),
+        run_ledger("resolve", file, key("unknown"), stdin=f"{resolution[0]}\nticket 17\n"),
     ):
         assert done.exit_code == 1
         assert (
@@ -154,8 +156,8 @@ def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Pa
         )
         assert "What did the service decide" not in done.stderr
     assert states(file)["unknown"] == "unknown"
-    assert ask("resolve", file, key("unknown"), "--as", "held", "--note", "ticket 17").exit_code == 0
-    assert ask("import-orphans", file).exit_code == 0
+    assert run_ledger("resolve", file, key("unknown"), "--as", "held", "--note", "ticket 17").exit_code == 0
+    assert run_ledger("import-orphans", file).exit_code == 0
     assert states(file)["unknown"] == "refused"
 
 
@@ -163,7 +165,7 @@ def test_resolve_prompts_only_for_entries_that_can_be_changed(file: Path, folder
     assert not folder.exists()
     using(file, lambda ledger: put(ledger, "stated", State.REFUSED, note="ticket 5", source="person"))
     names = ("approved", "inflight", "released", "stated", "held")
-    done = ask("resolve", file, *map(key, names), given="a\nticket 17\nr\nticket 18\n")
+    done = run_ledger("resolve", file, *map(key, names), stdin="a\nticket 17\nr\nticket 18\n")
     assert done.exit_code == 1
     assert done.stderr.count("What did the service decide") == 2
     for name, why in {
@@ -193,6 +195,6 @@ def test_resolve_does_not_prompt_for_an_entry_decided_meanwhile(
         return next(choices)
 
     monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
-    done = ask("resolve", file, "--note", "ticket 17")
+    done = run_ledger("resolve", file, "--note", "ticket 17")
     assert done.stderr.count("stays approved: a decision of the service is never overwritten") == 2
     assert "".join(choices) == "sr", "one prompt"

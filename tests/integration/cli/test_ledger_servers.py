@@ -12,7 +12,7 @@ from loanasync.cli.ledger.open import ledger_at
 from loanasync.ledger import DecisionLedger, Entry, State
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, statuses, write
-from support.ledger_file import ask, listed, put
+from support.ledger_file import listed, put, run_ledger
 from support.servers import Postgres, Server, Valkey
 
 
@@ -35,7 +35,7 @@ def using(url: str, work: Callable[[DecisionLedger], Awaitable[Entry]]) -> Entry
 
 
 def state(url: str, key: str) -> str:
-    return str(json.loads(ask("show", url, key, "--json").stdout)["state"])
+    return str(json.loads(run_ledger("show", url, key, "--json").stdout)["state"])
 
 
 def test_ledger_on_a_server_show_resolve_and_sweep(server: Server) -> None:
@@ -43,20 +43,22 @@ def test_ledger_on_a_server_show_resolve_and_sweep(server: Server) -> None:
     using(server.url, lambda ledger: put(ledger, "x", State.UNKNOWN, under=unknown, note="ReadTimeoutError"))
     using(server.url, lambda ledger: put(ledger, "x", State.INFLIGHT, under=expired, lease=0.0))
     assert state(server.url, unknown[:12]) == "unknown"
-    swept = ask("sweep", server.url, "--json")
+    swept = run_ledger("sweep", server.url, "--json")
     assert swept.exit_code == 3
     assert json.loads(swept.stdout)["swept"].count(expired) == 1
-    assert expired not in json.loads(ask("sweep", server.url, "--json").stdout)["swept"]
-    done = ask("resolve", server.url, unknown[:12], expired[:12], "--as", "refused", "--note", "ticket 17")
+    assert expired not in json.loads(run_ledger("sweep", server.url, "--json").stdout)["swept"]
+    done = run_ledger(
+        "resolve", server.url, unknown[:12], expired[:12], "--as", "refused", "--note", "ticket 17"
+    )
     assert done.exit_code == 0, done.output
     assert state(server.url, unknown) == state(server.url, expired) == "refused"
-    corrected = ask("resolve", server.url, expired, "--as", "released", "--note", "x")
+    corrected = run_ledger("resolve", server.url, expired, "--as", "released", "--note", "x")
     assert (corrected.exit_code, corrected.stderr.split(": ")[1]) == (
         0,
         "corrected; the earlier state is kept in the history\n",
     )
     assert state(server.url, expired) == "released"
-    history = json.loads(ask("show", server.url, expired, "--json").stdout)["history"]
+    history = json.loads(run_ledger("show", server.url, expired, "--json").stdout)["history"]
     assert [(each["state"], each["note"]) for each in history][-1] == ("refused", "ticket 17")
     exported = [each["key"] for each in listed(server.url)]
     assert {unknown, expired} <= {*exported}
@@ -72,7 +74,7 @@ def test_approve_many_resumes_from_a_ledger_on_a_server(
     assert run(served, *command).returncode == 3
     first = statuses(out)
     unknown = next(line["entry"] for line in read(out) if line["status"] == "unknown")
-    ask("resolve", server.url, unknown, "--as", "approved", "--note", "ticket 17")
+    run_ledger("resolve", server.url, unknown, "--as", "approved", "--note", "ticket 17")
     elsewhere = tmp_path / "elsewhere.jsonl"
     done = run(served, "approve-many", file, "-o", elsewhere, "--ledger", server.url)
     assert done.returncode == 0
@@ -84,7 +86,7 @@ def test_approve_many_resumes_from_a_ledger_on_a_server(
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 def test_unreachable_server_is_reported_without_its_password(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://shop:SECRET@127.0.0.1:1/0"
-    done = ask("ls", url)
+    done = run_ledger("ls", url)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("the ledger cannot be used (")
     assert "SECRET" not in done.output

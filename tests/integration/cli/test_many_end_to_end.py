@@ -11,7 +11,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, start, statuses, wait_for, write
-from support.ledger_file import ask, change, listed
+from support.ledger_file import change, listed, run_ledger
 
 ROWS = int(os.environ.get("LOANASYNC_TEST_ROWS", "400"))  # `nox -s bulk` takes 10,000
 CONCURRENCY = 16
@@ -89,7 +89,7 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
         for resolution in ("approved", "refused", "released"):
             keys = [entries[code] for code in unknown if service.get(code, "released") == resolution]
             if keys:
-                settled = ask("resolve", ledger, *keys, "--as", resolution, "--note", "ticket 17")
+                settled = run_ledger("resolve", ledger, *keys, "--as", resolution, "--note", "ticket 17")
                 assert settled.exit_code == 0, settled.stderr
         run(sandbox, *command)
         final = decided(sandbox)

@@ -23,7 +23,7 @@ from support.cli import (
     wait_for,
     write,
 )
-from support.ledger_file import ask, change, listed
+from support.ledger_file import change, listed, run_ledger
 
 
 def approve_calls(sandbox: Sandbox) -> int:
@@ -138,7 +138,7 @@ def test_resolved_entry_is_in_the_results_of_the_next_run(
     bulk = Bulk(tmp_path, served, [make_row("reset")])  # not evaluated, which the client cannot know
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
-    ask("resolve", bulk.ledger, line["entry"], "--as", resolution, "--note", "ticket 17")
+    run_ledger("resolve", bulk.ledger, line["entry"], "--as", resolution, "--note", "ticket 17")
     actual, output = bulk.run()
     assert actual == code
     assert approve_calls(served) == calls
@@ -285,7 +285,7 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     found = statuses(bulk.out)
     assert {code: status for code, status in found.items() if status != "error"} == calls
     change(bulk.ledger, "ALTER TABLE away RENAME TO decisions")
-    done = ask("import-orphans", bulk.ledger)
+    done = run_ledger("import-orphans", bulk.ledger)
     assert done.exit_code == 0
     assert [each["state"] for each in listed(bulk.ledger)] == ["approved"] * len(calls)
     assert bulk.run()[0] == 0
@@ -303,7 +303,7 @@ def test_ledger_key_finds_entries_after_a_token_change(
     for name, value in environment(served).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "another")
-    done = ask("show", bulk.ledger, "--customer", given=line["fiscal_code"])
+    done = run_ledger("show", bulk.ledger, "--customer", stdin=line["fiscal_code"])
     assert line["entry"] in done.stdout
     assert "approved since" in done.stdout
 

@@ -12,7 +12,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, environment, make_row, read, run, service, start, statuses, wait_for, write
-from support.ledger_file import ask, change, listed
+from support.ledger_file import change, listed, run_ledger
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -173,7 +173,7 @@ def test_resume_reports_the_resolution_of_a_person(tmp_path: Path, served: Sandb
     bulk = Run(tmp_path, served, "reset")
     assert bulk.run()[0] == 3
     (line,) = read(bulk.out)
-    ask("resolve", bulk.ledger, line["entry"], "--as", "refused", "--note", "ticket 17")
+    run_ledger("resolve", bulk.ledger, line["entry"], "--as", "refused", "--note", "ticket 17")
     assert bulk.run()[0] == 0
     assert statuses(bulk.out) == {line["fiscal_code"]: "refused"}
     assert bulk.requested == 1
