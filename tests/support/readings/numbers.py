@@ -71,9 +71,9 @@ def _lost(shop: Shop, entries: list[tuple[str, Entry]]) -> Iterator[str]:
 def _decision(exchange: Exchange) -> str | None:
     """Return the decision that a whole response stated (spec §3), for any customer."""
     approved = exchange.members.get("approved")
-    if not isinstance(exchange.reply, Response) or exchange.reply.status not in (201, 422):
+    if not isinstance(exchange.response, Response) or exchange.response.status not in (201, 422):
         return None
-    if type(approved) is not bool or (approved and exchange.reply.status == 422):
+    if type(approved) is not bool or (approved and exchange.response.status == 422):
         return None
     return "approved" if approved else "refused"
 
@@ -141,45 +141,45 @@ def _wrong_other(shop: Shop, log: Log, outcome: str) -> Iterator[str]:
 def _is_success(log: Log) -> bool:
     """Return True if the last response is a success, with any JSON value or an empty body."""
     last = log.exchanges[-1] if log.exchanges else Exchange()
-    is_whole = isinstance(last.reply, Response) and last.reply.fault is None and last.fault != "garbage"
-    return is_whole and isinstance(last.reply, Response) and last.reply.status < 300
+    is_whole = isinstance(last.response, Response) and last.response.fault is None and last.fault != "garbage"
+    return is_whole and isinstance(last.response, Response) and last.response.status < 300
 
 
 def _expected(log: Log) -> str | None:
     """Return the outcome of a call's last response by R1 to R4, or None if they do not define it."""
     last = log.exchanges[-1]
-    reply = last.reply
-    if reply is None:
+    response = last.response
+    if response is None:
         return None
     is_first = len(log.exchanges) == 1  # only a 500 is followed by another attempt
-    if isinstance(reply, NoResponse):
-        return "not_sent" if is_first and not reply.is_sent else "unknown"
+    if isinstance(response, NoResponse):
+        return "not_sent" if is_first and not response.is_sent else "unknown"
     if log.operation == "approve":
-        if reply.status in (201, 422):
-            return _expected_decision(last, reply)
-    elif reply.status < 300:
+        if response.status in (201, 422):
+            return _expected_decision(last, response)
+    elif response.status < 300:
         return "done" if log.operation == "complete" or _is_success(log) else None
     elif "domain" in last.members.get("errors", ()):
         return None  # in any wording or language: these calls evaluate no customer
-    return "not_evaluated" if is_first and _is_released(last, reply) else "unknown"
+    return "not_evaluated" if is_first and _is_released(last, response) else "unknown"
 
 
-def _expected_decision(exchange: Exchange, reply: Response) -> str:
+def _expected_decision(exchange: Exchange, response: Response) -> str:
     if exchange.fault.startswith("another customer"):
         return "unknown"
     if (decision := _decision(exchange)) is not None:
         return decision
-    if reply.status == 422 and not reply.body:
+    if response.status == 422 and not response.body:
         return "refused"
     seen = {201: (b'"approved": true', "approved"), 422: (b'"approved": false', "refused")}
-    text, decision = seen[reply.status]
-    return decision if reply.fault is not None and text in reply.body else "unknown"
+    text, decision = seen[response.status]
+    return decision if response.fault is not None and text in response.body else "unknown"
 
 
-def _is_released(exchange: Exchange, reply: Response) -> bool:
-    if reply.status == 403:
+def _is_released(exchange: Exchange, response: Response) -> bool:
+    if response.status == 403:
         return True
     errors = exchange.members.get("errors")
-    if reply.status != 400 or not isinstance(errors, dict):
+    if response.status != 400 or not isinstance(errors, dict):
         return False
     return "domain" not in errors or any(text in _RELEASABLE for text in errors["domain"])

@@ -67,8 +67,8 @@ def dropped(call: Any, meta: Any) -> LoanError:
 @planted("R1", "a 201 with approved false is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            ended = read(call, reply, meta)
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            ended = read(call, response, meta)
             return dropped(call, meta) if isinstance(ended, Refused) else ended
 
         return reader
@@ -79,8 +79,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R1", "a 201 that cannot be read is an approval")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            ended = read(call, reply, meta)
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            ended = read(call, response, meta)
             return Approved(meta=meta) if isinstance(ended, LoanError) else ended
 
         return reader
@@ -95,9 +95,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def refusing(patch: pytest.MonkeyPatch, when: Callable[[Response], bool]) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            ended = read(call, reply, meta)
-            return Refused(meta=meta) if isinstance(ended, LoanError) and when(reply) else ended
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            ended = read(call, response, meta)
+            return Refused(meta=meta) if isinstance(ended, LoanError) and when(response) else ended
 
         return reader
 
@@ -106,23 +106,23 @@ def refusing(patch: pytest.MonkeyPatch, when: Callable[[Response], bool]) -> Non
 
 @planted("R2", "validation errors sent with 422 are a refusal")
 def _(patch: pytest.MonkeyPatch) -> None:
-    refusing(patch, lambda reply: reply.fault is None and reply.body.startswith(b'{"errors"'))
+    refusing(patch, lambda response: response.fault is None and response.body.startswith(b'{"errors"'))
 
 
 @planted("R2", "a 422 that was cut off is a refusal")
 def _(patch: pytest.MonkeyPatch) -> None:
-    refusing(patch, lambda reply: reply.fault is not None)
+    refusing(patch, lambda response: response.fault is not None)
 
 
 @planted("R2", "a 422 that is not JSON is a refusal")
 def _(patch: pytest.MonkeyPatch) -> None:
-    refusing(patch, lambda reply: b"\x00" in reply.body)
+    refusing(patch, lambda response: b"\x00" in response.body)
 
 
 @planted("R2", "a 422 is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def is_repeated(answer: Any) -> bool:
-        return isinstance(answer, Response) and answer.status in (422, 500)
+    def is_repeated(response: Any) -> bool:
+        return isinstance(response, Response) and response.status in (422, 500)
 
     patch.setattr(retry, "is_system_fault", is_repeated)
     patch.setattr(pipeline, "is_system_fault", is_repeated)
@@ -191,10 +191,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R5", "a response that echoes another customer is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def unexpected(call: Any, reply: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
+    def unexpected(call: Any, response: Response, reasons: Any, meta: Any, **options: Any) -> LoanError:
         if reasons == (endpoints._OTHER_CUSTOMER,):
             return dropped(call, meta)
-        return _unexpected(call, reply, reasons, meta, **options)
+        return _unexpected(call, response, reasons, meta, **options)
 
     _unexpected = endpoints._unexpected
     patch.setattr(endpoints, "_unexpected", unexpected)
@@ -220,8 +220,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R7", "a completion must return all fields")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            ended = read(call, reply, meta)
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            ended = read(call, response, meta)
             is_whole = isinstance(ended, UserData) and ended.document_code and ended.profession
             return ended if is_whole else dropped(call, meta)
 
@@ -233,8 +233,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R7", "a date with a time is an error")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            return dropped(call, meta) if b"T00:00" in reply.body else read(call, reply, meta)
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            return dropped(call, meta) if b"T00:00" in response.body else read(call, response, meta)
 
         return reader
 
@@ -243,12 +243,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def requiring_an_object(patch: pytest.MonkeyPatch, endpoint: Any) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
+        def reader(call: Any, response: Response, meta: Any) -> Any:
             try:
-                decode(reply.body)
+                decode(response.body)
             except Malformed:
                 return dropped(call, meta)
-            return read(call, reply, meta)
+            return read(call, response, meta)
 
         return reader
 
@@ -276,8 +276,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("R14", "an approval with an empty redirect is dropped")
 def _(patch: pytest.MonkeyPatch) -> None:
     def changed(read: Reader) -> Reader:
-        def reader(call: Any, reply: Response, meta: Any) -> Any:
-            return dropped(call, meta) if b'"redirectUrl": ""' in reply.body else read(call, reply, meta)
+        def reader(call: Any, response: Response, meta: Any) -> Any:
+            return (
+                dropped(call, meta) if b'"redirectUrl": ""' in response.body else read(call, response, meta)
+            )
 
         return reader
 

@@ -77,18 +77,18 @@ class Exchange:
     is_sent: bool = False  # it reached the service
     is_done: bool = False  # the service evaluated, saved or created because of it
     fault: str = ""
-    reply: Response | NoResponse | None = None  # None: the SDK never got one
+    response: Response | NoResponse | None = None  # None: the SDK received nothing
 
     @property
     def is_system_fault(self) -> bool:
-        return isinstance(self.reply, Response) and self.reply.status == 500
+        return isinstance(self.response, Response) and self.response.status == 500
 
     @property
     def members(self) -> dict[str, Any]:
         """The JSON object of a whole response, or an empty one."""
-        if not isinstance(self.reply, Response) or self.reply.fault is not None:
+        if not isinstance(self.response, Response) or self.response.fault is not None:
             return {}
-        return members_of(self.reply.body)
+        return members_of(self.response.body)
 
 
 def members_of(body: bytes) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Log:
     order: str = ""
     process: int = 0
     is_repeat_allowed: bool = False  # the shop, or its policy, repeats an unknown outcome on purpose
-    end: object = CANCELLED  # or it has not ended
+    end: object = CANCELLED  # also while the call is in progress
     exchanges: list[Exchange] = field(factory=list)
     truth: bool | None = None  # the decision of the service for the key when the call ended
 
@@ -121,10 +121,10 @@ CURRENT: ContextVar[Log] = ContextVar("CURRENT")
 class Service:
     """The sandbox's engine as a transport; it counts evaluations by the key that its reading evaluates.
 
-    A service that has evaluated a key answers "already evaluated" to a repetition, as spec §3 says. Whether
-    another service would evaluate again is not known. So each request that a later call repeats counts as an
-    evaluation, too; a repetition after a 500 within one call is what spec §7 allows. With a ledger, any later
-    request for the key is a repetition; without one, a request with the same data.
+    This service returns "already evaluated" for a repetition (spec §3), but another service might evaluate
+    again. So each request that a later call repeats counts as an evaluation, too. A repetition after a 500
+    within one call does not count (spec §7). With a ledger, any later request for the key is a repetition;
+    without one, a request with the same data.
     """
 
     def __init__(self, readings: Readings, clock: Clock, *, has_ledger: bool) -> None:
@@ -135,7 +135,7 @@ class Service:
         self.faults: deque[str] = deque()
         self.faulty = "approve"
         self.connecting: Gate | None = None  # for the next request, before its first byte
-        self.answering: Gate | None = None  # for the next request, when the service has done its work
+        self.responding: Gate | None = None  # for the next request, when the service has done its work
         self.late: list[asyncio.Future[Response | NoResponse]] = []  # responses without a caller
         self.evaluations: dict[Key, int] = {}
         self.decisions: dict[Key, bool] = {}
@@ -177,25 +177,25 @@ class Service:
         await _through(self, "connecting")
         kind, _, phase = exchange.fault.partition(" ")
         if kind == "no":
-            exchange.reply = _unanswered(exchange.fault, is_sent=False)
-            return exchange.reply
+            exchange.response = _unanswered(exchange.fault, is_sent=False)
+            return exchange.response
         request.is_sent = exchange.is_sent = True
-        reply: Response | NoResponse | None = None
+        response: Response | NoResponse | None = None
         if phase != "before":
-            reply = self._worked(log, exchange, request.body)
+            response = self._worked(log, exchange, request.body)
         if kind in UNANSWERED:
             self.clock.time += within if kind == "silence" else 0
-            reply = _unanswered(kind, is_sent=True)
+            response = _unanswered(kind, is_sent=True)
         elif kind in STATUSES:
             status, body = STATUSES[kind]
-            reply = Response(status=status, headers={}, body=body)
-        assert reply is not None, exchange.fault
+            response = Response(status=status, headers={}, body=body)
+        assert response is not None, exchange.fault
         try:
-            await _through(self, "answering")
+            await _through(self, "responding")
             await asyncio.sleep(0)  # lets other tasks run, like any response
         finally:
-            exchange.reply = reply  # also if the SDK gave up the request: the response is already sent
-        return reply
+            exchange.response = response  # also if the SDK gave up the request: the response is already sent
+        return response
 
     def _worked(self, log: Log, exchange: Exchange, body: bytes) -> Response:
         code = log.key[0]

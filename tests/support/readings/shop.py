@@ -22,7 +22,7 @@ _USER_DATA: UserData = testing.user_data()
 
 
 class Ledger(MemoryLedger):
-    """A ledger whose leases expire when a flow says so, and that can fail."""
+    """A ledger whose leases a flow can expire, and whose operations can fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Shop:
 
     def hold_response(self) -> Gate:
         """Hold the next response, when the service has done its work."""
-        gate = self.service.answering = Gate()
+        gate = self.service.responding = Gate()
         return gate
 
     def prepare(self) -> None:
