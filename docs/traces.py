@@ -84,14 +84,14 @@ async def traces() -> list[Trace]:
     return [
         await trace("Approved at once", (0.9, approved())),
         await trace(
-            "Approved after two system errors; the service asked to wait a second after each",
+            "Approved after two system errors, each with Retry-After: 1",
             (0.4, system_error(retry_after=1)),
             (0.3, system_error(retry_after=1)),
             (0.8, approved()),
         ),
-        await trace("Refused: an answer, so that the call is no error", (0.7, refused())),
+        await trace("Refused: a regular result, so the call is not an error", (0.7, refused())),
         await trace(
-            "Cut by the deadline: nobody knows what the service decided",
+            "Ended by the deadline: the decision of the service is unknown",
             (0.6, system_error(retry_after=1)),
             (SECONDS, timed_out()),
         ),
