@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from support.privacy.plants import FORMS, MODELS, NOT_PERSONAL
-from support.privacy.scanner import PLACES
+from support.privacy.scanner import OUTPUT_KINDS
 
 __all__ = ["PAGE", "with_tables"]
 
@@ -33,17 +33,17 @@ def reasons() -> Iterator[str]:
     yield from (f"| `{name}` | {why} |" for name, why in NOT_PERSONAL.items())
 
 
-def places() -> Iterator[str]:
+def outputs() -> Iterator[str]:
     yield "| output | shown instead of personal values |"
     yield "|---|---|"
-    yield from (f"| {place.name} | {place.instead} |" for place in PLACES)
+    yield from (f"| {kind.name} | {kind.instead} |" for kind in OUTPUT_KINDS)
 
 
 def forms() -> Iterator[str]:
     yield from (f"- {form}" for form in FORMS)
 
 
-TABLES = {"fields": fields, "reasons": reasons, "places": places, "forms": forms}
+TABLES = {"fields": fields, "reasons": reasons, "outputs": outputs, "forms": forms}
 
 
 def with_tables(page: str) -> str:

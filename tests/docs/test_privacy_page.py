@@ -1,4 +1,4 @@
-"""The privacy page says what the scanner plants and where it looks."""
+"""The privacy page lists the planted fields and the searched kinds of output."""
 
 import re
 

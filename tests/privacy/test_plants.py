@@ -1,4 +1,4 @@
-"""Tests of planted values and of the scanner: all personal fields, all forms, all places."""
+"""Tests of planted values and of the scanner: all personal fields, all forms, all kinds of output."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
 from support.privacy.plants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
-from support.privacy.scanner import PLACES, Captured, Place, capturing, leaks, text_of
+from support.privacy.scanner import OUTPUT_KINDS, Captured, OutputKind, capturing, leaks, text_of
 
 META = Meta(status=400, attempts=1, elapsed=0.1)
 FIELDS = [(model, each.name) for model in MODELS for each in attrs.fields(model)]
@@ -161,8 +161,8 @@ def error_with_our_frame() -> BaseException:
     raise AssertionError
 
 
-def leak_into(place: Place, captured: Captured) -> None:
-    name = place.name
+def leak_into(output: OutputKind, captured: Captured) -> None:
+    name = output.name
     if "local variables" in name:
         captured.add(error_with_our_frame())
     elif "error" in name:
@@ -182,9 +182,9 @@ def leak_into(place: Place, captured: Captured) -> None:
             texts.append(CODE)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_scanner_searches_every_place(place: Place) -> None:
+@pytest.mark.parametrize("output", OUTPUT_KINDS, ids=lambda output: output.name)
+def test_scanner_searches_every_place(output: OutputKind) -> None:
     with capturing() as captured:
-        leak_into(place, captured)
-    assert any(leak.startswith(f"{place.name}: ") for leak in leaks(captured))
-    assert found_in("\n".join(place.texts(captured))) >= {"the fiscal code"}
+        leak_into(output, captured)
+    assert any(leak.startswith(f"{output.name}: ") for leak in leaks(captured))
+    assert found_in("\n".join(output.texts(captured))) >= {"the fiscal code"}

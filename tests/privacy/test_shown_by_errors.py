@@ -82,7 +82,7 @@ def domain(text: str) -> Callable[[str], bytes]:
     return problems(domain=[text, "HERE"])
 
 
-ANSWERED: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
+BODIES: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
     RejectedError: (400, problems(lastname=["HERE"], city="HERE")),
     DomainError: (400, domain("No.")),
     UserNotFoundError: (400, domain("User not found")),
@@ -119,17 +119,17 @@ async def call(client: LoanClient, operation: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 async def test_personal_values_are_removed_from_messages(kind: type[LoanError], operation: str) -> None:
-    status, body = ANSWERED[kind]
+    status, body = BODIES[kind]
     results = set()
     with capturing() as captured:
         async with serving(b"") as server:
             settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE, "remember": False}
             async with server.client(**settings, **captured.providers) as client:
                 for quote in quotes(operation):
-                    reply = response_bytes(status, body(quote), "Content-Type: application/json")
-                    server.script = lambda _, reply=reply: reply  # type: ignore[misc]
+                    response = response_bytes(status, body(quote), "Content-Type: application/json")
+                    server.script = lambda _, response=response: response  # type: ignore[misc]
                     result = await call(client, operation)
                     results.add(type(result))
                     captured.add(result)
@@ -193,7 +193,7 @@ def test_every_error_class_is_covered() -> None:
         InvalidRequestError,
         ConfigurationError,
     }
-    searched = {row.expected.error for row in ROWS} | set(ANSWERED) | others
+    searched = {row.expected.error for row in ROWS} | set(BODIES) | others
     # Ledger errors: test_shown_by_ledgers.py.
     searched |= {LedgerError, *LedgerError.__subclasses__()}
     base_classes = {LoanError, ServiceError, TransportError}

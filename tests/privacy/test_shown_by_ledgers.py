@@ -25,7 +25,7 @@ from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, Postgre
 from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
 from support.ledger_clients import FailingLedger, held_response
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
-from support.privacy.scanner import PLACES, Captured, capturing, leaks
+from support.privacy.scanner import OUTPUT_KINDS, Captured, capturing, leaks
 from support.servers.process import free_port
 
 APPROVED = response(201, {**ECHO, "approved": True})
@@ -130,7 +130,7 @@ async def test_unrecorded_decision_is_shown_only_in_a_pickle(step: ScriptedRespo
     with capturing() as captured:
         error = await Case(captured, tmp_path, FailingLedger(settle=quoting), step).error_of_call()
         assert isinstance(error, DecisionNotRecordedError)
-    assert leaks(captured, tuple(place for place in PLACES if "pickles" not in place.name)) == []
+    assert leaks(captured, tuple(each for each in OUTPUT_KINDS if "pickles" not in each.name)) == []
     assert CODE.encode() in pickle.dumps(error)
     assert CODE not in f"{copy.deepcopy(error)!r} {pickle.loads(pickle.dumps(error))!r}"  # noqa: S301  (our own)
 

@@ -14,7 +14,7 @@ import pytest
 from loanasync import LoanError, RetryPolicy
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import approval_request, response, scripted_client, user_data
-from support.privacy.scanner import PLACES, Captured, capturing
+from support.privacy.scanner import OUTPUT_KINDS, Captured, capturing
 
 CODE = "QZXWVK80L43A000K"
 PERSON: dict[str, str] = {
@@ -96,9 +96,9 @@ def plain(text: str) -> str:
 
 def marks_in(captured: Captured) -> list[str]:
     found = []
-    for place in PLACES:
-        for text in place.texts(captured):
-            found += [f"{mark} in {place.name}: {text[:300]}" for mark in MARKS if mark in plain(text)]
+    for kind in OUTPUT_KINDS:
+        for text in kind.texts(captured):
+            found += [f"{mark} in {kind.name}: {text[:300]}" for mark in MARKS if mark in plain(text)]
     return found
 
 

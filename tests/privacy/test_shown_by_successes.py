@@ -121,11 +121,11 @@ async def pages(sandbox: Sandbox, captured: Captured) -> None:
     paths += ["_sandbox/calls/9999", "apply/nobody", f"_sandbox/journal.jsonl?fiscal_code={code}"]
     async with aiohttp.ClientSession(sandbox.base_url) as session:
         for path in paths:
-            async with session.get(f"/{path}") as answer:
-                text = await answer.text()
+            async with session.get(f"/{path}") as page:
+                text = await page.text()
                 if path.startswith("apply/"):  # the customer's page shows the order token
                     text = text.replace(escape(planted(ApprovalRequest).order_token), "")
-                captured.pages += [text, str(answer.headers)]
+                captured.pages += [text, str(page.headers)]
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -155,8 +155,8 @@ async def test_sandbox_page_shows_personal_data_on_request() -> None:
     async with Sandbox(auth_token=TOKEN) as sandbox, sandbox.client() as client:
         await client.create_request(PAYLOAD)
         url = f"{sandbox.base_url}/_sandbox/?personal=shown"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            assert CODE in await answer.text()
+        async with aiohttp.ClientSession() as session, session.get(url) as page:
+            assert CODE in await page.text()
 
 
 def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,12 @@ Exchange: TypeAlias = tuple[Step, ...]
 class Certificate(enum.Enum):
     """The kinds of certificates that a server can present."""
 
-    GOOD = "of the authority, for 127.0.0.1 and localhost"
-    OTHER_HOST = "of the authority, for another host"
-    EXPIRED = "of the authority, for a time that is over"
-    NOT_YET = "of the authority, for a time that is to come"
-    UNKNOWN = "of an authority that nobody knows"
-    SELF_SIGNED = "of itself"
+    GOOD = "trusted, for 127.0.0.1 and localhost"
+    OTHER_HOST = "trusted, for another host"
+    EXPIRED = "trusted, expired"
+    NOT_YET = "trusted, not yet valid"
+    UNKNOWN = "from an unknown authority"
+    SELF_SIGNED = "self-signed"
 
 
 @cache

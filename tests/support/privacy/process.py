@@ -103,7 +103,7 @@ def close_loop(listening: socket.socket) -> None:
     loop = asyncio.new_event_loop()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     client = LoanClient(url, shop_id="s", auth_token=TOKEN, limits=LIMITS)
-    loop.create_task(client.approve(CODE, planted(ApprovalRequest)))  # noqa: RUF006  (as said)
+    loop.create_task(client.approve(CODE, planted(ApprovalRequest)))  # noqa: RUF006  (the task is dropped on purpose)
     accepted, _ = loop.run_until_complete(loop.sock_accept(listening))
     loop.run_until_complete(loop.sock_recv(accepted, 10))
     accepted.close()

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from support.privacy.plants import found_in
 
-__all__ = ["PLACES", "Captured", "Place", "capturing", "leaks", "text_of"]
+__all__ = ["OUTPUT_KINDS", "Captured", "OutputKind", "capturing", "leaks", "text_of"]
 
 
 @define
@@ -156,48 +156,48 @@ def _warned(captured: Captured) -> Iterator[str]:
 
 
 @frozen
-class Place:
-    """One kind of output, and its text."""
+class OutputKind:
+    """One kind of output, and its texts."""
 
     name: str
     instead: str
     texts: Callable[[Captured], Iterator[str]]
 
 
-PLACES = (
-    Place(
+OUTPUT_KINDS = (
+    OutputKind(
         "text, `repr` and `args` of an error, its causes and contexts",
         "field names; messages of the service with `***` for personal values",
         _texts,
     ),
-    Place("attributes and notes of an error", "the same", _attributes),
-    Place("pickles and copies of an error", "the same; a pickle contains `response` unmasked", _pickles),
-    Place("printed traceback with the local variables of loanasync's frames", "`***`", _tracebacks),
-    Place("these local variables themselves", "`***`", _locals),
-    Place(
+    OutputKind("attributes and notes of an error", "the same", _attributes),
+    OutputKind("pickles and copies of an error", "the same; a pickle contains `response` unmasked", _pickles),
+    OutputKind("printed traceback with the local variables of loanasync's frames", "`***`", _tracebacks),
+    OutputKind("these local variables themselves", "`***`", _locals),
+    OutputKind(
         "printed model, decision or client; records of the testing tools",
         "`***`; fields of the order are shown",
         _values,
     ),
-    Place(
+    OutputKind(
         "records of all loggers at DEBUG, also of asyncio and aiohttp",
         "no personal values",
         lambda captured: iter(captured.records),
     ),
-    Place("spans: names, attributes, events, links, status", "`REDACTED` in `url.full`", _spans),
-    Place("metrics and their attributes", "operation, outcome, status", _metrics),
-    Place("warnings, such as that of an unclosed client", "file and line of your code", _warned),
-    Place(
+    OutputKind("spans: names, attributes, events, links, status", "`REDACTED` in `url.full`", _spans),
+    OutputKind("metrics and their attributes", "operation, outcome, status", _metrics),
+    OutputKind("warnings, such as that of an unclosed client", "file and line of your code", _warned),
+    OutputKind(
         "journal of the sandbox: entries, JSON lines, failed assertions",
         "`***`, and a pseudonym that changes with each run",
         lambda captured: iter(captured.journal),
     ),
-    Place(
+    OutputKind(
         'pages of the sandbox, before "Show personal data" is clicked',
         "`***`; the customer's page shows the order token",
         lambda captured: iter(captured.pages),
     ),
-    Place(
+    OutputKind(
         "output of `loanasync demo`",
         "`***`; the made-up `redirect_url` is shown",
         lambda captured: iter(captured.output),
@@ -205,14 +205,14 @@ PLACES = (
 )
 
 
-def leaks(captured: Captured, places: tuple[Place, ...] = PLACES) -> list[str]:
-    """Return the fields that are shown in each place, with the end of the first text that shows one."""
+def leaks(captured: Captured, kinds: tuple[OutputKind, ...] = OUTPUT_KINDS) -> list[str]:
+    """Return the fields that each kind of output shows, with the end of the first text that shows one."""
     found = []
-    for place in places:
-        texts = list(place.texts(captured))
+    for kind in kinds:
+        texts = list(kind.texts(captured))
         if fields := found_in("\n".join(texts)):
             first = next((text for text in texts if found_in(text)), "")
-            found.append(f"{place.name}: {sorted(fields)}: {first[-300:]}")
+            found.append(f"{kind.name}: {sorted(fields)}: {first[-300:]}")
     return found
 
 
