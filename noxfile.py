@@ -53,7 +53,7 @@ PURE = [
 FIGURES = "--json=docs/figures/{}-{{python}}.json"
 ALL_BENCHMARKS = [
     ["calls.py", FIGURES.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
-    ["calls.py", "--variants=ours", FIGURES.format("paths")],
+    ["calls.py", "--variants=loanasync", FIGURES.format("paths")],
     *([f"{name}.py", FIGURES.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
     *(["ledger.py"], ["sandbox.py"], ["soak.py", "--minutes=1"], ["page.py"]),
 ]
