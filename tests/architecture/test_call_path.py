@@ -1,4 +1,4 @@
-"""The modules that one approval with a ledger passes."""
+"""The order of the modules that an approval with a ledger calls."""
 
 import sys
 from itertools import groupby

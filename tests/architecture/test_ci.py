@@ -22,7 +22,7 @@ def pythons() -> list[str]:
 
 
 def sessions() -> set[str]:
-    """Return the names of all sessions; those with several Pythons have one name for each."""
+    """Return the names of all sessions; a session with several Pythons has a name for each."""
     text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     found = re.findall(r"^@nox\.session(.*)\ndef (\w+)\(", text, re.MULTILINE)
     assert len(found) == text.count("@nox.session")

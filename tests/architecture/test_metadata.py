@@ -21,7 +21,7 @@ def test_description_has_no_relative_link() -> None:
 
 
 def test_description_names_the_path_of_each_linked_page() -> None:
-    """Of the README as it is now; that of an editable installation may be older."""
+    """The test reads the README: the description of an editable installation may be older."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["metadata"][
         "hooks"
     ]

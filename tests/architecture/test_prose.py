@@ -1,4 +1,4 @@
-"""The rules of language find what they should, and only that."""
+"""Tests of tests/support/prose.py: each rule finds a bad sentence and accepts a good one."""
 
 from pathlib import Path
 

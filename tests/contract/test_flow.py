@@ -151,7 +151,7 @@ async def test_a_completion_needs_documents(client: LoanClient) -> None:
     assert await client.complete(FISCAL_CODE, user_data()) == user_data()
 
 
-async def test_additional_data_is_needed_when_the_created_request_says_so(client: LoanClient) -> None:
+async def test_additional_data_is_required_if_the_created_request_needs_it(client: LoanClient) -> None:
     created = await client.create_request({"fiscalCode": FISCAL_CODE, "additionalDataNeeded": True})
     assert isinstance(created, Mapping)
     assert created["additionalDataNeeded"] is True

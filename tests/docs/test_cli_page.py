@@ -1,4 +1,4 @@
-"""The page of the command line says what the commands say; what the page on settling types can be typed."""
+"""The command-line page matches the commands' help, and the commands of resolve.md run."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from support import page_commands
 from support.cli import PLAIN
 from support.ledger_file import put, using
 
-SETTLING = PAGE.parent.parent / "howto" / "resolve.md"
+RESOLVE_PAGE = PAGE.parent.parent / "howto" / "resolve.md"
 COMMANDS = dict(commands())
 
 
@@ -60,7 +60,7 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in {**shop, "LOANASYNC_AUTH_TOKEN": "token", "LOANASYNC_LEDGER": str(file)}.items():
         monkeypatch.setenv(name, value)
     exit_codes = {}
-    lines = "".join(commands for commands, _ in page_commands.steps(SETTLING)).splitlines()
+    lines = "".join(commands for commands, _ in page_commands.steps(RESOLVE_PAGE)).splitlines()
     for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
         typed = "TSTXYZ00A00A000A\n" if "--customer" in words else None
         done = CliRunner(env=PLAIN).invoke(app, words, input=typed)

@@ -43,13 +43,13 @@ def public() -> dict[str, object]:
     for package in PACKAGES:
         module = importlib.import_module(package)
         for name in module.__all__:
-            thing = getattr(module, name)
-            if not isinstance(thing, type | FunctionType):
+            item = getattr(module, name)
+            if not isinstance(item, type | FunctionType):
                 continue  # a type alias, which has no docstring
-            found[f"{package}.{name}"] = thing
+            found[f"{package}.{name}"] = item
             # The example of a conformance class covers all of its methods.
-            if isinstance(thing, type) and not name.endswith("Conformance"):
-                found |= {f"{package}.{name}.{each}": member for each, member in members(thing)}
+            if isinstance(item, type) and not name.endswith("Conformance"):
+                found |= {f"{package}.{name}.{each}": member for each, member in members(item)}
     return found
 
 
@@ -68,7 +68,7 @@ def package_of(path: str) -> str:
 # The examples of each package as one text; test_pages.py runs them.
 EXAMPLES = {
     package: "\n".join(
-        example_code(thing.__doc__) for path, thing in PUBLIC.items() if package_of(path) == package
+        example_code(item.__doc__) for path, item in PUBLIC.items() if package_of(path) == package
     )
     for package in PACKAGES
 }
@@ -106,12 +106,12 @@ def arguments(function: object) -> list[str]:
 @pytest.mark.parametrize("path", sorted(PUBLIC))
 def test_arguments_of_a_public_function_are_documented(path: str) -> None:
     """Functions with several arguments document each; ledgers inherit the text of `DecisionLedger`."""
-    thing, name = PUBLIC[path], path.rpartition(".")[2]
+    item, name = PUBLIC[path], path.rpartition(".")[2]
     if path.startswith("loanasync.ledger.") and hasattr(DecisionLedger, name):
-        thing = getattr(DecisionLedger, name)
-    if isinstance(thing, type) or path in WITHOUT_EXAMPLE or len(names := arguments(thing)) < 2:
+        item = getattr(DecisionLedger, name)
+    if isinstance(item, type) or path in WITHOUT_EXAMPLE or len(names := arguments(item)) < 2:
         return
-    text = inspect.getdoc(thing) or ""
+    text = inspect.getdoc(item) or ""
     assert [name for name in names if f"{name}:" not in text] == []
 
 
@@ -126,8 +126,8 @@ def test_client_methods_have_all_docstring_sections() -> None:
 def test_api_reference_has_every_public_name() -> None:
     """A name has its own entry or that of its package; errors have the page of errors."""
     pages = (REFERENCE / "api.md").read_text(encoding="utf-8")
-    for path, thing in PUBLIC.items():
+    for path, item in PUBLIC.items():
         name = path.removeprefix(f"{package_of(path)}.")
-        is_error = isinstance(thing, type) and issubclass(thing, LoanError)
+        is_error = isinstance(item, type) and issubclass(item, LoanError)
         if "." not in name and not is_error:
             assert f"{path}\n" in pages or f"automodule:: {package_of(path)}\n" in pages, path

@@ -70,7 +70,7 @@ def day(cells: list[Any]) -> None:
 
 
 def unknown(cells: list[Any]) -> None:
-    """Outcomes are found and settled, and only who was never evaluated is asked for again."""
+    """Check that outcomes are resolved, and that only customers never evaluated are requested again."""
     first_run = below(cells, "table(first_run)")
     assert [first_run.count(f" {word} {word}") for word in ("unknown", "approved", "refused")] == [4, 2, 1]
     assert below(cells, "table(again)").count("unknown unknown OutcomeUnknownError") == 4

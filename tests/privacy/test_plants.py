@@ -183,7 +183,7 @@ def leak_into(output: OutputKind, captured: Captured) -> None:
 
 
 @pytest.mark.parametrize("output", OUTPUT_KINDS, ids=lambda output: output.name)
-def test_scanner_searches_every_place(output: OutputKind) -> None:
+def test_scanner_searches_every_kind_of_output(output: OutputKind) -> None:
     with capturing() as captured:
         leak_into(output, captured)
     assert any(leak.startswith(f"{output.name}: ") for leak in leaks(captured))

@@ -98,7 +98,7 @@ def test_conversions_and_their_steps_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("conversions.py", "--rounds=3", "--times=50", f"--json={file}")
     rows = {row["name"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
-    whole = [f"{way}, loanasync" for way in ("order to bytes", "bytes to decision")]
+    whole = [f"{conversion}, loanasync" for conversion in ("order to bytes", "bytes to decision")]
     steps = ("build", "check", "unstructure", "dumps", "loads", "structure")
     assert {*whole, *steps} <= rows.keys()
     assert all(rows[name]["ratio"]["median"] == 1 for name in whole)

@@ -52,8 +52,7 @@ LARGEST = 1 << 20  # bytes; the transport accepts no larger body
 
 
 def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = None) -> Any:
-    reply = Response(status=status, headers=headers or {}, body=body)
-    return call.read(reply, Meta(status, 1, 0.1))
+    return call.read(Response(status=status, headers=headers or {}, body=body), Meta(status, 1, 0.1))
 
 
 def assert_outcome(outcome: object) -> None:

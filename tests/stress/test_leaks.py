@@ -81,7 +81,7 @@ async def test_calls_leak_no_memory_and_no_task() -> None:
     assert asyncio.all_tasks() == tasks
 
 
-ANSWERS = (
+RESPONSES = (
     APPROVAL,
     REFUSAL,
     FAULT,
@@ -108,7 +108,7 @@ async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
             await server.all_closed.wait()
 
     async with serving() as server:
-        server.script = lambda number: ANSWERS[number % len(ANSWERS)]
+        server.script = lambda number: RESPONSES[number % len(RESPONSES)]
         await crowd(200)
         gc.collect()
         tasks, open_files = asyncio.all_tasks(), files()

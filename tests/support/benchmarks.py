@@ -1,4 +1,4 @@
-"""The benchmarks as processes: what they print, and the figures that they write."""
+"""Run the benchmarks as processes, and read their output and the figures that they write."""
 
 import os
 import subprocess

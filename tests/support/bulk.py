@@ -1,4 +1,4 @@
-"""Rows for the tests of `loanasync.bulk`, and calls that finish when a test says so."""
+"""Rows for the tests of `loanasync.bulk`, and calls that finish only when a test finishes them."""
 
 import asyncio
 from collections.abc import Iterator

@@ -48,16 +48,16 @@ def make_app(name: str, client: LoanClient) -> Any:
 async def lifespan(app: Any) -> AsyncIterator[None]:
     """Run an ASGI application's lifespan as a server does."""
     events: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-    replies: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    responses: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-    running = asyncio.create_task(app(scope, events.get, replies.put))
+    running = asyncio.create_task(app(scope, events.get, responses.put))
     await events.put({"type": "lifespan.startup"})
-    assert await replies.get() == {"type": "lifespan.startup.complete"}
+    assert await responses.get() == {"type": "lifespan.startup.complete"}
     try:
         yield
     finally:
         await events.put({"type": "lifespan.shutdown"})
-        assert await replies.get() == {"type": "lifespan.shutdown.complete"}
+        assert await responses.get() == {"type": "lifespan.shutdown.complete"}
         await running
 
 

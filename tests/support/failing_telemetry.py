@@ -118,5 +118,5 @@ LOCATION = re.compile(r" \([a-z_]+\.py:[0-9]+\)")  # of what failed
 
 
 def logged_failures(caplog: pytest.LogCaptureFixture) -> list[str]:
-    ours = [record for record in caplog.records if record.name == "loanasync"]
-    return [record.getMessage() for record in ours if "telemetry" in record.msg]
+    own_records = [record for record in caplog.records if record.name == "loanasync"]
+    return [record.getMessage() for record in own_records if "telemetry" in record.msg]

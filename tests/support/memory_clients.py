@@ -55,11 +55,11 @@ async def cancelled(call: "asyncio.Task[Any]") -> None:
 
 @asynccontextmanager
 async def held_server(
-    session: str, *answers: bytes | None, **options: Any
+    session: str, *responses: bytes | None, **options: Any
 ) -> AsyncIterator[tuple[Canned, LoanClient]]:
     """Run a server with the given responses (None: no response), and a client with a memory."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(*(answers or (None,))))
+        server = await stack.enter_async_context(serving(*(responses or (None,))))
         if session == "users":
             options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
         elif session == "own, through aiohttp":

@@ -23,7 +23,7 @@ class Received:
 @define
 class Collector:
     url: str
-    answers: dict[str, int]
+    statuses: dict[str, int]
     received: list[Received] = field(factory=list)
 
     def bodies(self, path: str) -> list[bytes]:
@@ -43,8 +43,8 @@ class Collector:
 
 
 @contextmanager
-def collecting(answers: dict[str, int] | None = None) -> Iterator[Collector]:
-    """Run a collector that responds with 200, or with the status that `answers` has for the path."""
+def collecting(statuses: dict[str, int] | None = None) -> Iterator[Collector]:
+    """Run a collector that responds with 200, or with the status that `statuses` has for the path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -52,7 +52,7 @@ def collecting(answers: dict[str, int] | None = None) -> Iterator[Collector]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = gzip.decompress(sent) if headers.get("content-encoding") == "gzip" else sent
             collector.received.append(Received(self.path, headers, body))
-            self.send_response(collector.answers.get(self.path, 200))
+            self.send_response(collector.statuses.get(self.path, 200))
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -60,7 +60,7 @@ def collecting(answers: dict[str, int] | None = None) -> Iterator[Collector]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_port}", answers or {})
+        collector = Collector(f"http://127.0.0.1:{server.server_port}", statuses or {})
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -49,7 +49,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """A place to rewrite."""
+    """A passage to rewrite."""
 
     file: str
     line: int

@@ -78,8 +78,8 @@ def certificate(kind: Certificate) -> ssl.SSLContext:
     now = datetime.now(UTC)
     if kind is Certificate.SELF_SIGNED:
         itself = trustme.CA()
-        with itself.cert_pem.tempfile() as shown, itself.private_key_pem.tempfile() as key:
-            context.load_cert_chain(shown, key)
+        with itself.cert_pem.tempfile() as certificate_file, itself.private_key_pem.tempfile() as key:
+            context.load_cert_chain(certificate_file, key)
         return context
     issuer = trustme.CA() if kind is Certificate.UNKNOWN else authority()
     host = "loans.example.com" if kind is Certificate.OTHER_HOST else "127.0.0.1"

@@ -90,7 +90,7 @@ def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: A
     decision.approval_message_api_full  # type: ignore[attr-defined]  # noqa: B018  ("must not be used")
 
 
-def a_refusal_may_not_be_forgotten(decision: Decision) -> str:
+def a_match_without_refused_is_an_error(decision: Decision) -> str:
     match decision:
         case Approved():
             return "send the customer on"

@@ -49,7 +49,7 @@ def test_demo_prints_every_step_and_its_spans() -> None:
         assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
-def test_demo_with_disabled_sdk_says_why_there_are_no_spans() -> None:
+def test_demo_with_disabled_sdk_explains_why_there_are_no_spans() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loanasync", "demo"],
         capture_output=True,
@@ -87,7 +87,7 @@ def test_shell_completion_completes_commands() -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
 
-def test_main_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_without_the_extra_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"pip install 'loanasync\[cli\]'"):
         cli.main()

@@ -55,7 +55,7 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
         (("--encoding", "utf-9"), "unknown text encoding 'utf-9'"),
         (("--encoding", "base64"), "unknown text encoding 'base64'"),
     ],
-    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_invalid_option_value_sends_nothing(
     tmp_path: Path, served: Sandbox, option: tuple[str, ...], message: str
@@ -70,8 +70,8 @@ def test_invalid_option_value_sends_nothing(
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 def test_rows_from_a_named_pipe_or_closed_standard_input() -> None:
-    given = "".join(json.dumps(make_row("approved")) + "\n" for _ in range(3))
-    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", stdin=given)
+    lines = "".join(json.dumps(make_row("approved")) + "\n" for _ in range(3))
+    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", stdin=lines)
     assert (done.returncode, done.stderr) == (0, "3 rows: 3 valid, 0 invalid\n")
     closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stderr) == (

@@ -155,8 +155,8 @@ def test_results_on_standard_output_are_the_only_output_there(
     monkeypatch.chdir(tmp_path)
     rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
-    given = "".join(json.dumps(row) + "\n" for row in rows)
-    done = run_process(served, "approve-many", "-", "-o", "-", stdin=given)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    done = run_process(served, "approve-many", "-", "-o", "-", stdin=lines)
     assert done.returncode == 0
     assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"approved"}
     assert list(tmp_path.iterdir()) == []
@@ -170,7 +170,7 @@ def test_sandbox_option_starts_a_sandbox(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("approve", "-"), ("approve-many", "-", "-o", "-")])
-def test_sandbox_option_with_a_ledger_says_that_it_is_not_used(
+def test_sandbox_option_with_a_ledger_reports_that_it_is_not_used(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     ledger, row = tmp_path / "decisions.db", json.dumps(make_row("approved"))

@@ -54,9 +54,11 @@ async def test_memory_cancelling_one_of_two_callers_keeps_the_other(leaver: int)
     assert shop.sent == 1
 
 
-@pytest.mark.parametrize("answer", [APPROVAL, REFUSAL], ids=["approved", "refused"])
+@pytest.mark.parametrize("response", [APPROVAL, REFUSAL], ids=["approved", "refused"])
 @each_session
-async def test_memory_response_after_the_last_caller_left_is_remembered(session: str, answer: bytes) -> None:
+async def test_memory_response_after_the_last_caller_left_is_remembered(
+    session: str, response: bytes
+) -> None:
     async with held_server(session) as (server, client):
         for _ in range(2):
             call = asyncio.create_task(request(client))
@@ -64,8 +66,8 @@ async def test_memory_response_after_the_last_caller_left_is_remembered(session:
             await cancelled(call)
         joined = asyncio.create_task(request(client))
         await asyncio.sleep(0)
-        server.respond_to_all(answer)
-        kind = Approved if answer is APPROVAL else Refused
+        server.respond_to_all(response)
+        kind = Approved if response is APPROVAL else Refused
         assert isinstance(await joined, kind)
         assert isinstance(await request(client), kind)
         assert server.requests == 1

@@ -241,7 +241,7 @@ def test_forked_workers_and_their_parent_never_share_a_connection(served: Sandbo
     assert len(served.journal) == 18
 
 
-CLOSED_BY_HAND = """
+CLOSED_LOOP = """
 import asyncio, sys
 from loanasync import LoanClient
 client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
@@ -252,8 +252,8 @@ asyncio.run(client.create_request({"fiscalCode": "TSTXYZ00A00A002Z"}))
 """
 
 
-def test_loop_closed_by_hand_warns_in_the_next_loop(served: Sandbox) -> None:
-    done = run_script(CLOSED_BY_HAND, served.base_url, warning="default")
+def test_loop_closed_without_its_client_warns_in_the_next_loop(served: Sandbox) -> None:
+    done = run_script(CLOSED_LOOP, served.base_url, warning="default")
     assert "<string>:4: ResourceWarning: unclosed LoanClient, created here" in done.stderr
     assert done.stderr.count("unclosed LoanClient, created here") == 1
     assert done.returncode == 0

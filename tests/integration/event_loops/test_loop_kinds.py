@@ -94,7 +94,7 @@ class TestUnderEachEventLoop:
     def test_each_kind_of_response_is_read(
         self, new_loop: Any, served: Sandbox, tag: str, outcome: str
     ) -> None:
-        async def ask() -> None:
+        async def check_outcome() -> None:
             retry = RetryPolicy(base=0.001, cap=0.002)
             total = 0.3 if tag == "hangafter" else 30
             async with served.client(retry=retry, timeout=Timeout(total=total)) as client:
@@ -105,7 +105,7 @@ class TestUnderEachEventLoop:
                     result = error
             assert type(result).__name__ == outcome
 
-        self.run(new_loop, ask())
+        self.run(new_loop, check_outcome())
 
     def test_cancelled_call_closes_its_connection(self, new_loop: Any) -> None:
         async def give_up() -> None:

@@ -91,7 +91,7 @@ def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
     assert (again.note, shop.sent) == ("CancelledError", 1)
 
 
-def test_memory_event_loop_closed_by_hand_leaves_its_request_unknown() -> None:
+def test_memory_event_loop_closed_in_a_call_leaves_its_request_unknown() -> None:
     shop = Shop(approved())
     loop = asyncio.new_event_loop()
     arrived = asyncio.Event()

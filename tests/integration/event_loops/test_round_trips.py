@@ -137,5 +137,5 @@ def test_error_docstring_explains_cause_and_remedy(name: str) -> None:
     text = (getattr(errors, name).__doc__ or "").partition("Args:")[0]
     sentences = [sentence for sentence in re.split(r"(?<=[.;:,])\s+", text.strip()) if sentence]
     when, advice = sentences[0], sentences[1:]
-    assert not re.match(ADVICE, when), "the first sentence says when it comes"
+    assert not re.match(ADVICE, when), "the first sentence states the cause"
     assert any(re.match(rf"({ADVICE})\b", sentence, re.IGNORECASE) for sentence in advice), text

@@ -50,14 +50,14 @@ FORGETFUL = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "mend"), FORGETFUL)
+@pytest.mark.parametrize(("settings", "advice"), FORGETFUL)
 async def test_unsafe_server_is_rejected_with_the_setting_to_change(
-    settings: dict[str, str], mend: str
+    settings: dict[str, str], advice: str
 ) -> None:
     with ledger_on(**settings) as (_, opener):
         shop = Shop(approved(), ledger=opener())
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match=mend):
+            with pytest.raises(ConfigurationError, match=advice):
                 await shop.approve()
         assert shop.script.left == 1
         await shop.ledger.aclose()

@@ -140,11 +140,11 @@ async def test_aclose_ends_the_thread(file: Path) -> None:
 
 
 def test_end_of_the_process_closes_the_file(file: Path) -> None:
-    forgotten = (
+    unclosed = (
         "import asyncio, sys; from loanasync.ledger import SqliteLedger; ledger = SqliteLedger(sys.argv[1]);"
         " asyncio.run(ledger.claim('k', token='t', payload='p', lease=60))"
     )
-    command = [sys.executable, "-X", "dev", "-c", forgotten, str(file)]
+    command = [sys.executable, "-X", "dev", "-c", unclosed, str(file)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60)
     assert done.stderr == ""  # Python 3.13 warns of an unclosed connection
     assert [each.name for each in file.parent.iterdir()] == [file.name]

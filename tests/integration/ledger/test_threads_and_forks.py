@@ -35,11 +35,11 @@ def test_ledger_works_in_event_loops_of_several_threads(opener: Opener) -> None:
     ledger = opener()
     won: list[bool] = []
 
-    def ask(token: str) -> None:
+    def claim(token: str) -> None:
         entry = asyncio.run(ledger.claim("k", token=token, payload="p", lease=60))
         won.append(entry.is_claimed_by(token))
 
-    threads = [threading.Thread(target=ask, args=[f"t{number}"]) for number in range(8)]
+    threads = [threading.Thread(target=claim, args=[f"t{number}"]) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

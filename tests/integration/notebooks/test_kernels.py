@@ -11,11 +11,11 @@ import pytest
 from loanasync.sandbox import Sandbox
 from support.kernels import Kernel, credentials, kernel
 
-ASK = """
+DEFINE_APPROVE = """
 import asyncio
 from loanasync import LoanClient
 from loanasync.testing import approval_request, fiscal_code
-async def ask(tag=None):
+async def approve(tag=None):
     code = fiscal_code()
     await client.create_request({"fiscalCode": code})
     return await client.approve(code, approval_request(tag=tag))
@@ -32,7 +32,7 @@ def shared() -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def jupyter(shared: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     with kernel(tmp_path_factory.mktemp("kernel"), shared) as started:
-        started.good(ASK)
+        started.good(DEFINE_APPROVE)
         yield started
 
 
@@ -53,7 +53,7 @@ def test_kernel_runs_the_tested_python(jupyter: Kernel) -> None:
 
 
 def test_decision_is_displayed_as_masked_text(jupyter: Kernel) -> None:
-    shown = jupyter.good("decision = await ask()\ndecision")
+    shown = jupyter.good("decision = await approve()\ndecision")
     assert shown.of("text/html") == ""
     assert shown.of("text/plain").startswith("Approved(email=***")
     assert "Prova" not in shown.of("text/plain")
@@ -73,7 +73,7 @@ def test_error_display_lists_problems_without_personal_data(jupyter: Kernel) -> 
 def test_replaced_clients_leave_no_open_connections(jupyter: Kernel) -> None:
     for _ in range(5):
         jupyter.good(MAKE)
-        jupyter.good("(await ask()).approved")
+        jupyter.good("(await approve()).approved")
     count = """
 import gc, os, psutil
 address = ("127.0.0.1", int(os.environ["LOANASYNC_BASE_URL"].rpartition(":")[2]))
@@ -89,7 +89,7 @@ connections()
 
 def test_unclosed_client_emits_resource_warning(jupyter: Kernel) -> None:
     enable = "import warnings; warnings.simplefilter('always', ResourceWarning)"
-    warned = jupyter.run(f"{enable}\nawait ask()\n{MAKE}").stream("stderr")
+    warned = jupyter.run(f"{enable}\nawait approve()\n{MAKE}").stream("stderr")
     jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
     assert (
         "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block"
@@ -101,9 +101,9 @@ def test_client_works_after_an_interrupted_cell(jupyter: Kernel) -> None:
     interrupt = (
         "import os, signal; asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)"
     )
-    stopped = jupyter.run(f'{interrupt}\nawait ask("hangbefore")')
+    stopped = jupyter.run(f'{interrupt}\nawait approve("hangbefore")')
     assert stopped.error in ("CancelledError", "KeyboardInterrupt")
-    assert jupyter.good('(await ask("refused")).approved').of("text/plain") == "False"
+    assert jupyter.good('(await approve("refused")).approved').of("text/plain") == "False"
 
 
 def test_interrupted_bulk_run_keeps_received_results(jupyter: Kernel) -> None:
@@ -131,20 +131,20 @@ async with client.approve_many(rows) as results:
 
 
 def test_client_works_in_event_loops_of_other_threads(jupyter: Kernel) -> None:
-    jupyter.good("(await ask()).approved")
+    jupyter.good("(await approve()).approved")
     for _ in range(2):
-        shown = jupyter.good("(await asyncio.to_thread(asyncio.run, ask('refused'))).approved")
+        shown = jupyter.good("(await asyncio.to_thread(asyncio.run, approve('refused'))).approved")
         assert shown.of("text/plain") == "False"
-        assert jupyter.good("(await ask()).approved").of("text/plain") == "True"
+        assert jupyter.good("(await approve()).approved").of("text/plain") == "True"
 
 
 def test_closed_client_error_names_the_fix(jupyter: Kernel) -> None:
     jupyter.good("await client.aclose()")
-    closed = jupyter.run("await ask()")
+    closed = jupyter.run("await approve()")
     assert closed.error == "ClientClosedError"
     assert "client is closed; create a new LoanClient" in str(closed.outputs[-1]["evalue"])
     jupyter.good(MAKE)
-    jupyter.good("await ask()")
+    jupyter.good("await approve()")
 
 
 def test_progress_uses_a_notebook_widget(jupyter: Kernel) -> None:
@@ -163,13 +163,13 @@ results.summary
 
 
 # Functions of several lines cannot be piped into every Python's prompt.
-TYPED = f"""exec({ASK!r})
+TYPED = f"""exec({DEFINE_APPROVE!r})
 client = LoanClient.from_env()
-print("first:", (await ask()).approved)
-print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
-print("in the first loop again:", (await ask()).approved)
+print("first:", (await approve()).approved)
+print("in another loop:", (await asyncio.to_thread(asyncio.run, approve("refused"))).approved)
+print("in the first loop again:", (await approve()).approved)
 client = LoanClient.from_env()
-print("replaced:", (await ask("refused")).approved)
+print("replaced:", (await approve("refused")).approved)
 await client.aclose()
 """
 EXPECTED = ["first: True", "in another loop: False", "in the first loop again: True", "replaced: False"]
@@ -220,23 +220,23 @@ def _():
 
 @app.cell
 def _(approval_request, client, fiscal_code):
-    async def ask(tag=None):
+    async def approve(tag=None):
         code = fiscal_code()
         await client.create_request({{"fiscalCode": code}})
         return await client.approve(code, approval_request(tag=tag))
-    return (ask,)
+    return (approve,)
 
 @app.cell
-async def _(ask):
-    first = await ask()
+async def _(approve):
+    first = await approve()
     first
     return (first,)
 
 @app.cell
-async def _(ask, asyncio, client, first):
+async def _(approve, asyncio, client, first):
     print("{EXPECTED[0]}" if first.approved else "")
-    print("in another loop:", (await asyncio.to_thread(asyncio.run, ask("refused"))).approved)
-    print("in the first loop again:", (await ask()).approved)
+    print("in another loop:", (await asyncio.to_thread(asyncio.run, approve("refused"))).approved)
+    print("in the first loop again:", (await approve()).approved)
     await client.aclose()
     return
 

@@ -54,7 +54,7 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def expects_connections() -> Iterator[None]:
-    """Forget the refused connections, so that the guard does not fail the test."""
+    """Clear the list of refused connections, so that the guard does not fail the test."""
     yield
     attempts.clear()
 

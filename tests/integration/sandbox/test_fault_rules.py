@@ -116,9 +116,9 @@ def test_rate_does_not_depend_on_the_order_of_calls() -> None:
 
 
 async def test_rate_does_not_depend_on_concurrency() -> None:
-    async def statuses(window: int) -> dict[str, int]:
+    async def statuses(concurrency: int) -> dict[str, int]:
         codes = [f"TSTXYZ00A00A{number:03d}A" for number in range(60)]
-        room = asyncio.Semaphore(window)
+        slots = asyncio.Semaphore(concurrency)
         found = {}
         async with (
             Sandbox(faults=["create_request=500:0.3"], seed=3) as sandbox,
@@ -127,7 +127,7 @@ async def test_rate_does_not_depend_on_concurrency() -> None:
             raw = Raw(sandbox, session)
 
             async def one(code: str) -> None:
-                async with room:
+                async with slots:
                     found[code] = (await raw("POST", "", {"fiscalCode": code}))[0]
 
             await asyncio.gather(*map(one, codes))

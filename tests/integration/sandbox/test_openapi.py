@@ -180,10 +180,10 @@ def test_document_has_exactly_the_served_paths(running: Sandbox) -> None:
 @pytest.mark.parametrize("path", [REQUESTS, DOCUMENTS])
 def test_assumptions_are_marked(path: str) -> None:
     operation = document("http://127.0.0.1")["paths"][path]["post"]
-    answers = [
+    responses = [
         response for status, response in operation["responses"].items() if status != "403"
     ]  # spec §5 shows it
-    for shape in (operation["requestBody"], *answers):
+    for shape in (operation["requestBody"], *responses):
         reference = shape["content"]["application/json"]["schema"]["$ref"]
         assert schema(reference.rpartition("/")[2])["x-assumed"] is True
     assert operation["x-assumed"] is True

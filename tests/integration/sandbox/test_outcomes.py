@@ -133,7 +133,7 @@ async def test_fault_after_the_decision_loses_the_response(raw: Raw, kind: str) 
 
 
 @pytest.mark.parametrize("times", [1, 2, 11])
-async def test_500_is_sent_as_often_as_the_tag_says(raw: Raw, times: int) -> None:
+async def test_500_tag_sets_the_number_of_system_faults(raw: Raw, times: int) -> None:
     await raw.create()
     statuses = [(await approve(raw, f"500x{times}")).status for _ in range(times + 1)]
     assert statuses == [500] * times + [201]

@@ -36,8 +36,8 @@ async def test_application_page_links_to_the_shop_url() -> None:
 
 async def test_pages_are_masked_by_default(raw: Raw) -> None:
     page = await approved(raw)
-    places = (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", "/_sandbox/journal.jsonl")
-    for path in (*places, "/_sandbox/findings.json"):
+    paths = (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", "/_sandbox/journal.jsonl")
+    for path in (*paths, "/_sandbox/findings.json"):
         text = (await get(raw, path))[1]
         assert not [word for word in PERSONAL if word in text], path
     for path in (page, "/_sandbox/calls/2"):
@@ -179,7 +179,7 @@ async def test_root_redirects_to_the_inspector(raw: Raw, path: str) -> None:
     assert "<h1>Sandbox of sandbox-shop</h1>" in (await get(raw, path))[1]
 
 
-async def test_empty_inspector_says_so(raw: Raw) -> None:
+async def test_empty_inspector_reports_that_there_are_no_calls(raw: Raw) -> None:
     text = (await get(raw, INSPECTOR))[1]
     assert "0 customers, 0 calls so far." in text
     for message in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):

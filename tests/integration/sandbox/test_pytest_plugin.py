@@ -337,7 +337,7 @@ def test_failure_report_has_the_last_calls_only(run: Run) -> None:
     result.stdout.no_fnmatch_line("<JournalEntry #10 *")
 
 
-def test_failure_report_without_calls_says_so(run: Run) -> None:
+def test_failure_report_without_calls_explains_why(run: Run) -> None:
     result = run(
         "def test_none(loan_sandbox): assert False\n"
         "@pytest.mark.loan_sandbox(journal=0)\ndef test_off(loan_sandbox): assert False\n"

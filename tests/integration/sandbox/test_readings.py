@@ -84,8 +84,8 @@ async def serving(**options: Any) -> AsyncIterator[Raw]:
 @pytest.mark.parametrize("status", Readings.choices()["refusal"])
 def test_refusal_switch_sets_the_status_of_a_refusal(status: Any) -> None:
     shop = Shop(refusal=status).created()
-    answered, body = shop.approve("refused")
-    assert (answered, body["approved"]) == (int(status), False)
+    response_status, body = shop.approve("refused")
+    assert (response_status, body["approved"]) == (int(status), False)
     assert "redirectUrl" not in body
 
 
@@ -124,8 +124,8 @@ def test_validation_switch_sets_the_status_of_field_errors(status: Any) -> None:
     ]
     shop("upload_documents", {})
     rejected += [shop.complete(documentIssueDate="soon")]
-    for answered, body in rejected:
-        assert answered == int(status)
+    for response_status, body in rejected:
+        assert response_status == int(status)
         assert body.keys() == {"errors"}
     assert shop.approve("nouser")[0] == 400, "a domain error keeps its status"
 
@@ -245,7 +245,7 @@ def test_fiscal_code_switch_changes_its_echo(how: Any, echoed: dict[str, str], t
     assert {name: value for name, value in body.items() if name == "fiscalCode"} == echoed
 
 
-def test_omocodia_needs_a_digit_at_one_of_its_places() -> None:
+def test_omocodia_needs_a_digit_at_one_of_its_positions() -> None:
     without_digit, with_digit = "TSTXYZLMANPAQRS1", "TSTXYZ9MANPAQRSA"
     shop = Shop(fiscal_code="omocodia").created(without_digit).created(with_digit)
     assert shop.approve(code=without_digit)[1]["fiscalCode"] == without_digit

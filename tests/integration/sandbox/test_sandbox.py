@@ -127,9 +127,9 @@ async def test_decision_is_final_after_a_new_creation(raw: Raw) -> None:
 
 async def test_tags_can_be_combined(raw: Raw) -> None:
     await raw.create()
-    answers = [await raw.approve(email="a+500x1.refused@example.com") for _ in range(2)]
-    assert [status for status, _ in answers] == [500, 422]
-    assert answers[0][1] == {"errors": {"system": ["System error"]}}
+    responses = [await raw.approve(email="a+500x1.refused@example.com") for _ in range(2)]
+    assert [status for status, _ in responses] == [500, 422]
+    assert responses[0][1] == {"errors": {"system": ["System error"]}}
 
 
 async def test_500_after_the_decision_hides_the_evaluation(raw: Raw) -> None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry's instrumentation of aiohttp adds no spans to our requests, and keeps those of others."""
+"""OpenTelemetry's aiohttp instrumentation adds spans to other requests, but not to those of the client."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-base_url, when, whose = sys.argv[1:]
+base_url, when, session_of = sys.argv[1:]
 exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
 tracing, metering = TracerProvider(), MeterProvider([reader])
 tracing.add_span_processor(SimpleSpanProcessor(exporter))
@@ -35,7 +35,7 @@ async def main():
     async with aiohttp.ClientSession() as session:
         async with LoanClient(
             base_url, shop_id="sandbox-shop", auth_token="sandbox-token",
-            session=session if whose == "theirs" else None,
+            session=session if session_of == "user" else None,
             tracer_provider=tracing, meter_provider=metering,
         ) as client:
             code = fiscal_code()
@@ -58,18 +58,18 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("whose", ["ours", "theirs"])
+@pytest.mark.parametrize("session_of", ["client", "user"])
 @pytest.mark.parametrize("when", ["before", "after", "never"])
 def test_instrumentation_adds_no_spans_to_requests_of_the_client(
-    served: Sandbox, when: str, whose: str
+    served: Sandbox, when: str, session_of: str
 ) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, when, whose]
+    command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, when, session_of]
     done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     recorded = json.loads(done.stdout)
-    ours = [(kind, name) for scope, kind, name in recorded["spans"] if scope == "loanasync"]
+    own_spans = [(kind, name) for scope, kind, name in recorded["spans"] if scope == "loanasync"]
     stock = [(kind, name) for scope, kind, name in recorded["spans"] if scope != "loanasync"]
-    assert ours == [
+    assert own_spans == [
         ("CLIENT", "POST /api/shops/{shopId}/requests"),
         ("INTERNAL", "loanasync.create_request"),
         ("CLIENT", "POST /api/shops/{shopId}/requests/{fiscalCode}"),

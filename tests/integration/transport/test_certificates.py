@@ -14,7 +14,7 @@ from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
 ADDRESS = "https://loans.example.com"
-ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))
+RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
 
 
 def make(base_url: str = ADDRESS, **options: Any) -> LoanClient:
@@ -50,7 +50,7 @@ def nameless() -> ssl.SSLContext:
 @pytest.mark.parametrize("kind", [str, Path])
 async def test_a_ca_file_is_trusted_by_its_path(ca_file: Path, kind: type) -> None:
     async with (
-        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         make(server.base_url, ssl=kind(ca_file)) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
@@ -58,7 +58,7 @@ async def test_a_ca_file_is_trusted_by_its_path(ca_file: Path, kind: type) -> No
 
 async def test_default_trust_rejects_an_unknown_authority() -> None:
     async with (
-        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         make(server.base_url) as client,
     ):
         with pytest.raises(ConnectError, match="is from an unknown authority") as caught:
@@ -75,7 +75,7 @@ async def test_context_may_contain_a_client_certificate() -> None:
     client_context = checking()
     authority().issue_cert("shop@example.com").configure_cert(client_context)
     async with (
-        running(RawServer(ANSWER, tls=server_context, scheme="https")) as server,
+        running(RawServer(RESPONSE, tls=server_context, scheme="https")) as server,
         make(server.base_url, ssl=client_context) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
@@ -87,10 +87,10 @@ def test_context_that_does_not_verify_is_refused(context: ssl.SSLContext) -> Non
         make(ssl=context)
 
 
-@pytest.mark.parametrize("given", [False, True, 0, "", b"ca.pem", ssl.CERT_NONE], ids=repr)
-def test_ssl_setting_of_another_type_is_refused(given: object) -> None:
+@pytest.mark.parametrize("setting", [False, True, 0, "", b"ca.pem", ssl.CERT_NONE], ids=repr)
+def test_ssl_setting_of_another_type_is_refused(setting: object) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl: must be an ssl\.SSLContext or the path"):
-        make(ssl=given)
+        make(ssl=setting)
 
 
 @pytest.mark.parametrize("name", ["missing.pem", "empty.pem", "text.pem", ".", "nul\0.pem"])

@@ -80,7 +80,7 @@ async def test_header_value_with_a_line_break_is_refused(splitting: str) -> None
 SOCKET: Any = selector_events._SelectorSocketTransport  # type: ignore[attr-defined]  # a private name
 
 
-def is_ours(frame: FrameType) -> bool:
+def is_of_package(frame: FrameType) -> bool:
     return str(frame.f_globals["__name__"]).startswith("loanasync.")
 
 
@@ -98,9 +98,9 @@ async def test_write_error_has_no_frame_with_the_request(
             pytest.raises(expected) as caught,
         ):
             await approve(client)
-        ours = [frame for frame, _ in walk_tb(caught.value.__traceback__) if is_ours(frame)]
-        assert len(ours) > 2
-        variables = repr([dict(frame.f_locals) for frame in ours])
+        client_frames = [frame for frame, _ in walk_tb(caught.value.__traceback__) if is_of_package(frame)]
+        assert len(client_frames) > 2
+        variables = repr([dict(frame.f_locals) for frame in client_frames])
         assert "secret-token" not in variables
         assert FISCAL_CODE not in variables
 

@@ -69,8 +69,8 @@ def test_response_before_any_request_is_refused(
 ) -> None:
     connected = aiohttp.TCPConnector._create_connection
 
-    async def sent_before_we_go_on(self: aiohttp.TCPConnector, *given: Any) -> Any:
-        made = await connected(self, *given)
+    async def sent_before_we_go_on(self: aiohttp.TCPConnector, *args: Any) -> Any:
+        made = await connected(self, *args)
         while not server.has_sent.is_set():  # the event loop is blocked: it cannot read the response
             os.sched_yield()
         return made

@@ -14,7 +14,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
-ANSWER = (Play.READ, http("201 Created", b'{"approved": true}'))
+RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
 TOKEN = "token-of-the-shop"
 
 
@@ -22,7 +22,7 @@ class Proxy:
     """A proxy that opens tunnels, or responds with an error; it records the tunnelled bytes."""
 
     def __init__(self, *, status: str = "200 Connection established") -> None:
-        self.heard = b""
+        self.received = b""
         self._status = status
 
     @asynccontextmanager
@@ -33,7 +33,7 @@ class Proxy:
 
     async def _serve(self, shop: asyncio.StreamReader, to_shop: asyncio.StreamWriter) -> None:
         head = await shop.readuntil(b"\r\n\r\n")
-        self.heard += head
+        self.received += head
         to_shop.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 0\r\n\r\n".encode())
         if self._status.startswith("200"):
             host, port = head.split()[1].decode().rsplit(":", 1)
@@ -46,7 +46,7 @@ class Proxy:
     ) -> None:
         with contextlib.suppress(ConnectionError):
             while part := await reader.read(65536):
-                self.heard += part if keep else b""
+                self.received += part if keep else b""
                 writer.write(part)
         writer.close()
 
@@ -65,15 +65,15 @@ async def shop(service: str, proxy: str) -> AsyncIterator[LoanClient]:
 async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
     proxy = Proxy()
     async with (
-        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
         shop(server.base_url, address) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
-    assert proxy.heard.startswith(b"CONNECT 127.0.0.1:")
-    assert len(proxy.heard) > 1000
+    assert proxy.received.startswith(b"CONNECT 127.0.0.1:")
+    assert len(proxy.received) > 1000
     for secret in (TOKEN.encode(), FISCAL_CODE.encode(), b"/api/shops/"):
-        assert secret not in proxy.heard
+        assert secret not in proxy.received
         assert secret in server.requests[0]
 
 
@@ -81,7 +81,7 @@ async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
 async def test_request_refused_by_a_proxy_is_not_sent(status: str) -> None:
     proxy = Proxy(status=status)
     async with (
-        running(RawServer(ANSWER, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
         shop(server.base_url, address) as client,
     ):

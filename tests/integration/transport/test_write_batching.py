@@ -52,9 +52,9 @@ async def test_concurrent_requests_are_written_together() -> None:
     def recording(name: str) -> Any:
         original = getattr(DirectConnection, name)
 
-        def recorded(self: DirectConnection, *given: Any) -> Any:
+        def recorded(self: DirectConnection, *args: Any) -> Any:
             order.append(name)
-            return original(self, *given)
+            return original(self, *args)
 
         return mock.patch.object(DirectConnection, name, recorded)
 
@@ -163,8 +163,8 @@ async def test_queued_call_on_a_closed_connection_uses_another(
 async def test_queued_call_on_a_closed_new_connection_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = DirectConnection.exchange
 
-    def queue_and_abort(self: DirectConnection, *given: Any) -> Any:
-        result = exchange(self, *given)
+    def queue_and_abort(self: DirectConnection, *args: Any) -> Any:
+        result = exchange(self, *args)
         self._transport.abort()
         return result
 

@@ -259,8 +259,8 @@ REDIRECTS = [
 ]
 
 
-def status(text: str, fault: str, advice: str, *answer: bytes) -> Row:
-    sent = answer or (http(text, HTML, "Content-Type: text/html"),)
+def status(text: str, fault: str, advice: str, *parts: bytes) -> Row:
+    sent = parts or (http(text, HTML, "Content-Type: text/html"),)
     return Row(
         name=f"status-{text[:3]}",
         fault=fault,

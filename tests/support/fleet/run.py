@@ -173,9 +173,9 @@ class FleetRun:
         states = {entry.key: entry.state async for entry in ledger.scan()}
         await ledger.aclose()
         claims_file = unfinished_claims(self.claims_file, self.killed)
-        asked = posts(self.sandbox)
-        evaluated = Counter(each.fiscal_code for each in asked if each.evaluated)
-        decided = {each.fiscal_code: each.status for each in asked if each.evaluated}
+        received = posts(self.sandbox)
+        evaluated = Counter(each.fiscal_code for each in received if each.evaluated)
+        decided = {each.fiscal_code: each.status for each in received if each.evaluated}
         known = {201: State.APPROVED, 422: State.REFUSED}
         by_faults = by_kills = 0
         for code, tag in self.tagged.items():
@@ -191,8 +191,8 @@ class FleetRun:
                 by_kills += 1
                 if keys[code] not in claims_file:
                     wrong.append(f"{state} without a cause")
-        refused = {each.fiscal_code for each in asked if each.status == 422}
-        times = Counter(each.fiscal_code for each in asked)
+        refused = {each.fiscal_code for each in received if each.status == 422}
+        times = Counter(each.fiscal_code for each in received)
         repeated = sum(evaluated[code] > 1 or (code in refused and times[code] > 1) for code in self.tagged)
         if repeated:
             wrong.append(f"{repeated} customers were evaluated twice, or requested after a refusal")

@@ -117,8 +117,8 @@ def _tracebacks(captured: Captured) -> Iterator[str]:
     for error in captured.errors:
         yield "".join(traceback.format_exception(error))
     for error in captured.chained():
-        ours = traceback.StackSummary.extract(frames_of(error), capture_locals=True)
-        yield "".join(ours.format())
+        own_frames = traceback.StackSummary.extract(frames_of(error), capture_locals=True)
+        yield "".join(own_frames.format())
 
 
 def _locals(captured: Captured) -> Iterator[str]:

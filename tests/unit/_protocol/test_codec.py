@@ -90,7 +90,7 @@ def test_none_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_as", "dialect", "written"),
+    ("spelling", "dialect", "written"),
     [
         ("italian", STREET, "italian"),
         ("Italian", STREET, "italian"),
@@ -101,9 +101,9 @@ def test_none_is_not_sent() -> None:
     ],
 )
 def test_write_citizenship_in_the_spelling_of_the_dialect(
-    given_as: str, dialect: Dialect, written: str
+    spelling: str, dialect: Dialect, written: str
 ) -> None:
-    assert json.loads(write(approval_request(citizenship=given_as), dialect))["citizenship"] == written
+    assert json.loads(write(approval_request(citizenship=spelling), dialect))["citizenship"] == written
 
 
 def test_write_additional_data_omits_none() -> None:

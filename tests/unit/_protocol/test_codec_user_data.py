@@ -108,7 +108,7 @@ def test_unread_is_not_sent_and_not_compared() -> None:
 def test_read_user_data_any_member_is_read_or_unread(body: dict[str, Any]) -> None:
     members = decode(json.dumps(body).encode())
     read = read_user_data(members)
-    for field, wire in USER_DATA_NAMES.items():
-        is_none = members.get(wire) is None or wire in read.unread
+    for field, wire_name in USER_DATA_NAMES.items():
+        is_none = members.get(wire_name) is None or wire_name in read.unread
         assert (getattr(read, field) is None) == is_none
     assert read.extra == {name: members[name] for name in members if name == "new"}

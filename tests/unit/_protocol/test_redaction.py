@@ -139,7 +139,7 @@ def test_redactor_names_written_as_one_word_are_removed() -> None:
 
 
 def test_redactor_words_of_prose_stay() -> None:
-    """Of a long text, only the whole text and long parts of it are masked."""
+    """A long value is masked as a whole and in long parts, but not word by word."""
     prose = "please send the contract by mail to the office"
     assert redacted("the contract by mail", prose) == "***"
     assert redacted("send it to the office", prose) == "send it to the office"

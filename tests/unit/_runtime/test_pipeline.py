@@ -360,8 +360,8 @@ async def test_no_error_carries_a_cause_or_a_frame_with_personal_data(
     assert error.__cause__ is None
     assert error.__context__ is None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
-    assert ours
-    values = " ".join(repr(value) for frame in ours for value in frame.f_locals.values())
+    client_frames = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
+    assert client_frames
+    values = " ".join(repr(value) for frame in client_frames for value in frame.f_locals.values())
     assert FISCAL_CODE not in values
     assert "token" not in values.replace("order_token", "")

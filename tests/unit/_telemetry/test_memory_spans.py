@@ -47,13 +47,13 @@ def client_of(recorder: TelemetryRecorder, *responses: ScriptedResponse, **optio
     return ScriptedTransport(*responses).client(**providers, **options)
 
 
-def held(answer: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
+def held(response: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
     arrived, go = asyncio.Event(), asyncio.Event()
 
     async def hold(_: SentRequest) -> ScriptedResponse:
         arrived.set()
         await go.wait()
-        return answer
+        return response
 
     return computed(hold), arrived, go
 

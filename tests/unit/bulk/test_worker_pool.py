@@ -123,9 +123,9 @@ async def test_rows_error_is_raised_after_results_of_calls_in_progress() -> None
         for row in source():
             yield row
 
-    for given in (source(), async_source()):
+    for iterable in (source(), async_source()):
         calls = HeldCalls()
-        approvals = approvals_of(calls.approve, given, concurrency=3)
+        approvals = approvals_of(calls.approve, iterable, concurrency=3)
         read: list[RowResult] = []
         task = asyncio.create_task(read_into(read, approvals))
         await let_tasks_run()

@@ -68,7 +68,7 @@ def test_error_is_pickled_and_rebuilt_from_its_args(error: errors.LoanError) -> 
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_error_message_says_what_to_do(error: errors.LoanError) -> None:
+def test_error_message_contains_advice(error: errors.LoanError) -> None:
     advice = "must|create|check|ask|repeat|call|fix|see|correct|repair|import|store|do not"
     assert re.search(rf"\b({advice})\b", str(error)), str(error)
     assert "\n" not in str(error)
@@ -129,7 +129,7 @@ def test_error_text_of_other_calls_does_not_mention_evaluation(operation: str, a
 
 
 @pytest.mark.parametrize("operation", OTHERS)
-def test_error_text_of_other_calls_says_what_may_have_happened(operation: str) -> None:
+def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -> None:
     first, later = (Meta(500, attempts, 0.1) for attempts in (1, 2))
     advice = "ask it for the outcome before repeating the call"
     assert f"the service may have carried out the call; {advice}" in str(
@@ -157,10 +157,10 @@ def test_service_error_has_status_and_attempts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "asks"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
+    ("status", "has_advice"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
 )
-def test_unexpected_status_error_advice_depends_on_its_outcome(status: int, *, asks: bool) -> None:
+def test_unexpected_status_error_advice_depends_on_its_outcome(status: int, *, has_advice: bool) -> None:
     error = errors.UnexpectedStatusError("approve", (), Meta(status, 1, 0.1))
-    assert ("ask it for the outcome before repeating the call" in str(error)) is asks
+    assert ("ask it for the outcome before repeating the call" in str(error)) is has_advice
     later = errors.UnexpectedStatusError("approve", (), Meta(status, 2, 0.1))
     assert "ask the service for the outcome before repeating the call" in str(later)

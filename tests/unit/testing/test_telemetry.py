@@ -72,8 +72,8 @@ async def test_metrics_are_summed_and_counted_by_attributes() -> None:
     duration = recorder.metric("http.client.request.duration")
     assert duration.count == 4
     assert 0 < duration.sum < 5
-    answered = {"http.response.status_code": 422}
-    assert recorder.metric("http.client.request.duration", answered).count == 2
+    refused_calls = {"http.response.status_code": 422}
+    assert recorder.metric("http.client.request.duration", refused_calls).count == 2
     assert recorder.metric("loanasync.decisions").sum == 3, "reading takes nothing away"
 
 
@@ -109,13 +109,15 @@ async def test_recorders_are_independent_of_each_other_and_environment(
 
 
 @pytest.mark.parametrize("absent", ["opentelemetry.sdk", "opentelemetry.sdk.metrics.export"])
-def test_recorder_without_the_sdk_says_what_to_install(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
+def test_recorder_without_the_sdk_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, absent: str
+) -> None:
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(
         ConfigurationError, match=r"pip install opentelemetry-sdk, or 'loanasync\[cli\]'"
     ) as caught:
         TelemetryRecorder()
-    assert caught.value.__suppress_context__, "the import that failed says nothing more"
+    assert caught.value.__suppress_context__, "the failed import adds no information"
 
 
 @pytest.mark.parametrize(("value", "off"), [("true", True), (" True ", True), ("false", False), ("", False)])

@@ -205,14 +205,14 @@ async def test_aclose_is_counted_once_and_ends_the_client() -> None:
 
 
 async def test_concurrent_calls_take_responses_in_order_within_the_slots() -> None:
-    under_way = most = 0
+    in_flight = most = 0
 
     async def slowly(_: SentRequest) -> ScriptedResponse:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
         await asyncio.sleep(0.001)
-        under_way -= 1
+        in_flight -= 1
         return approved()
 
     script = ScriptedTransport(*[computed(slowly)] * 20)
@@ -227,16 +227,16 @@ async def test_concurrent_calls_take_responses_in_order_within_the_slots() -> No
 
 
 async def test_response_and_wait_let_other_tasks_run() -> None:
-    under_way: list[int] = []
+    in_flight: list[int] = []
 
     def count(_: SentRequest) -> ScriptedResponse:
-        under_way.append(len(script.sent))
+        in_flight.append(len(script.sent))
         return refused()
 
     script = ScriptedTransport(computed(count), computed(count))
     client = script.client()
     await asyncio.gather(*(client.approve(code, approval_request()) for code in (CODE, f"{CODE[:-1]}B")))
-    assert under_way == [2, 2]
+    assert in_flight == [2, 2]
     order: list[str] = []
 
     async def sleep() -> None:
@@ -254,9 +254,9 @@ async def test_response_and_wait_let_other_tasks_run() -> None:
 async def test_error_of_a_scripted_call_has_no_personal_data_in_frames() -> None:
     error = await failure(conflict())
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
-    assert ours
-    assert CODE not in " ".join(repr(frame.f_locals) for frame in ours)
+    client_frames = [frame for frame in frames if frame.f_globals["__name__"].startswith("loanasync")]
+    assert client_frames
+    assert CODE not in " ".join(repr(frame.f_locals) for frame in client_frames)
 
 
 def test_scripted_transport_has_the_signatures_of_session_transport() -> None:
