@@ -18,7 +18,7 @@ from typing import Any
 from attrs import asdict
 from byhand import recording
 from clients_bare import bare
-from clients_ours import ours, recorded, sampled_out, through_session, through_users_session
+from clients_loanasync import recorded, sampled_out, through_session, through_users_session, with_loanasync
 from clients_plain import by_hand, plain
 from clients_sdks import with_anthropic, with_azure, with_mollie, with_openai, with_stripe
 from clients_stacks import assembled, with_httpx, with_orjson
@@ -53,12 +53,12 @@ def variants() -> list[Variant]:
             partial(by_hand, providers=by_hand_sdk),
             settle=by_hand_sdk[0].force_flush,
         ),
-        Variant(OURS, ours),
+        Variant(OURS, with_loanasync),
         Variant("loanasync, direct_connections=False", through_session),
         Variant("loanasync, session of the user", through_users_session),
         Variant("loanasync, sampled out", sampled_out),
         Variant(OURS_RECORDING, partial(recorded, providers=our_sdk), settle=our_sdk[0].force_flush),
-        Variant("loanasync on uvloop", ours, loop="uvloop"),
+        Variant("loanasync on uvloop", with_loanasync, loop="uvloop"),
         Variant("assembled stack", assembled),
         Variant(
             "assembled stack, recording",

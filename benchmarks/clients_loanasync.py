@@ -11,13 +11,13 @@ from order import CODE, FIELDS, SHOP, TOKEN, AsyncIterator, Call, Result, asyncc
 
 from loanasync import ApprovalRequest, LoanClient, Timeout
 
-__all__ = ["ours", "recorded", "sampled_out", "through_session", "through_users_session"]
+__all__ = ["recorded", "sampled_out", "through_session", "through_users_session", "with_loanasync"]
 
 PATIENT = Timeout(total=300, attempt=299, connect=298)  # the total of aiohttp, for 10,000 calls in flight
 
 
 @asynccontextmanager
-async def ours(base_url: str, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
+async def with_loanasync(base_url: str, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
     """Build the model, check it, send it and read the response; `limit` has the default of the client."""
     opened = LoanClient(
         base_url,
@@ -40,21 +40,21 @@ async def ours(base_url: str, limit: int = 100, **options: Any) -> AsyncIterator
 @asynccontextmanager
 async def through_session(base_url: str) -> AsyncIterator[Call]:
     """Send through `ClientSession.request` of the client's own session."""
-    async with ours(base_url, direct_connections=False) as call:
+    async with with_loanasync(base_url, direct_connections=False) as call:
         yield call
 
 
 @asynccontextmanager
 async def through_users_session(base_url: str) -> AsyncIterator[Call]:
     """Send through a session of the user, created as for plain aiohttp."""
-    async with aiohttp.ClientSession() as session, ours(base_url, session=session) as call:
+    async with aiohttp.ClientSession() as session, with_loanasync(base_url, session=session) as call:
         yield call
 
 
 @asynccontextmanager
 async def sampled_out(base_url: str) -> AsyncIterator[Call]:
     """Use an SDK whose sampler drops all calls."""
-    async with ours(base_url, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
+    async with with_loanasync(base_url, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
         yield call
 
 
@@ -62,5 +62,5 @@ async def sampled_out(base_url: str) -> AsyncIterator[Call]:
 async def recorded(base_url: str, providers: Providers) -> AsyncIterator[Call]:
     """Use an SDK that records all calls."""
     tracing, metering = providers
-    async with ours(base_url, tracer_provider=tracing, meter_provider=metering) as call:
+    async with with_loanasync(base_url, tracer_provider=tracing, meter_provider=metering) as call:
         yield call

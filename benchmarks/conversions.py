@@ -30,7 +30,7 @@ WRITE, READ = "order to bytes", "bytes to decision"
 Steps = dict[str, Callable[[], object]]
 
 
-def ours() -> Steps:
+def loanasync_steps() -> Steps:
     """Return both conversions as the client runs them, and their steps."""
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
     options = client._options  # noqa: SLF001  (arguments of the measured functions)
@@ -45,7 +45,7 @@ def ours() -> Steps:
 
     call, request = written(), ApprovalRequest(**FIELDS)
     assert json.loads(call.body) == ORDER
-    wire, members = writer.unstructure(request), decode(BODY)
+    unstructured, members = writer.unstructure(request), decode(BODY)
     decision = call.read(response, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
@@ -57,7 +57,7 @@ def ours() -> Steps:
             rules.check_approval(request, additional_data_needed=False, dialect=dialect, limits=limits)
         ),
         "unstructure": lambda: writer.unstructure(request),
-        "dumps": lambda: encode(wire),
+        "dumps": lambda: encode(unstructured),
         "loads": lambda: decode(BODY),
         "structure": lambda: codec.read_decision(Approved, members, meta),
     }
@@ -134,7 +134,7 @@ def measured(step: Callable[[], object], times: int) -> float:
 
 def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return a line for each conversion and step, and the skipped libraries with the reason."""
-    steps, skipped = ours(), {}
+    steps, skipped = loanasync_steps(), {}
     for library in (pydantic, msgspec):
         try:
             steps |= library()
@@ -146,8 +146,8 @@ def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     )
     lines = []
     for name in sorted(steps, key=lambda name: (not name.startswith(WRITE), not name.startswith(READ))):
-        way, of_a_way, _ = name.partition(", ")
-        per = figures[f"{way}, loanasync"] if of_a_way else None
+        conversion, of_library, _ = name.partition(", ")
+        per = figures[f"{conversion}, loanasync"] if of_library else None
         lines.append(
             {
                 "name": name,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from clients_ours import ours
+from clients_loanasync import with_loanasync
 from clients_plain import plain
 from inmemory import InMemoryService, client_with
 from order import APPROVED, CODE, FIELDS, Call, Result
@@ -88,7 +88,7 @@ async def run() -> dict[str, float]:
     figures = {"function calls, script": await function_calls(approve)}
     with serving() as service:
         service.respond_late()
-        async with ours(service.base_url) as our_call, plain(service.base_url) as plain_call:
+        async with with_loanasync(service.base_url) as our_call, plain(service.base_url) as plain_call:
             for name, call in (("", our_call), (" of plain aiohttp", plain_call)):
                 figures[f"function calls{name}, socket"] = await function_calls(call)
                 figures[f"objects in flight{name}"] = await objects(call, service)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
-from clients_ours import ours as loanasync
+from clients_loanasync import with_loanasync as loanasync
 from clients_plain import plain
 from rounds import interleaved, spread
 from service import Service, raise_file_limit, serving
@@ -60,8 +60,8 @@ def row(name: str, figures: Figures) -> Row:
 
 def rows(names: Sequence[str], figures: dict[str, list[tuple[float, float]]]) -> Iterator[Row]:
     """Yield a line for each of two figures that are measured together."""
-    for place, name in enumerate(names):
-        yield row(name, {each: [pair[place] for pair in pairs] for each, pairs in figures.items()})
+    for index, name in enumerate(names):
+        yield row(name, {each: [pair[index] for pair in pairs] for each, pairs in figures.items()})
 
 
 def turns(measure: Callable[[Client], Coroutine[Any, Any, Any]], rounds: int) -> dict[str, list[Any]]:
@@ -84,8 +84,8 @@ def costs(service: Service, sizes: Sizes) -> Iterator[Row]:
 def stretched(service: Service, sizes: Sizes) -> Iterator[Row]:
     """Measure CPU per call and memory growth over many calls."""
     figures = asyncio.run(stretches(CLIENTS, service, sizes.calls))
-    for name, place in (("first", 0), ("last", -1)):
-        part = {each: [pairs[place][0]] for each, pairs in figures.items()}
+    for name, index in (("first", 0), ("last", -1)):
+        part = {each: [pairs[index][0]] for each, pairs in figures.items()}
         yield row(f"CPU per call, {name} tenth of {sizes.calls:,} (µs)", part)
     grown = {each: [sum(grown for _, grown in pairs)] for each, pairs in figures.items()}
     yield row(f"memory growth in {sizes.calls:,} calls (MB)", grown)

@@ -14,12 +14,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clients_ours import ours
+from clients_loanasync import with_loanasync
 from clients_plain import plain
 from rounds import calling
 from service import Service, serving
 
-CLIENTS = {"loanasync": ours, "plain aiohttp": plain}
+CLIENTS = {"loanasync": with_loanasync, "plain aiohttp": plain}
 FEW = 20  # calls that fill the caches
 VALGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 

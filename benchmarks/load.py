@@ -136,30 +136,30 @@ class Connections:
         """Send all requests, and count the statuses; `LOST` is counted where no response arrives."""
         statuses: Counter[int] = Counter()
         waiting = iter(requests)
-        places = range(len(self._connections))
-        await asyncio.gather(*(self._work(place, waiting, statuses) for place in places))
+        indexes = range(len(self._connections))
+        await asyncio.gather(*(self._work(index, waiting, statuses) for index in indexes))
         return statuses
 
     async def send_one(self, request: bytes) -> tuple[int, bytes]:
         """Send one request, and return status and body of the response."""
         return await self._connections[0].send(request)
 
-    async def _work(self, place: int, waiting: Iterator[bytes], statuses: Counter[int]) -> None:
+    async def _work(self, index: int, waiting: Iterator[bytes], statuses: Counter[int]) -> None:
         for request in waiting:
             try:
-                status, _ = await self._connections[place].send(request)
+                status, _ = await self._connections[index].send(request)
             except ConnectionError:
                 status = LOST
-                await self._connect(place)
+                await self._connect(index)
             statuses[status] += 1
 
-    async def _connect(self, place: int) -> None:
-        self._connections[place] = await connect(self._base_url)
+    async def _connect(self, index: int) -> None:
+        self._connections[index] = await connect(self._base_url)
 
     async def open(self) -> None:
         """Open all connections."""
-        for place in range(len(self._connections)):
-            await self._connect(place)
+        for index in range(len(self._connections)):
+            await self._connect(index)
 
     def close(self) -> None:
         """Close all connections."""

@@ -22,13 +22,13 @@ def draw(figures: dict[str, Any], file: Path, in_flight: int = 32) -> None:
     mpl.rcParams.update({"svg.hashsalt": "loanasync", "text.color": TEXT, "font.size": 9})
     figure = Figure(figsize=(8, 0.3 * len(rows) + 1), layout="constrained")
     axes = figure.subplots()
-    for place, row in enumerate(rows):
+    for y, row in enumerate(rows):
         ratio = row["ratio"]
         color = OURS if row["name"].startswith("loanasync") else OTHERS
-        axes.plot([ratio["low"], ratio["high"]], [place, place], color=color, linewidth=2)
-        axes.plot(ratio["median"], place, "o", color=color)
+        axes.plot([ratio["low"], ratio["high"]], [y, y], color=color, linewidth=2)
+        axes.plot(ratio["median"], y, "o", color=color)
         axes.annotate(
-            f"{ratio['median']:.2f}", (ratio["high"], place), (8, -3), textcoords="offset points", color=TEXT
+            f"{ratio['median']:.2f}", (ratio["high"], y), (8, -3), textcoords="offset points", color=TEXT
         )
     axes.axvline(1, color=TEXT, linewidth=1, linestyle="--")
     axes.set_xscale("log")

@@ -1,7 +1,7 @@
 """Check that the memory of the sandbox stays flat under many customers, some of them with faults.
 
 An application is created and an approval requested for each customer; after a 500 it is requested again,
-as the specification says. The sandbox stores a limited number of customers and calls. Its memory grows
+as the specification allows. The sandbox stores a limited number of customers and calls. Its memory grows
 until these limits (20,000 requests) and must not grow afterwards. Exits with 1 if it grows in the second
 half.
 """

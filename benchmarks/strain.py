@@ -122,9 +122,9 @@ async def longest_steps(client: Client, service: Service, number: int) -> tuple[
         service.hold()
         with _Steps() as steps:
             async with asyncio.TaskGroup() as group:
-                for place in range(number):
+                for index in range(number):
                     group.create_task(_twice(call))
-                    if place % 10 == 0:  # keep the steps of this function short
+                    if index % 10 == 0:  # keep the steps of this function short
                         await asyncio.sleep(0)
                 while await asyncio.to_thread(service.held) < number:
                     pass

@@ -1,4 +1,4 @@
-"""Measure the cost of telemetry: without an SDK, sampled out, recording, and written by hand.
+"""Measure the cost of telemetry: without an SDK, sampled out, recording, and hand-written.
 
 Each variant has its own process, as in production; all take turns on the same core, with a transport that
 responds from memory. A figure is the CPU time of the event loop's thread per approval. The memory layout
@@ -97,7 +97,7 @@ Variant = Callable[[str, ApprovalRequest], Awaitable[Decision]]
 Built = tuple[Variant, Callable[[], object]]  # and a function that flushes its spans
 
 
-def _ours(tracing: TracerProvider | None = None, metering: MeterProvider | None = None) -> Built:
+def _loanasync(tracing: TracerProvider | None = None, metering: MeterProvider | None = None) -> Built:
     flush = NoTelemetry().nothing if tracing is None else tracing.force_flush
     return client_with_telemetry(
         InMemoryService(), Telemetry(tracing, metering, "traceparent")
@@ -132,10 +132,10 @@ def _sdk_alone() -> Built:
 
 VARIANTS: dict[str, Callable[[], Built]] = {
     "no telemetry": lambda: (client_with_telemetry(InMemoryService(), None).approve, NoTelemetry().nothing),
-    "no SDK": _ours,
-    "sampled out": lambda: _ours(TracerProvider(sampler=ALWAYS_OFF)),
+    "no SDK": _loanasync,
+    "sampled out": lambda: _loanasync(TracerProvider(sampler=ALWAYS_OFF)),
     "SDK alone, sampled out": _sdk_alone,
-    "recording": lambda: _ours(*recording()),
+    "recording": lambda: _loanasync(*recording()),
     "hand-written, recording": lambda: _by_hand(*recording()),
     "hand-written, sampled out": lambda: _by_hand(TracerProvider(sampler=ALWAYS_OFF), NoOpMeterProvider()),
 }

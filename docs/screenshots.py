@@ -62,7 +62,7 @@ def take(page: Page, address: str, name: str, width: int) -> None:
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size(
         {"width": width, "height": height}
-    )  # so that the label in the corner of the window is in the corner of the page
+    )  # puts the label in the corner of the window into the corner of the page
     picture = page.screenshot(path=HERE / name, animations="disabled")
     if len(picture) > LARGEST:
         sys.exit(f"{name} has {len(picture)} bytes, more than {LARGEST}")
