@@ -55,7 +55,8 @@ class NoTelemetry:
     def nothing(self, *_: object, **__: object) -> None:
         """Ignore all arguments."""
 
-    set_response = set_no_response = set_decision = set_stop_reason = set_queue_time = __exit__ = nothing
+    set_queue_time = set_stop_reason = set_ledger_result = set_decision = nothing
+    set_response = set_no_response = __exit__ = nothing
 
     def __enter__(self) -> Self:
         return self
