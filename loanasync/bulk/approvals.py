@@ -212,6 +212,6 @@ def _check_arguments(rows: object, concurrency: object, rate: object, progress: 
         raise ConfigurationError("concurrency", "must be an int of at least 1")
     is_valid_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
     if rate is not None and not is_valid_rate:
-        raise ConfigurationError("rate", "must be None or a number above 0 (calls per second)")
+        raise ConfigurationError("rate", "must be None or a number greater than 0 (calls per second)")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ConfigurationError("progress", "must be True, False, None, or a function that takes a result")

@@ -150,7 +150,7 @@ class LedgerPolicy:
                 f"must be keys of at least {_LEAST_KEY} bytes, or auth tokens as str",
             )
         if not self.patience > 0:
-            raise ConfigurationError("ledger_policy.patience", "must be a number of seconds above 0")
+            raise ConfigurationError("ledger_policy.patience", "must be a number of seconds greater than 0")
         if self.encrypt is not None and not _round_trips(self.encrypt):
             raise ConfigurationError(
                 "ledger_policy.encrypt", "must be a cipher whose decrypt() returns what encrypt() was given"

@@ -19,7 +19,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 
-LEASE_EXPIRED = "the lease ran out"  # note of an entry whose lease has expired
+LEASE_EXPIRED = "the lease expired"  # note of an entry whose lease has expired
 
 
 def as_of(entry: Entry, now: float) -> Entry:

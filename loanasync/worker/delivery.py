@@ -29,7 +29,7 @@ class Tries:
         if self.maximum < 1:
             raise ConfigurationError("tries", "must be an int of at least 1")
         if not 0 < self.base <= self.cap:
-            raise ConfigurationError("base", "must be a number of seconds above 0 and not above cap")
+            raise ConfigurationError("base", "must be a number of seconds greater than 0 and at most cap")
 
     def delay(self, tried: int) -> float:
         """Return the seconds to wait after this number of tries."""

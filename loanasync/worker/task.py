@@ -159,7 +159,7 @@ def register_task(
                 raise
         except Exception as error:  # noqa: BLE001  (raised by any backend; it may work later)
             LOGGER.warning(
-                "the ledger cannot be used (%s): no request is sent until it works", type(error).__name__
+                "the ledger is not available (%s): no request is sent until it works", type(error).__name__
             )
 
     async def close(_: TaskiqState) -> None:

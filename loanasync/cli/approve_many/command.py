@@ -124,7 +124,7 @@ def approve_many(
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
     """
     if deadline is not None and not deadline > 0:
-        raise typer.BadParameter("must be a number of seconds above 0", param_hint="--deadline")
+        raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
     own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
     _check_distinct_files(
         rows, out, *own_files, dead_letters, None if report is None else str(report), ledger

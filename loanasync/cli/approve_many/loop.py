@@ -160,7 +160,7 @@ class RequestLoop:
         if row_result.outcome in ("not_sent", "not_evaluated"):
             self._write_dead_letter(order)
         if isinstance(row_result.error, LedgerUnavailableError):  # no other row could be claimed either
-            self._stop(f"the ledger cannot be used ({row_result.error.cause_type})")
+            self._stop(f"the ledger is not available ({row_result.error.cause_type})")
         if self._results.failure:
             result.used_fallback = True
             self._stop(self._results.failure)

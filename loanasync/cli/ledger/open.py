@@ -43,7 +43,7 @@ class NotFoundError(Exception):
 
 
 class UnusableError(Exception):
-    """The ledger cannot be used. The text says why, and is shown to the user."""
+    """The ledger is not available. The text says why, and is shown to the user."""
 
 
 def short(key: str) -> str:
@@ -179,7 +179,7 @@ class OpenLedger:
                 raise
             # The texts of other errors come from the server's library and may contain a password.
             raise UnusableError(
-                f"the ledger cannot be used ({type(error).__name__}): check --ledger, the disk, and "
+                f"the ledger is not available ({type(error).__name__}): check --ledger, the disk, and "
                 "that the server can be reached"
             ) from None
 
@@ -236,7 +236,7 @@ def open_ledger(name: str) -> Iterator[OpenLedger]:
 
     Raises:
         ConfigurationError: The name is not valid, or the ledger does not exist.
-        UnusableError: The ledger cannot be used.
+        UnusableError: The ledger is not available.
     """
     ledger = ledger_at(name)
     with asyncio.Runner() as runner:

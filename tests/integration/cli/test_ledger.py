@@ -38,7 +38,7 @@ def test_ls_prints_a_line_per_entry_and_counts_states(file: Path) -> None:
         ]
     }  # fmt: skip
     assert lines[key("unknown")[:12]][-1] == "ReadTimeoutError"
-    assert lines[key("expired")[:12]][-4:] == ["the", "lease", "ran", "out"]
+    assert lines[key("expired")[:12]][-3:] == ["the", "lease", "expired"]
     assert done.stderr == "1 approved, 1 held, 1 inflight, 1 lost, 1 refused, 1 released, 2 unknown\n"
 
 
@@ -239,7 +239,7 @@ def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path
         key(name) for name in ("expired", "unknown", "lost")
     }
     after = entries(file)
-    assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease ran out")
+    assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease expired")
     assert after["expired"].changed > after["expired"].expires, "the change was written by the sweep"
     assert {name: each for name, each in after.items() if name != "expired"} == {
         name: each for name, each in before.items() if name != "expired"
@@ -335,7 +335,7 @@ def test_invalid_ledger_name_is_refused_and_creates_nothing(
         (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
         (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
         (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
-        (other, "the ledger cannot be used (DatabaseError)"),
+        (other, "the ledger is not available (DatabaseError)"),
         ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
         ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
     ):

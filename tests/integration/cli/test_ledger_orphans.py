@@ -139,7 +139,7 @@ def test_import_stops_when_the_ledger_fails(
     monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", settle)
     done = run_ledger("import-orphans", file)
     assert done.exit_code == 2
-    assert done.stderr.startswith("the ledger cannot be used (ConnectionError): check --ledger")
+    assert done.stderr.startswith("the ledger is not available (ConnectionError): check --ledger")
 
 
 @pytest.mark.parametrize("resolution", ["approved", "refused", "released"])

@@ -88,7 +88,7 @@ def test_unreachable_server_is_reported_without_its_password(tmp_path: Path, sch
     url = f"{scheme}://shop:SECRET@127.0.0.1:1/0"
     done = run_ledger("ls", url)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("the ledger cannot be used (")
+    assert done.stderr.startswith("the ledger is not available (")
     assert "SECRET" not in done.output
     file = write(tmp_path / "rows.jsonl", [make_row("approved")])
     with Sandbox.in_thread() as sandbox:

@@ -49,9 +49,9 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("--deadline", "0"), "must be a number of seconds above 0"),
-        (("--deadline", "nan"), "must be a number of seconds above 0"),
-        (("--rate", "0"), "rate: must be None or a number above 0 (calls per second)"),
+        (("--deadline", "0"), "must be a number of seconds greater than 0"),
+        (("--deadline", "nan"), "must be a number of seconds greater than 0"),
+        (("--rate", "0"), "rate: must be None or a number greater than 0 (calls per second)"),
         (("--encoding", "utf-9"), "unknown text encoding 'utf-9'"),
         (("--encoding", "base64"), "unknown text encoding 'base64'"),
     ],

@@ -290,7 +290,7 @@ def test_invalid_options_are_reported(tmp_path: Path) -> None:
         invoked = CliRunner(env=PLAIN).invoke(app, ["approve-many", str(file), *options])
         assert (invoked.exit_code, expected in invoked.stderr) == (2, True), (options, invoked.stderr)
     for more, expected in (
-        (["-o", tmp_path / "out", "--rate", "0"], "rate: must be None or a number above 0"),
+        (["-o", tmp_path / "out", "--rate", "0"], "rate: must be None or a number greater than 0"),
         (["-o", tmp_path / "no" / "out"], "No such file or directory"),
     ):
         done = run(None, "approve-many", file, "--sandbox", *more)

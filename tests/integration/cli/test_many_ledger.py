@@ -249,7 +249,7 @@ def test_results_of_another_ledger_are_not_resumed(tmp_path: Path, served: Sandb
     [
         ("nowhere/decisions.db", "nowhere does not exist"),
         (".", "is a directory"),
-        ("other.jsonl", "the ledger cannot be used (DatabaseError)"),
+        ("other.jsonl", "the ledger is not available (DatabaseError)"),
         ("mongodb://host", "unknown scheme mongodb://"),
     ],
 )
@@ -275,7 +275,7 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     change(bulk.ledger, "ALTER TABLE decisions RENAME TO away")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the ledger cannot be used (OperationalError); run the same command to resume" in errors
+    assert "the ledger is not available (OperationalError); run the same command to resume" in errors
     assert (
         "could not be recorded in the ledger; the results contain them. When the ledger works again, run: "
         "loanasync ledger import-orphans (with the same --ledger)" in errors

@@ -223,7 +223,7 @@ async def test_format_1_entries_are_claimed_settled_and_found(old: Any) -> None:
     assert await ledger.find(customer="anna") == [claimed]
     over = await ledger.claim("expired", token="u", payload="p", lease=60, over="token of expired")
     assert over.is_claimed_by("u")
-    assert [(each.note, each.source) for each in over.history] == [("the lease ran out", "")]
+    assert [(each.note, each.source) for each in over.history] == [("the lease expired", "")]
     late = await ledger.settle("inflight", token="token of inflight", payload="payload", settlement=REFUSED)
     assert (late.state, late.source) == (State.REFUSED, "service")
     entry = await ledger.claim("held", token="u", payload="p", lease=60)

@@ -170,7 +170,7 @@ async def test_hanging_ledger_does_not_stop_the_worker_from_starting(
         await asyncio.Event().wait()
 
     async with running(Shop(ledger=FailingLedger(find=hanging), patience=0.05)):
-        assert "the ledger cannot be used (TimeoutError)" in caplog.text
+        assert "the ledger is not available (TimeoutError)" in caplog.text
 
 
 async def test_worker_starts_while_the_ledger_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,7 +186,7 @@ async def test_worker_starts_while_the_ledger_is_unavailable(caplog: pytest.LogC
     ledger.faults.update(find=broken, claim=soon)
     shop = Shop(approved(), ledger=ledger)
     async with running(shop) as put:
-        assert "the ledger cannot be used (ConnectionRefusedError)" in caplog.text
+        assert "the ledger is not available (ConnectionRefusedError)" in caplog.text
         assert (await put()).return_value["status"] == "approved"
 
 
