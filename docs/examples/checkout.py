@@ -1,6 +1,7 @@
 """The checkout of the example shops: loan requests and HTML pages, independent of the web framework."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from loanasync import (
     UserData,
     UserNotFoundError,
 )
+from loanasync.ledger import LedgerPolicy, SqliteLedger
 
 Form: TypeAlias = Mapping[str, str]
 
@@ -57,6 +59,13 @@ class PageResponse:
     status: int
     headers: dict[str, str] = field(repr=False)
     html: str = field(default="", repr=False)
+
+
+def open_client() -> LoanClient:
+    """Return a client with a ledger, configured by environment variables."""
+    key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
+    policy = LedgerPolicy(key=key.encode()) if key else None
+    return LoanClient.from_env(ledger=SqliteLedger("decisions.db"), ledger_policy=policy)
 
 
 class Checkout:

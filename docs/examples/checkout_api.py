@@ -1,5 +1,6 @@
 """A JSON checkout route on FastAPI: pydantic validates the body, the client requests the approval."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
@@ -19,12 +20,13 @@ from loanasync import (
     InvalidRequestError,
     LoanClient,
     LoanError,
+    PayloadMismatchError,
     Problem,
     Refused,
     RejectedError,
     UserNotFoundError,
 )
-from loanasync.ledger import SqliteLedger
+from loanasync.ledger import LedgerPolicy, SqliteLedger
 
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
 
@@ -57,7 +59,9 @@ class LoanResult(BaseModel):
 
 def app() -> FastAPI:
     """Return the application, with a client configured by environment variables."""
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+    key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
+    policy = LedgerPolicy(key=key.encode()) if key else None
+    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db"), ledger_policy=policy))
 
 
 def make_app(client: LoanClient) -> FastAPI:
@@ -77,16 +81,11 @@ def make_app(client: LoanClient) -> FastAPI:
             raise validation_error(problems)
         try:
             decision = await request_approval(client, code, request)
-        except (InvalidRequestError, RejectedError) as error:
-            raise validation_error(error.problems) from None
-        except (UserNotFoundError, InvalidFiscalCodeError):
-            problem = Problem("fiscal_code", "fiscalCode", "is not known")
-            raise validation_error([problem]) from None
         except LoanError as error:
             if getattr(error, "operation", "") == "approve" and error.outcome == "unknown":
                 response.status_code = 202  # the service may have decided: do not offer a retry
                 return LoanResult(status="unknown")
-            raise HTTPException(503, "no loan available at the moment") from None
+            raise http_error(error) from None
         match decision:
             case Approved(redirect_url=url):
                 return LoanResult(status="approved", redirect_url=url)
@@ -106,6 +105,19 @@ async def request_approval(client: LoanClient, code: str, request: ApprovalReque
         return await client.approve(code, request, additional_data_needed=needed)
     except DecisionNotRecordedError as error:
         return error.decision  # the ledger could not be written; the decision stands
+
+
+def http_error(error: LoanError) -> HTTPException | RequestValidationError:
+    """Convert an error of the client to an error of FastAPI."""
+    match error:
+        case InvalidRequestError() | RejectedError():
+            return validation_error(error.problems)
+        case UserNotFoundError() | InvalidFiscalCodeError():
+            return validation_error([Problem("fiscal_code", "fiscalCode", "is not known")])
+        case PayloadMismatchError():  # the service decided on an earlier request
+            return HTTPException(409, "this customer already applied for a loan with other data")
+        case _:
+            return HTTPException(503, "no loan available at the moment")
 
 
 def validation_error(problems: Sequence[Problem]) -> RequestValidationError:

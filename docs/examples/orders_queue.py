@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 
 from taskiq_redis import RedisAsyncResultBackend
 
@@ -11,6 +12,8 @@ from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message, register
 from loanasync.worker.redis import RedisStreams
 
+if missing := {"VALKEY_URL", "LOANASYNC_LEDGER_KEY"} - os.environ.keys():
+    sys.exit(f"set these environment variables: {', '.join(sorted(missing))}")
 url = os.environ["VALKEY_URL"]
 broker = RedisStreams(url).with_result_backend(RedisAsyncResultBackend(url, result_ex_time=3600))
 ledger = SqliteLedger("decisions.db")

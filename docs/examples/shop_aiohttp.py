@@ -1,16 +1,15 @@
 """The example shop on aiohttp.web."""
 
 from aiohttp import web
-from checkout import Checkout, PageResponse
+from checkout import Checkout, PageResponse, open_client
 
 from loanasync import LoanClient
-from loanasync.ledger import SqliteLedger
 
 
 def app(argv: list[str]) -> web.Application:
     """Return the application, with a client configured by environment variables."""
     del argv
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+    return make_app(open_client())
 
 
 def make_app(client: LoanClient) -> web.Application:

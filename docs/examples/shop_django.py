@@ -1,7 +1,7 @@
 """The example shop on Django."""
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from checkout import Checkout, PageResponse
+from checkout import Checkout, PageResponse, open_client
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
@@ -9,14 +9,13 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
 from loanasync import LoanClient
-from loanasync.ledger import SqliteLedger
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1", "localhost"])
 
 
 def app() -> ASGI3Application:
     """Return the application, with a client configured by environment variables."""
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+    return make_app(open_client())
 
 
 def make_app(client: LoanClient) -> ASGI3Application:

@@ -1,15 +1,14 @@
 """The example shop on FastAPI."""
 
-from checkout import Checkout, PageResponse
+from checkout import Checkout, PageResponse, open_client
 from fastapi import FastAPI, Request, Response
 
 from loanasync import LoanClient
-from loanasync.ledger import SqliteLedger
 
 
 def app() -> FastAPI:
     """Return the application, with a client configured by environment variables."""
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+    return make_app(open_client())
 
 
 def make_app(client: LoanClient) -> FastAPI:

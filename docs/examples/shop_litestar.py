@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from checkout import Checkout, PageResponse
+from checkout import Checkout, PageResponse, open_client
 from litestar import Litestar, Request, Response, get, post
 
 from loanasync import LoanClient
-from loanasync.ledger import SqliteLedger
 
 
 def app() -> Litestar:
     """Return the application, with a client configured by environment variables."""
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db")))
+    return make_app(open_client())
 
 
 def make_app(client: LoanClient) -> Litestar:

@@ -43,3 +43,13 @@ def test_queue_example_returns_results_and_reports_lost_responses(
     entries = {each["state"]: each["key"][:12] for each in listed(tmp_path / "decisions.db")}
     assert done.stdout.split() == ["approved", "refused", "unknown", entries["unknown"]]
     assert entries.keys() == {"approved", "refused", "unknown"}
+
+
+def test_queue_example_names_missing_variables(tmp_path: Path) -> None:
+    (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
+    env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "VALKEY"))}
+    done = subprocess.run(
+        [sys.executable, EXAMPLE.name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "set these environment variables: LOANASYNC_LEDGER_KEY, VALKEY_URL\n"

@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from checkout import open_client
 from checkout_api import app, make_app
 from fastapi import FastAPI
 from fastapi.exceptions import FastAPIError
 
-from loanasync import ApprovalRequest, Approved
+from loanasync import ApprovalRequest, Approved, ConfigurationError
+from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
@@ -101,6 +103,20 @@ async def test_unknown_outcome_is_reported_and_not_requested_again(
     sandbox.journal.assert_once(operation="approve")
 
 
+@pytest.mark.parametrize(("tag", "status"), [("approved", 409), ("refused", 409), ("resetafter", 202)])
+async def test_other_data_of_an_evaluated_customer_is_not_sent(
+    sandbox: Sandbox, tag: str, status: int
+) -> None:
+    application = make_app(sandbox.client(ledger=MemoryLedger()))
+    transport = httpx.ASGITransport(application)
+    async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
+        await api.post(ROUTE, json=tagged(tag))
+        response = await api.post(ROUTE, json={**tagged(tag), "instalments": 24})
+    assert response.status_code == status
+    assert ("other data" in response.text) == (status == 409)
+    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
+
+
 @pytest.mark.parametrize("tag", ["forbidden", "noshop"])
 async def test_denied_shop_is_reported_as_unavailable(api: httpx.AsyncClient, tag: str) -> None:
     assert (await api.post(ROUTE, json=tagged(tag))).status_code == 503
@@ -134,6 +150,25 @@ async def test_app_of_the_page_is_configured_by_environment(
         assert (await api.post(ROUTE, json=BODY)).json()["status"] == "approved"
         assert "LoanForm" in (await api.get("/openapi.json")).text
     assert (tmp_path / "decisions.db").exists()
+
+
+async def test_apps_use_the_ledger_key_of_the_environment(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
+    for open_app in (app, open_client):
+        with pytest.raises(ConfigurationError, match=r"ledger_policy\.key"):
+            open_app()
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "32 bytes from your secret store.")
+    async with open_client() as client:
+        key = client.entry_key(CODE)
+    monkeypatch.delenv("LOANASYNC_LEDGER_KEY")
+    async with open_client() as client:
+        assert client.entry_key(CODE) != key
 
 
 def test_fastapi_rejects_sdk_models_as_body_and_response() -> None:
