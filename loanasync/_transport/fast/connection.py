@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Seconds after which an idle connection is closed; the default of aiohttp.
 _KEEP_ALIVE = 15.0
-# Seconds that a request may stay in the queue. After a longer wait, the event loop may have been blocked, and
-# the server may have closed the connection meanwhile.
+# Seconds in the queue after which the event loop counts as blocked. The server may have closed the connection
+# in that time, so it is checked again before the request is written.
 _BLOCKED_AFTER = 0.01
 # Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
 _BYTES_PER_TURN = 1 << 16
@@ -55,8 +55,10 @@ class Scheduler:
 
     `DirectTransport` owns it. Requests that are queued in one iteration of the event loop are written in the
     next one. The service then receives them together and responds to them together, which saves CPU time on
-    both sides. One timer serves all connections, because timeouts are rare. `in_progress` is the number of
-    exchanges that have begun and were not released.
+    both sides. One timer serves all connections, because timeouts are rare.
+
+    An exchange is one request and its response. `in_progress` counts the exchanges between
+    `DirectConnection.exchange` and `DirectConnection.release`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +71,7 @@ class Scheduler:
 
     def send(self, connection: "DirectConnection") -> None:
         """Write the connection's request: now if no other exchange is in progress, else through the queue."""
-        if self.in_progress == 1:
+        if self.in_progress == 1:  # this one
             connection.send()
             return
         if not self._queue:
@@ -77,7 +79,7 @@ class Scheduler:
         self._queue.append(connection)
 
     def _send_queued(self, blocked_from: float) -> None:
-        """Write queued requests; check their connections first if it is `blocked_from` or later."""
+        """Write the queued requests. From the time `blocked_from` on, check each connection first."""
         now = self.loop.time()
         bytes_left = _BYTES_PER_TURN
         try:
@@ -104,8 +106,8 @@ class Scheduler:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
-        """End all exchanges and idle connections whose time is over, and set the timer for the next one."""
-        now = max(self.loop.time(), self._timer_at)  # loops may call too early, by their clock's resolution
+        """End the exchanges and idle connections that have expired, and set the timer for the next expiry."""
+        now = max(self.loop.time(), self._timer_at)  # a coarse clock may make the event loop call too early
         self.cancel_timer()
         try:
             for connection in tuple(self.connections):
@@ -119,8 +121,8 @@ class Scheduler:
 class Origin:
     """A scheme, host and port, and the idle connections to it.
 
-    aiohttp's connector takes the host, port, TLS settings and proxy of a new connection from a request
-    object: `connect_request` is that object, and is never sent.
+    aiohttp's connector reads the host, port, TLS settings and proxy of a new connection from
+    `connect_request`. That request is never sent.
     """
 
     address: str
@@ -131,7 +133,7 @@ class Origin:
     def take_idle(self) -> "DirectConnection | None":
         """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
         while self.idle:
-            # The one that was used last. So surplus connections stay unused, expire and are closed.
+            # Take the connection that was used last, so that surplus connections stay idle and expire.
             connection, _ = self.idle.popitem()
             if connection.is_reusable:
                 return connection
@@ -146,18 +148,22 @@ class DirectConnection(HeadSplitter):
     `DirectTransport` calls `check_new` once, and then `exchange` and `release` for each request. Between two
     exchanges the connection is idle, in `Origin.idle`.
 
-    `exchange` returns a future. It is always set to a `Response` or a `NoResponse`, never to an exception:
-    by `data_received` and `connection_lost` when the response is complete or the connection fails, or by
-    `interrupt` when the time is over or the transport is closed. While `_parser` is None, nothing of the
-    current request was written, so a failure means that the request was not sent.
+    `exchange` returns a future. Its result is a `Response` or a `NoResponse`, never an exception:
+
+    - `data_received` or `connection_lost` sets it when the response is complete or the connection fails.
+    - `interrupt` sets it when the exchange times out or `DirectTransport` is closed.
+
+    `_parser` is created just before the request is written. If an exchange fails before that, the request was
+    not sent.
 
     `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
-    failed, or it received data that belongs to no request. `release` then aborts it. `expires_at` is the time
-    of the event loop's clock at which the exchange times out, or the idle connection is closed.
+    failed, or it received data without a request. `release` then aborts it. `expires_at` is the time of the
+    event loop's clock at which the exchange times out, or the idle connection is closed.
     """
 
     def __init__(self, connection: "Connection", scheduler: Scheduler, origin: Origin) -> None:
-        # Both attributes are undocumented. The handler is aiohttp's protocol: `connection_lost` calls it.
+        # Both attributes are undocumented. `handler` is aiohttp's own protocol. The `connection_lost` of this
+        # class calls that of `handler`.
         transport, handler = connection.transport, connection.protocol
         if transport is None or handler is None or transport.is_closing():
             connection.close()
@@ -210,10 +216,10 @@ class DirectConnection(HeadSplitter):
         return self._result
 
     def check_after_block(self, now: float) -> None:
-        """Check deadline and connection again when the event loop was blocked after the request was queued.
+        """Check the deadline and the connection, since the event loop was blocked with the request queued.
 
-        A new connection may have unread data: TLS session tickets. On a used one, unread data means that the
-        server closed the connection or sent something unrequested.
+        On a used connection, unread data means that the server closed it or sent something unrequested. A new
+        connection is not checked: its unread data may be a TLS session ticket.
         """
         if self._unsent_bytes is None:
             return
@@ -223,7 +229,7 @@ class DirectConnection(HeadSplitter):
             self._is_clean = False
 
     def send(self) -> int:
-        """Write the queued request and return its size; 0 if it was cancelled, failed or written before."""
+        """Write the request and return its size. Return 0 if it is already written, cancelled or failed."""
         if (
             self._result is None
             or self._result.done()
@@ -242,7 +248,7 @@ class DirectConnection(HeadSplitter):
             self._parser = new_parser(self, self._scheduler.loop)
             if self._request is not None:
                 self._request.is_sent = True
-            # Not through a local variable: error reports may show those, and the bytes are personal.
+            # Error reports may show local variables, so do not copy these bytes (personal data) into one.
             self._transport.write(self._unsent_bytes)
         except Exception as error:  # noqa: BLE001  (any error must complete the future)
             self._fail(error)
@@ -250,10 +256,10 @@ class DirectConnection(HeadSplitter):
         return size
 
     def release(self, *, keep: bool) -> None:
-        """End the exchange. The connection becomes idle; or it is aborted, if it cannot be used again.
+        """End the exchange. Keep the connection as an idle one, or abort it if it cannot be used again.
 
         Args:
-            keep: False if the request was so large that parts of it may still be unsent.
+            keep: False if the request was so large that a part of it may still be unsent.
         """
         is_complete = self._parser is None
         self._scheduler.in_progress -= 1
@@ -267,10 +273,10 @@ class DirectConnection(HeadSplitter):
             self.abort()
 
     def keep_reading(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
-        """Go on reading the response after the caller was cancelled, and return the future of the result.
+        """Continue to read the response after the caller was cancelled, and return a new future for it.
 
-        It replaces the future of `exchange`, which was cancelled with its caller. The connection is released
-        when the result is set.
+        The new future replaces the one of `exchange`, which was cancelled with the caller. When it has its
+        result, the connection is released.
         """
         cancelled = self._result
         late = self._result = self._scheduler.loop.create_future()
@@ -287,21 +293,21 @@ class DirectConnection(HeadSplitter):
 
     @property
     def is_reusable(self) -> bool:
-        """Return True if the connection is clean and open, and has no unread data (such as its end).
+        """Return True if the connection is clean and open, and has no unread data or end of file.
 
         The socket is checked each time, because the server may close the connection right after a response.
         """
         return self._is_clean and not self._transport.is_closing() and not self._has_unread_data()
 
     def abort(self) -> None:
-        """Close the connection at once; `close` would first write the rest of a cancelled request."""
+        """Close the connection at once, without writing the rest of a cancelled request."""
         self._unregister()
         self._transport.abort()
 
     def close(self) -> None:
-        """Close the connection, with TLS's closing message if it uses TLS."""
+        """Close the connection. If it uses TLS, send the closing message of TLS."""
         self._unregister()
-        # A second `close` would make asyncio's TLS transport drop its protocol, which aiohttp cannot handle.
+        # On a second `close`, asyncio's TLS transport drops its protocol, and aiohttp then raises an error.
         if self.is_open:
             self._transport.close()
 
@@ -327,7 +333,7 @@ class DirectConnection(HeadSplitter):
             for piece in self.split(data):
                 self._parse(piece)
         except Exception:  # noqa: BLE001  (any error of the parser means malformed HTTP)
-            self._check_body()  # the body may be complete: only data after it is malformed
+            self._check_body()  # the body may be complete, and only the data after it malformed
             self._fail(failures.MalformedResponseError())
         else:
             self._check_body()
@@ -368,15 +374,15 @@ class DirectConnection(HeadSplitter):
                 self._finish(Response(status=head.code, headers=head.headers, body=body))
 
     def _take_received(self) -> bytes:
-        """Move the received part of the body out of the parser, which drops it on failure, and return it."""
+        """Move the received part of the body out of the parser and return it. A failing parser drops it."""
         self._received += buffered_body(self._content)
         return bytes(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Finish the exchange: the connection has ended (called by asyncio).
+        """Finish the exchange, because the connection has ended (called by asyncio).
 
-        The end may complete a response without Content-Length. The future is set before aiohttp is called,
-        because nothing sets it later if aiohttp raises an error.
+        The end of the connection completes a response without Content-Length. The future is set before
+        aiohttp's protocol is called, because that call may raise an error.
         """
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
@@ -406,7 +412,7 @@ class DirectConnection(HeadSplitter):
         """Do nothing (called by the parser): the rest of a body that is too large is never read."""
 
     def _fail(self, error: BaseException) -> None:
-        """Finish the exchange with a failure; if the head has arrived, with an incomplete response."""
+        """Finish the exchange with a `NoResponse`; if the head has arrived, with an incomplete response."""
         self._is_clean = False
         result: Response | NoResponse = failures.no_response(error, is_unsent=self._parser is None)
         try:
@@ -416,10 +422,10 @@ class DirectConnection(HeadSplitter):
             self._finish(result)
 
     def _finish(self, result: Response | NoResponse) -> None:
-        """Set the result of the exchange, unless it is set."""
+        """Set the result of the exchange, unless it has one."""
         self._parser = self._content = self._unsent_bytes = None
         if self._result is not None and self._result.cancelled():
-            # Cancelled in this iteration of the event loop: keep the result, since `keep_reading` may follow.
+            # The caller was cancelled in this iteration of the event loop. `keep_reading` needs the result.
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
@@ -428,7 +434,7 @@ class DirectConnection(HeadSplitter):
 def _serialize(request: Request, origin: Origin) -> bytes:
     """Return head and body of a request as bytes."""
     if not "".join(request.headers.values()).isprintable():
-        # A line break would begin another header. The values are not shown: one is the token.
+        # A line break would begin another header. The message omits the values, as one of them is the token.
         raise ValueError("header values must not contain line breaks")
     headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
     head = (
