@@ -43,10 +43,9 @@ T = TypeVar("T")
 CallResult: TypeAlias = Outcome | LoanError
 
 _MAX_BACKOFF = 0.05  # seconds
-_CLOSE_TIMEOUT = 5.0  # seconds in which a client that is closed may still release claims
-_LEASE_MARGIN = (
-    2  # a lease lasts `timeout.total` plus this many times `patience`, so that the call can settle
-)
+_CLOSE_TIMEOUT = 5.0  # seconds for releasing the last claims while a client closes
+# A lease lasts `timeout.total` plus two times `patience`, so that it does not expire before the call settles.
+_LEASE_MARGIN = 2
 
 
 class LedgerRecorder:
@@ -144,14 +143,16 @@ class RecordedApproval:
     async def _decide(self, run: Run, within: float) -> CallResult:
         """Look up, take a slot, claim, send and settle.
 
-        `found` is the result of the latest ledger operation. Each iteration either ends the approval
-        with `found`, waits for another owner to settle, or claims the entry and sends the request.
+        `found` is the result of the latest ledger operation. Each iteration does one of these:
+
+        - It returns the decision or the error that follows from `found`.
+        - It waits until the owner of the entry settles it.
+        - It claims the entry and sends the request.
         """
         self._record = run.record
         self._started, self._total = time.monotonic(), within
         found: Entry | LoanError | None = None
-        # Usually the claim itself finds an existing entry, which saves the lookup. Look up first if there is
-        # no free slot, since an entry with a decision needs none, and if there are old keys to try.
+        # Look up first only if no slot is free or old keys exist. Else the claim returns an existing entry.
         if run.must_wait or len(self._digests) > 1:
             found = await self._look_up()
         while True:
@@ -159,7 +160,7 @@ class RecordedApproval:
                 self._record.set_ledger_result("unavailable")
                 return found
             if found is not None and self._unsent_claims.owns(found):
-                # A claim of this client that arrived late; its request was never sent.
+                # The ledger wrote a claim of this client late. Its request was never sent, so release it.
                 found = await self._call_ledger_in_time(partial(self._unsent_claims.release, found.token))
                 continue
             outcome = self._outcome_of(found)
@@ -215,7 +216,7 @@ class RecordedApproval:
         return await self._call_ledger(action, min(left, self._policy.patience))
 
     async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
-        """Run a ledger operation; return its result, or the error to return if the ledger cannot be used."""
+        """Run a ledger operation; return its result, or an error if the ledger cannot be used."""
         try:
             async with asyncio.timeout(within):
                 return await action()
@@ -232,7 +233,7 @@ class RecordedApproval:
         return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)
 
     def _outcome_of(self, entry: Entry | None) -> CallResult | None:
-        """Return the decision or the error that an entry leads to; None if the request may be sent."""
+        """Return the decision or the error that follows from an entry; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
             return None
         self._record.set_ledger_result("blocked")
@@ -271,9 +272,9 @@ class RecordedApproval:
         return outcome
 
     def _prepare_claim(self, over: Entry | None) -> None:
-        """Set the key and a new token for the next claim, and the token of the entry that it takes over."""
+        """Create the token of the next claim, which takes over the entry `over` unless that is None."""
         if over is None or over.state is State.RELEASED:
-            self._use_digests(self._digests[0])  # new entries are created under the present key only
+            self._use_digests(self._digests[0])  # create new entries only under the present key
         self._token = token_hex(16)
         self._takeover_token = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
@@ -283,7 +284,7 @@ class RecordedApproval:
 
         Returns:
             The claimed entry, the entry of another owner, or an error. After an error the claim is abandoned,
-            since it may have been written, or may still reach the ledger later.
+            because the ledger may have written it, or may still do so.
         """
         if self._time_left() <= 0:
             return self._unavailable(TimeoutError())
@@ -308,21 +309,21 @@ class RecordedApproval:
             digests, entry = other
             await self._abandon_claim()
             self._use_digests(digests)
-            # A random pause: otherwise two clients could abandon their claims for each other again and again.
+            # Pause for a random time, or two clients could abandon their claims for each other without end.
             await asyncio.sleep(_MAX_BACKOFF * random())  # noqa: S311  (not for cryptography)
             return entry
         if other is not None:
             entry = other
         if isinstance(entry, LoanError):
-            await self._abandon_claim()  # the claim may have been written despite the error
+            await self._abandon_claim()  # the ledger may have written it despite the error
         return entry
 
     async def _find_competing_entry(self) -> tuple[Digests, Entry] | LoanError | None:
-        """Return an entry that another client created under one of the old keys, and its digests.
+        """Return an entry of this approval under another key, and the digests of that key.
 
-        During a change of keys, two clients may create entries for one approval under different keys. Each
-        client claims first and reads the entries under its other keys afterwards. So if two clients claim at
-        the same time, at least one of them sees the claim of the other, and at most one sends the request.
+        During a change of keys, two clients may claim one approval under different keys. Each client claims
+        first, and then reads the entries under its other keys. So at least one of them sees the claim of the
+        other and abandons its own. At most one of them sends the request.
         """
         for digests in self._digests:
             if digests.key == self._key:
@@ -332,14 +333,14 @@ class RecordedApproval:
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
-            # An UNKNOWN entry that was read before the claim is not new: this approval may send again.
+            # Ignore an UNKNOWN entry that was read before the claim: this approval may send again despite it.
             if entry.state is not State.UNKNOWN or entry.token not in self._known_tokens:
                 self._known_tokens.add(entry.token)
                 return digests, entry
         return None
 
     async def _send(self, run: Run) -> CallResult:
-        """Send the request. If that raises, settle the entry before the exception is passed on."""
+        """Send the request. On an exception, settle the entry before raising it again."""
         self._record.set_ledger_result(CLAIMED)
         try:
             return await run.send()
@@ -381,11 +382,11 @@ class RecordedApproval:
             entry = await self._call_ledger(
                 lambda: self._unsent_claims.release(self._token), self._policy.patience
             )
-        except asyncio.CancelledError:  # a second one: another caller has joined this call and left it
+        except asyncio.CancelledError:  # cancelled again: another caller had joined this call and left it too
             if self._call.is_abandoned:
                 self._unsent_claims.start_background_release()
             raise
-        # A call that is cancelled although callers wait for it is ended by asyncio.run(): start no task then.
+        # If this task is cancelled although callers wait for it, asyncio.run() is ending: start no task.
         if not was_cancelled() or self._call.is_abandoned:
             self._unsent_claims.start_background_release()
         if isinstance(entry, LoanError):
@@ -436,7 +437,7 @@ class RecordedApproval:
             if self._write_orphan_now(settlement) is None:
                 LOGGER.error(_DECISION_AT_RISK, self._key[:12])
             raise
-        except asyncio.CancelledError as error:  # asyncio.run() ends; the decision may not be written
+        except asyncio.CancelledError as error:  # asyncio.run() is ending; the ledger may lack the decision
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
         except Exception as error:  # noqa: BLE001  (a user-defined ledger may return anything)
             return self._not_recorded(decision, await self._write_orphan(settlement), type(error).__name__)
@@ -458,7 +459,7 @@ class RecordedApproval:
         return entry.state is settlement.state and not has_unstored_response(settlement, entry)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
-        """Write an orphan file in a thread; return its path, or None if no folder could be written."""
+        """Write an orphan file in a thread; return its path, or None if no folder is writable."""
         try:
             return await asyncio.to_thread(self._write_orphan_now, settlement)
         except (RuntimeError, asyncio.CancelledError):
@@ -489,21 +490,21 @@ _NO_ORDER_TOKEN = Problem(
     "is required: LedgerPolicy(scope='order_token') distinguishes applications by it",
 )
 _DECISION_AT_RISK = (
-    "approve, entry %s: a decision may be lost: the event loop was closed while the decision was being "
-    "written to the ledger, and no orphan file could be written; ask the service for its decision"
+    "approve, entry %s: a decision may be lost, because the event loop was closed before the ledger had "
+    "written it, and no orphan file could be written; ask the service for its decision"
 )
 _STAYS_IN_FLIGHT = (
     "the ledger cannot be written: entry %s stays in flight until its lease expires, then it is unknown"
 )
 _NOT_ENCRYPTED = "entry %s: the response was not stored: LedgerPolicy.encrypt failed (%s); check the cipher"
 _CONTRADICTION = (
-    "entry %s stays %s, as a person resolved it, but the service decided otherwise; "
+    "entry %s stays %s, because a person resolved it, but the service decided otherwise; "
     "check the entry and correct it with loanasync ledger resolve"
 )
 _RELEASED_LATER = "the ledger cannot be written: the claim of entry %s will be released later"
 _OTHER_DATA = (
-    "entry %s is %s, and the same customer was requested with other data; if the service evaluates order "
-    "(the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
+    "entry %s is %s, and the same customer was requested with other data; if the service evaluates each "
+    "order (the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
 )
 _NO_KEY = (
     "the ledger has no key: its entries are keyed by the auth token, and after a change of the token each "
