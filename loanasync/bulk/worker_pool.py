@@ -1,4 +1,4 @@
-"""A bounded worker pool: at most `concurrency` calls in progress and as many results waiting to be read.
+"""A worker pool with a limit on the calls in progress, and on the results that wait to be read.
 
 The workers are started on demand. Each worker repeats these steps until the rows end or the pool is stopped:
 
@@ -20,16 +20,16 @@ from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
 
 _NO_MORE_ROWS: Any = object()
-# Iterators and tasks use these exceptions for control flow, so they cannot be raised to the reader unchanged.
+# These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
+# RuntimeError.
 _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
 
 
 class WorkerPool:
     """Requests the approval of each row, and hands the results to one reader.
 
-    The number of rows that were taken and not yet read is at most twice `concurrency`: the calls in
-    progress, and as many results that wait for the reader. A worker takes a row only when its call can
-    start. Every row that was taken produces a result, even if its worker is cancelled.
+    At most ``2 * concurrency`` rows are taken whose results were not read yet. A worker takes a row only when
+    its call can start. Every row that was taken produces a result, even if its worker is cancelled.
 
     Args:
         rows: An iterable or an asynchronous iterable. Only one worker at a time takes a row from it.
@@ -72,7 +72,7 @@ class WorkerPool:
         self._workers: set[asyncio.Task[None]] = set()
         # Workers that wait for the reader to catch up; each waits for its own future.
         self._idle: deque[asyncio.Future[None]] = deque()
-        # True from the moment a worker is started or woken until it runs: one worker at a time starts.
+        # True from the start or wakeup of a worker until it runs. No other worker is started in that time.
         self._is_starting = False
         # Workers that wait for a row. `stop` may cancel them, because they have no row yet.
         self._taking_row: set[asyncio.Task[None]] = set()
@@ -109,7 +109,7 @@ class WorkerPool:
         """
         if self._context is None:
             self._loop = asyncio.get_running_loop()
-            # All calls run in the context of the first read: a later reader may be inside another span.
+            # All calls run in the context of the first read, as a later read may happen inside another span.
             self._context = copy_context()
             self._start_worker()
         while not self._ready:
@@ -188,7 +188,7 @@ class WorkerPool:
     def _start_worker(self) -> None:
         """Wake an idle worker, or start a new one, if the limits allow it.
 
-        One worker starts at a time, and starts the next one when it has its row. Few rows need few workers.
+        Each worker that has taken a row starts the next worker. So few rows start few workers.
         """
         if self._is_stopped or self._is_full:
             return
@@ -220,7 +220,6 @@ class WorkerPool:
     def _fail(self, error: BaseException, source: str = "the rows") -> None:
         """Stop, and keep the first error for the reader."""
         if isinstance(error, _CONTROL_FLOW):
-            # Raised unchanged, it would end the reader's loop or task as if nothing had failed.
             cause, error = error, RuntimeError(f"{source} raised {type(error).__name__}")
             error.__cause__ = cause
         self._failure = self._failure or error
@@ -241,7 +240,7 @@ class WorkerPool:
                     raise
                 self._fail(error)
                 return
-            if row is _NO_MORE_ROWS or self._is_stopped:  # an iterator may ignore that it was cancelled
+            if row is _NO_MORE_ROWS or self._is_stopped:  # an iterator may return a row despite `stop`
                 self.stop()
                 return
             index = self._taken
@@ -268,7 +267,10 @@ class WorkerPool:
         return self._taken - self._read >= 2 * self._concurrency
 
     async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
-        """Wait for the reader, the rate and the row, one worker at a time. `stop` cancels the wait."""
+        """Return the next row, when the reader has caught up and the rate allows a call.
+
+        One worker at a time does this. `stop` cancels it.
+        """
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._taking_row.add(task)
         try:
@@ -312,8 +314,8 @@ class WorkerPool:
         if self._waiting_reader is not None and self._ready and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)
         try:
-            self._tally.add(result)  # before `progress`, which may look at the summary
+            self._tally.add(result)  # before `progress`, which may read the summary
             if self._progress is not None:
                 self._progress(result)
-        except BaseException as error:  # noqa: BLE001  (raised after all results were read)
+        except BaseException as error:  # noqa: BLE001  (`read` raises it after the last result)
             self._fail(error, source="progress")
