@@ -53,10 +53,10 @@ class Unknown(NamedTuple):
 
 
 class AbandonedError(LoanError):
-    """The caller that made the request was cancelled, so another caller that waits for it must continue.
+    """The result of a `SharedRequest` whose first caller was cancelled, for another caller to continue.
 
-    It was cancelled before the request was sent, or while it waited for a retry. This error is the result of
-    a `SharedRequest`, and is never raised to a user.
+    The first caller was cancelled before the request was sent, or while it waited for a retry. Users never
+    receive this error.
     """
 
 
@@ -68,9 +68,10 @@ class SharedRequest:
     error and wakes the waiters, which may be in other event loops and threads.
 
     If the first caller is cancelled after the request was sent, the response is read in the background. If it
-    is cancelled before, `result` is an `AbandonedError`: one of the waiters then sends the request. If the
-    event loop ends or the process forks, nobody sets the result; `is_dead` is then True, and the next caller
-    ends it.
+    is cancelled before, `result` is an `AbandonedError`, and one of the waiters sends the request.
+
+    If the event loop is closed or the process forks, the request may never get a result. `is_dead` then
+    returns True, and the next caller for this approval calls `Memory._finish`.
     """
 
     __slots__ = (
@@ -92,16 +93,16 @@ class SharedRequest:
         self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] | None = None
         self.result: Outcome | Exception | None = None
-        # The outcome that was remembered when the first caller was cancelled. It blocks later calls, but not
-        # the waiter that continues this request.
+        # The unknown outcome that was remembered when the first caller was cancelled. It blocks later calls,
+        # but not the waiter that continues this request.
         self.provisional: Unknown | None = None
         self.waiters: list[Waiter] = []
         self._process = os.getpid()
 
     def is_dead(self) -> bool:
-        """Return True if nothing will set the result.
+        """Return True if the result will never be set.
 
-        Its event loop was closed or belongs to the parent process, or its task ended without a result.
+        The event loop was closed or belongs to the parent process, or the task ended without a result.
         """
         has_ended = self.task is not None and self.task.done()
         return has_ended or self.loop.is_closed() or self.is_inherited()
@@ -158,7 +159,7 @@ class SharedRequest:
         if self.waiters:
             return
         if asyncio.get_running_loop() is self.loop:
-            self._abandon()  # now, because the first byte may be sent in the next iteration of the event loop
+            self._abandon()  # now, because the request may be sent in the next iteration of the event loop
         else:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._abandon)
@@ -178,7 +179,8 @@ class SharedRequest:
         if not self.waiters and self.task is not None:
             self.call.is_abandoned = True
             if self.call.is_waiting:
-                if self.call.sending is not None:  # it could be written before the task is cancelled
+                if self.call.sending is not None:
+                    # The task stops later, and the transport must not write the request before that.
                     self.call.sending.is_withdrawn = True
                 self.task.cancel()
 
@@ -205,8 +207,9 @@ class Memory:
     the outcome is unknown. With a ledger, the ledger keeps the outcomes; only decisions that could not be
     written to it are remembered here.
 
-    The keys are digests under a random secret: of shop, customer and scope (`customer_key`), and of these and
-    the request (`key`). All methods may be called from several event loops and threads.
+    The keys are digests with a random secret, so that they cannot be guessed from personal data. A
+    `customer_key` is made from shop, customer and scope, a `key` from these and the members of the request.
+    All methods may be called from several event loops and threads.
     """
 
     def __init__(
@@ -222,9 +225,9 @@ class Memory:
         free_after_fork(self, Memory._renew_lock)
 
     def _renew_lock(self) -> None:
-        """Replace the lock in a forked child, where a thread that does not exist there may hold it."""
-        # It is held for microseconds, and never during an await. It is reentrant, because garbage collection
-        # may end another call while it is held.
+        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
+        # It is never held during an await. It is reentrant, because garbage collection can end another call
+        # in the thread that holds it.
         self._lock = threading.RLock()
 
     async def approve(
@@ -236,14 +239,14 @@ class Memory:
         *,
         repeat_unknown: bool,
     ) -> Outcome:
-        """Return the remembered decision, that of a request in progress, or the service's.
+        """Return the remembered decision, or the decision of a request in progress or of a new request.
 
         Args:
             call: The approval.
             timeout: Its time limits.
             retry: Its retry policy.
             scope: Distinguishes several loan requests of one customer.
-            repeat_unknown: Send the request even if the outcome of an earlier one is unknown.
+            repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
 
         Raises:
             InvalidRequestError: The scope of the ledger needs an order token, and the request has none.
@@ -353,7 +356,7 @@ class Memory:
         """Finish a request that the first caller ran, with the error that it raised.
 
         Raises:
-            OutcomeUnknownError: The error says that nothing was sent, but an earlier caller had a 500.
+            OutcomeUnknownError: This caller sent nothing, but an earlier caller had received a 500.
         """
         if isinstance(error, CancelledError):
             self._continue_without_caller(shared)
@@ -404,7 +407,7 @@ class Memory:
         """Return the exception for the waiters of a request that ended with `error`."""
         call = shared.call
         if isinstance(error, LoanError):
-            # An earlier caller received a 500, and this call could not retry the request.
+            # An earlier caller received a 500, and this caller sent nothing: the outcome is unknown.
             is_unknown = call.fault is not None and error.outcome == "not_sent"
             return unknown_outcome(call, type(error).__name__) if is_unknown else copy_error(error)
         if isinstance(error, Exception):
@@ -425,11 +428,11 @@ class Memory:
             call = shared.call
             outcome = result if isinstance(result, Approved | Refused) else unknown_from_result(result, call)
         with self._lock:
-            # Several threads may find it dead, and a caller may end when it is garbage collected.
+            # Another thread may have finished this dead request, or garbage collection may have ended it.
             if shared.result is not None:
                 return
-            # Another thread may fork between two of these steps, and the child then has the state of that
-            # moment. So remember the outcome first: at each moment, the approval is in one of the two dicts.
+            # Another thread may fork the process between two of these steps. Add the outcome before the
+            # request is removed, so that the child finds the approval in one of the two dicts.
             if isinstance(result, AbandonedError) and isinstance(outcome, Unknown):
                 shared.provisional = outcome
             if outcome is not None:
@@ -444,7 +447,7 @@ class Memory:
             shared.result = result
         if isinstance(result, DecisionNotRecordedError):
             shared.warn_of_unread_decision()
-        if shared.waiters and not shared.is_inherited():  # else they belong to the parent's event loop
+        if shared.waiters and not shared.is_inherited():  # inherited waiters belong to the parent process
             self._wake(shared)
 
     def _wake(self, shared: SharedRequest) -> None:
@@ -478,7 +481,7 @@ def _result_of(call: Call, known: Decision | Unknown, record: CallRecord) -> Dec
 def unknown_from_result(result: object, call: Call) -> Unknown | None:
     """Return the `Unknown` to remember after a call; None if a later call may send the request again."""
     match result:
-        case AbandonedError():  # no waiter may continue, and the request may have been evaluated
+        case AbandonedError():  # perhaps no waiter continues the request
             return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
         case AlreadyEvaluatedError():
             return Unknown("lost", type(result).__name__)
@@ -511,7 +514,7 @@ _IN_FILE = (
     "(%s); the decision is in an orphan file: import it with import_orphans"
 )
 _IN_MEMORY = (
-    "%s, entry %s: a decision is in danger: the service decided after the call was cancelled, and writing to "
-    "the ledger (%s) and to an orphan file failed; only the memory of this client has the decision, for one "
-    "hour: call approve again with the same data on the same client"
+    "%s, entry %s: a decision may be lost, because the service decided after the call was cancelled, and "
+    "writing to the ledger (%s) and to an orphan file failed; this client keeps the decision in memory for "
+    "one hour; call approve again with the same data on the same client"
 )
