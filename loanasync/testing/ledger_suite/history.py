@@ -261,7 +261,7 @@ class LedgerHistoryRules(LedgerHarness):
             assert await self.corrected(ledger, right) == first
             assert await self.corrected(ledger, PERSONS_DECISION, by="v") == first
 
-    async def test_concurrent_corrections_have_one_winner(self) -> None:
+    async def test_concurrent_corrections_are_written_once(self) -> None:
         async with self.opened() as ledger, self.opened() as other:
             await self.settled(ledger, "k", PERSONS_DECISION)
             right = Settlement(state=State.HELD, note="ticket 18", source="person")

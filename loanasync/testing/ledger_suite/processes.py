@@ -21,8 +21,8 @@ PROCESSES = 4
 class SharedLedgerConformance(LedgerConformance):
     """Conformance tests for ledgers that several processes use at once; includes `LedgerConformance`.
 
-    `opener` is pickled and sent to other processes, so use for example a `functools.partial` of the ledger's
-    class. The tests start real processes and kill them with SIGKILL.
+    The tests start other processes and kill them with SIGKILL. `opener` is sent to these processes, so it
+    must support pickle: a `functools.partial` of the ledger's class does, a lambda does not.
 
     Example:
         >>> import pytest
@@ -35,14 +35,14 @@ class SharedLedgerConformance(LedgerConformance):
         ...         self.opener = partial(SqliteLedger, tmp_path / "decisions.db")
     """
 
-    async def test_concurrent_claims_of_several_processes_have_one_winner(self) -> None:
+    async def test_concurrent_claims_of_several_processes_have_one_owner(self) -> None:
         keys = [f"k{number}" for number in range(10)]
         async with AsyncExitStack() as stack:
             workers = [await stack.enter_async_context(ledger_worker(self.opener)) for _ in range(PROCESSES)]
             races = [worker.do("race", keys=keys, racers=RACERS // PROCESSES) for worker in workers]
             assert sum(await asyncio.gather(*races)) == len(keys)
 
-    async def test_concurrent_takeovers_of_several_processes_have_one_winner(self) -> None:
+    async def test_concurrent_takeovers_of_several_processes_have_one_owner(self) -> None:
         async with AsyncExitStack() as stack:
             ledger = await stack.enter_async_context(self.opened())
             await self.expired_claim(ledger, "k", "t")
@@ -141,7 +141,7 @@ class SharedLedgerConformance(LedgerConformance):
                 assert ended.state is State.UNKNOWN
 
 
-# Set the path first, since unpickling the opener may need it, and the wrong clock before anything reads it.
+# Change `sys.path` before the opener is unpickled, and the clock before loanasync is imported.
 _SCRIPT = """
 import sys, json, time
 path, skew = json.loads(sys.stdin.readline())
@@ -155,7 +155,7 @@ serve()
 
 
 class LedgerWorker:
-    """A process that uses the ledger, seen from the process of the test."""
+    """A process that uses the ledger. The test sends commands to it and receives the results."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -166,13 +166,13 @@ class LedgerWorker:
         await self._process.stdin.drain()
 
     async def receive(self) -> Any:  # noqa: ANN401  (JSON)
-        """Return the next result of the process; None after its end."""
+        """Return the next result of the process, or None if the process has ended."""
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
     async def begin(self, opener: Callable[[], DecisionLedger], skew: float) -> None:
-        """Send the path, the clock's error and the opener, and wait until the process is ready."""
+        """Send `sys.path`, the error of the clock and the opener, and wait until the process is ready."""
         await self._send_line(json.dumps([sys.path, skew]))
         await self._send_line(b64encode(pickle.dumps(opener)).decode())
         assert await self.receive() == "ready"
@@ -187,21 +187,21 @@ class LedgerWorker:
         return await self.receive()
 
     async def kill(self) -> list[Any]:
-        """Kill the process, wait until it has ended, and return the results that it sent before."""
+        """Kill the process, wait for its end, and return the results that were not received yet."""
         if self._process.returncode is None:
             self._process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        lines = []
-        while (correction := await self.receive()) is not None:
-            lines.append(correction)
+        results = []
+        while (result := await self.receive()) is not None:
+            results.append(result)
         await self._process.wait()
-        return lines
+        return results
 
 
 @asynccontextmanager
 async def ledger_worker(
     opener: Callable[[], DecisionLedger], *, skew: float = 0.0
 ) -> AsyncIterator[LedgerWorker]:
-    """Start a process that opens the ledger with a clock wrong by `skew` seconds; kill it at the end."""
+    """Start a process that opens the ledger, and kill it at the end. Its clock is wrong by `skew` seconds."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _SCRIPT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -222,14 +222,14 @@ def _summary(entry: Entry) -> list[object]:
 
 
 async def _race(ledger: DecisionLedger, keys: list[str], racers: int) -> int:
-    """Race `racers` claims for each key; return the number of claims that won."""
+    """Make `racers` concurrent claims for each key; return the number of claims that succeeded."""
 
-    async def won(key: str) -> bool:
+    async def claim(key: str) -> bool:
         token = token_hex(8)
         entry = await ledger.claim(key, token=token, payload="p", lease=3600)
         return entry.is_claimed_by(token)
 
-    return sum(await asyncio.gather(*(won(key) for key in keys for _ in range(racers))))
+    return sum(await asyncio.gather(*(claim(key) for key in keys for _ in range(racers))))
 
 
 async def _flood(ledger: DecisionLedger, prefix: str) -> None:

@@ -146,7 +146,7 @@ class LedgerConformance(LedgerHistoryRules, LedgerListRules):
             assert abs(entry.expires - entry.changed - HOUR) < 1
             assert await ledger.get("k") == entry
 
-    async def test_concurrent_claims_have_one_winner(self) -> None:
+    async def test_concurrent_claims_have_one_owner(self) -> None:
         async with AsyncExitStack() as stack:
             handles = [await stack.enter_async_context(self.opened()) for _ in range(4)]
             claims = [

@@ -137,7 +137,7 @@ async def set_up(postgres: Postgres, **settings: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_concurrent_claims_have_one_winner_at_each_isolation_level(
+async def test_concurrent_claims_have_one_owner_at_each_isolation_level(
     postgres: Postgres, table: str, isolation: str
 ) -> None:
     async with set_up(postgres, default_transaction_isolation=isolation) as url:
