@@ -16,9 +16,11 @@ _DIGIT_POSITIONS = frozenset({6, 7, 9, 10, 12, 13, 14})
 def belongs_to_another_customer(echoed: object, fiscal_code: str) -> bool:
     """Return True if an echoed fiscal code is not the one that was sent.
 
-    Spaces, hyphens, case, full-width forms and omocodia are ignored. In a masked code, the visible characters
-    must agree. A missing or empty value and a word that cannot be a code are accepted. A value that is not a
-    text, or is longer than 1,000 characters, counts as another customer's.
+    Differences in spaces, hyphens, case, full-width forms and omocodia are ignored. In addition:
+
+    - A masked code is accepted if its visible characters agree with the fiscal code.
+    - A missing or empty value, or a word without digits, is accepted.
+    - A value that is not a string, or has more than 1,000 characters, is rejected.
 
     Example:
         >>> belongs_to_another_customer("tst xyz-00A00A000A", "TSTXYZ00A00A000A")
@@ -38,12 +40,12 @@ def belongs_to_another_customer(echoed: object, fiscal_code: str) -> bool:
         return not _agrees_by_position(code, fiscal_code)
     if _MASKED.search(code):
         return not _agrees_in_parts(code, fiscal_code)
-    # Any other length: a word without digits, such as "UNKNOWN", is not a code.
+    # Accept a word without digits, such as "UNKNOWN", and a part of the code.
     return bool(_DIGIT.search(code)) and code not in fiscal_code
 
 
 def _agrees_by_position(code: str, fiscal_code: str) -> bool:
-    """Compare the visible characters. Omocodia also changes the last one, the check letter."""
+    """Compare the visible characters. Omocodia changes digits, and with them the check letter at the end."""
     pairs = enumerate(zip(code, fiscal_code, strict=True))
     different = [at for at, (seen, sent) in pairs if seen != sent and not _MASKED.match(seen)]
     omocodia = [
@@ -61,7 +63,7 @@ def _agrees_in_parts(masked: str, fiscal_code: str) -> bool:
     parts = re.split("[^A-Z0-9]+", masked)
     if parts[1:] == [""] and len(parts[0]) <= _LENGTH:  # only the beginning is visible
         return _agrees_by_position(parts[0].ljust(_LENGTH, "*"), fiscal_code)
-    if sum(map(len, parts)) > _LENGTH:  # matching a very long pattern would block the event loop
+    if sum(map(len, parts)) > _LENGTH:  # too long to match; a very long pattern would block the event loop
         return False
     pattern = ".*".join(parts)
     plain = "".join(_digit(each) if at in _DIGIT_POSITIONS else each for at, each in enumerate(fiscal_code))
