@@ -18,6 +18,7 @@ from loanasync.cli.approve_many.results import Format
 from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.cli.rows.append import has_content, read_lines
 from loanasync.ledger import DecisionLedger, Settlement, State
+from loanasync.ledger.backend import StoredLedger
 from loanasync.ledger.model import SERVICE
 
 try:
@@ -51,20 +52,39 @@ def _resume_file(out: str) -> Path:
 
 def has_earlier_run(out: str) -> bool:
     """Return True if an earlier run left results or other files."""
-    others = (_resume_file(out), own_ledger(out), _progress_file_of_0_1(out))
-    return has_content(out) or any(each.exists() for each in others)
+    others = (_resume_file(out), _progress_file_of_0_1(out))
+    return _has_results(out) or any(each.exists() for each in others)
+
+
+def _has_results(out: str) -> bool:
+    return has_content(out) or own_ledger(out).exists()
 
 
 def _progress_file_of_0_1(out: str) -> Path:
     return Path(f"{out}.asked")
 
 
+@define
+class ResultsLock:
+    """The lock on a results file.
+
+    Args:
+        secret: The secret of the ledger beside the results.
+        keeps_resume_file: Keep ``OUT.resume`` when the run ends. Set it before the run writes results or
+            sends a request.
+    """
+
+    secret: str
+    keeps_resume_file: bool
+
+
 @contextmanager
-def locked_results(out: str, service: str, ledger: str) -> Iterator[str]:
-    """Lock a results file for this run, and yield the secret of the ledger beside it.
+def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]:
+    """Lock a results file for this run.
 
     ``OUT.resume`` contains the service, the ledger and the secret. It is written once, before anything is
-    sent, and only its owner may read it. It stays locked until the run ends.
+    sent, and only its owner may read it. It stays locked until the run ends. A run that ends before it
+    sends a request removes the file that it wrote.
 
     Args:
         out: Path of the results.
@@ -83,13 +103,13 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[str]:
             "read: finish these results with version 0.1.0, or, if they were begun with --ledger, use the "
             "same --ledger with a new results file"
         )
-    if has_earlier_run(out) and not _resume_file(out).exists():
+    if _has_results(out) and not _resume_file(out).exists():
         raise _missing_resume_file(out)
-    with closing(_open_or_create(_resume_file(out))) as file:
-        _lock(file, out)
+    with closing(_open_locked(out)) as file:
         text = file.read()
-        if not text.endswith("\n"):  # the file is new, or an earlier run was killed before it wrote the line
-            if has_content(out) or own_ledger(out).exists():
+        is_new = not text.endswith("\n")  # or an earlier run was killed before it wrote the line
+        if is_new:
+            if _has_results(out):
                 raise _missing_resume_file(out)
             text = (
                 json.dumps({"service": service, "ledger": ledger, "secret": token_hex(_SECRET_LENGTH)}) + "\n"
@@ -103,27 +123,51 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[str]:
         if earlier["service"] != service:
             raise NotResumableError(
                 f"{out} contains results of another service or shop: name a new results file with -o"
+                if has_content(out)
+                else f"{_resume_file(out)} was written for another service or shop: name a new results file "
+                "with -o"
             )
         if earlier["ledger"] != ledger:
             raise NotResumableError(
-                f"{out} was begun with another ledger: use the same --ledger as in the first run, "
-                "or none if the first run had none"
+                f"{out if has_content(out) else _resume_file(out)} was begun with another ledger: use the "
+                "same --ledger as in the first run, or none if the first run had none"
             )
         if ledger == OWN_LEDGER and has_content(out) and not has_content(str(own_ledger(out))):
             raise NotResumableError(
                 f"{own_ledger(out)} is missing or empty. It lists the requested customers of {out}: "
                 "restore it, and do not send these rows again without it"
             )
-        yield earlier["secret"]
+        lock = ResultsLock(earlier["secret"], keeps_resume_file=not is_new)
+        try:
+            yield lock
+        finally:
+            # The file is removed while it is locked. Windows has no such lock, so the file stays there.
+            if fcntl is not None and not lock.keeps_resume_file and not _has_results(out):
+                _resume_file(out).unlink(missing_ok=True)
 
 
-def _open_or_create(path: Path) -> TextIOWrapper:
-    flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
+def _open_locked(out: str) -> TextIOWrapper:
+    """Open and lock ``OUT.resume``. Create the file if it does not exist."""
+    path = _resume_file(out)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    while True:
+        file = os.fdopen(os.open(path, flags, 0o600), "r+", encoding="utf-8", newline="")
+        try:
+            _lock(file, out)
+            if _is_at(path, file):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # the run that wrote it has removed it in the meantime
+
+
+def _is_at(path: Path, file: TextIOWrapper) -> bool:
+    """Return False if the path no longer names this file."""
     try:
-        handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        handle = os.open(path, flags)
-    return os.fdopen(handle, "r+", encoding="utf-8", newline="")
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(file: TextIOWrapper, out: str) -> None:
@@ -227,14 +271,28 @@ class PastRequests:
         with asyncio.Runner() as runner:
             use = OpenLedger(ledger, runner)
             try:
-                # This creates the ledger, even if no row can be sent.
-                is_empty = use.run(_is_empty(ledger))
+                # A ledger that does not exist is not created: perhaps no row can be sent.
+                is_empty = not use.run(_exists(ledger)) or use.run(_is_empty(ledger))
                 yield lambda codes: None if is_empty else use.run(self._look_up(ledger, codes))
                 reported = iter(self._reported)  # the rows may differ from those of the earlier run
                 while self._is_own and self._looked_up and not self._found:
                     if not (codes := tuple(islice(reported, LOOKUP_BATCH))):
                         raise NotResumableError(_OTHER_RESULTS)
                     use.run(self._look_up(ledger, codes))
+            finally:
+                runner.run(ledger.aclose())
+
+    def create_ledger(self) -> None:
+        """Create the ledger if it does not exist. Results cannot be resumed without it.
+
+        Raises:
+            UnusableError: The ledger cannot be created.
+        """
+        if (ledger := self._ledger) is None:
+            return
+        with asyncio.Runner() as runner:
+            try:
+                OpenLedger(ledger, runner).run(_is_empty(ledger))  # each operation creates it
             finally:
                 runner.run(ledger.aclose())
 
@@ -280,6 +338,10 @@ _OTHER_RESULTS = (
     "results: restore the right file. If the rows are not those of the first run, name a new results file "
     "with -o"
 )
+
+
+async def _exists(ledger: DecisionLedger) -> bool:
+    return not isinstance(ledger, StoredLedger) or await ledger.exists()
 
 
 async def _is_empty(ledger: DecisionLedger) -> bool:

@@ -29,6 +29,7 @@ from loanasync.cli.approve_many.resume import (
     OWN_LEDGER,
     PastRequests,
     PastStatus,
+    ResultsLock,
     has_earlier_run,
     locked_results,
     own_ledger,
@@ -103,18 +104,32 @@ def run(options: RunOptions, orders: Orders, console: Console) -> Exit:
             )
             print_message(f"nothing was sent: {reason}", "bold")
             return Exit.NOTHING_SENT
+        if options.dead_letters is not None:  # find a wrong path before the ledger is created
+            AppendFile(options.dead_letters).close()
+        parts.earlier.create_ledger()
+        if parts.lock is not None:
+            parts.lock.keeps_resume_file = True
         result = asyncio.run(_send(options, orders, parts, plan, console))
     return _report_result(options, plan, result, console)
 
 
 @frozen
 class _RunParts:
-    """The parts of a run. The client is None for a sandbox, and for a plan that needs no service."""
+    """The parts of a run.
+
+    Args:
+        client: None for a sandbox, and for a plan that needs no service.
+        ledger: The ledger, if there is one.
+        earlier: The customers that were requested before.
+        form: Format of the results.
+        lock: The lock on the results, if they can be resumed.
+    """
 
     client: LoanClient | None
     ledger: DecisionLedger | None
     earlier: PastRequests
     form: Format
+    lock: ResultsLock | None
 
 
 def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts:
@@ -124,32 +139,32 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
     # A plan for rows that were never requested needs no service.
     needs_shop = not options.sandbox and (is_resumable or options.ledger is not None or not options.dry_run)
     shop = shop_from_environment(os.environ) if needs_shop else None
-    secret = ""
+    lock = None
     if is_resumable:
         service = "sandbox" if shop is None else f"{shop.base_url} {shop.shop_id}"
         own = "" if options.sandbox else OWN_LEDGER
         ledger_name = own if options.ledger is None else name_without_password(options.ledger)
-        secret = stack.enter_context(locked_results(out, service, ledger_name))
+        lock = stack.enter_context(locked_results(out, service, ledger_name))
         if has_content(out):
             truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
     reported = read_results(out, form) if is_resumable else {}
     if shop is None:
-        return _RunParts(None, None, PastRequests(reported), form)
-    is_own = is_resumable and options.ledger is None
+        return _RunParts(None, None, PastRequests(reported), form, lock)
+    is_own = lock is not None and options.ledger is None
     arguments = client_options(options.ledger, only_reads=options.dry_run)
-    if is_own:
+    if lock is not None and is_own:
         file = own_ledger(out)
         arguments = {
             "ledger": MemoryLedger() if options.dry_run and not file.exists() else SqliteLedger(file),
-            "ledger_policy": LedgerPolicy(key=secret.encode()),
+            "ledger_policy": LedgerPolicy(key=lock.secret.encode()),
         }
     client = LoanClient.from_env(dialect=options.dialect, **arguments)
     if not arguments:
-        return _RunParts(client, None, PastRequests(reported), form)
+        return _RunParts(client, None, PastRequests(reported), form, lock)
     key = partial(key_of, shop, policy=arguments["ledger_policy"])
     earlier = PastRequests(reported, arguments["ledger"], key, is_own)
-    return _RunParts(client, arguments["ledger"], earlier, form)
+    return _RunParts(client, arguments["ledger"], earlier, form, lock)
 
 
 def _is_file(path: str) -> bool:

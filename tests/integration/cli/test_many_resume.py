@@ -199,6 +199,91 @@ def test_resume_customer_in_other_spelling_is_recognised(tmp_path: Path, served:
     assert (bulk.requested, len(read(bulk.out))) == (1, 1)
 
 
+INVALID = '{"fiscal_code": "TSTX"}\n'
+
+
+@posix
+@pytest.mark.parametrize(
+    ("options", "variables", "added"),
+    [
+        *(((), {}, INVALID), (("--sandbox",), {}, INVALID), (("--ledger", "d.db"), {}, INVALID)),
+        (("--ledger", "d.db"), {"LOANASYNC_LEDGER_KEY": "short"}, ""),
+        (("--ledger", "missing/d.db"), {}, ""),
+        (("--dead-letters", "missing/dead.jsonl"), {}, ""),
+    ],
+)
+def test_run_that_sends_nothing_leaves_no_file(
+    tmp_path: Path,
+    served: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    variables: dict[str, str],
+    added: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bulk = Run(tmp_path, served, "approved")
+    rows = tmp_path / "rows.jsonl"
+    valid = rows.read_text(encoding="utf-8")
+    rows.write_text(valid + added, encoding="utf-8")
+    elsewhere = {**service(served), "LOANASYNC_BASE_URL": "https://loans.example.com", **variables}
+    with mock.patch("support.cli.service", return_value=elsewhere):
+        done = run(served, *bulk.command, *options)
+    assert (done.returncode, [*tmp_path.iterdir()]) == (2, [rows]), done.stderr
+    rows.write_text(valid, encoding="utf-8")
+    assert (bulk.run()[0], bulk.requested) == (0, 1)
+
+
+@pytest.mark.parametrize("options", [(), ("--ledger", "d.db")])
+def test_run_that_sends_nothing_keeps_the_file_of_an_earlier_run(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bulk = Run(tmp_path, served, "approved")
+    bulk.command += options
+    assert bulk.run()[0] == 0
+    bulk.out.unlink()
+    secret = bulk.resume.read_bytes()
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(rows.read_text(encoding="utf-8") + INVALID, encoding="utf-8")
+    assert bulk.run()[0] == 2
+    assert bulk.resume.read_bytes() == secret
+
+
+@posix
+def test_resume_file_that_another_run_removes_is_created_again(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that sends nothing may remove the file after this run has opened it and before it is locked."""
+    import fcntl  # noqa: PLC0415  (not on Windows)
+
+    bulk = Run(tmp_path, served, "approved")
+    flock, locked = fcntl.flock, []
+
+    def remove_and_lock(file: int, operation: int) -> None:
+        if not locked:
+            bulk.resume.unlink()
+        locked.append(file)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    assert bulk.run()[0] == 0
+    assert len(locked) == 2
+    bulk.out.unlink()
+    assert (bulk.run()[0], bulk.requested) == (0, 1)
+
+
+def test_resume_file_of_another_service_is_named(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    for file, message in (
+        ('{"service": "other", "ledger": "", "secret": "s"}\n', "was written for another service or shop"),
+        ('{"service": "sandbox", "ledger": "other", "secret": "s"}\n', "was begun with another ledger"),
+    ):
+        bulk.resume.write_text(file, encoding="utf-8")
+        done = run(served, *bulk.command, "--sandbox")
+        assert (done.returncode, f"{bulk.resume} {message}: " in done.stderr) == (2, True), done.stderr
+        assert bulk.resume.read_text(encoding="utf-8") == file
+
+
 @posix
 def test_resume_after_kill_reports_requests_in_flight_as_unknown(tmp_path: Path, served: Sandbox) -> None:
     """The run that holds the lock need not wait for the leases: no other run can be active."""
