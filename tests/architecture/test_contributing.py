@@ -1,18 +1,16 @@
-"""CONTRIBUTING.md names files and nox sessions that exist."""
+"""CONTRIBUTING.md, and the recipes in architecture.md, name files and nox sessions that exist."""
 
 import re
-from pathlib import Path
 
 from architecture.test_ci import ROOT, sessions
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-SANDBOX = Path("loanasync/sandbox")
+RECIPES = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_contributing_names_existing_files() -> None:
-    named = re.findall(r"`((?:loanasync|tests|docs|benchmarks)/[\w/.]+)`", TEXT)
-    named += [str(SANDBOX / name) for name in re.findall(r"`(\w+\.py)`", TEXT) if name != "transitions.py"]
-    assert len(named) > 20
+    named = re.findall(r"`((?:loanasync|tests|docs|benchmarks)/[\w/.]+)`", TEXT + RECIPES)
+    assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
