@@ -101,14 +101,15 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a shop from environment variables, which have no defaults.
 
     Raises:
-        ConfigurationError: The first variable that is not set.
+        ConfigurationError: Variables are not set; the error names all of them.
     """
     settings = {setting: environment.get(variable, "") for setting, variable in _VARIABLES.items()}
     missing = [_VARIABLES[setting] for setting, value in settings.items() if not value.strip()]
     if not missing:
         return settings
     del environment, settings  # secret: must not be in the traceback
-    raise ConfigurationError(missing[0], "must be set in the environment")
+    others = f", and so must {' and '.join(missing[1:])}" if missing[1:] else ""
+    raise ConfigurationError(missing[0], f"must be set in the environment{others}")
 
 
 @cache

@@ -134,7 +134,20 @@ def test_from_environment_names_a_missing_variable(missing: str, value: str | No
         environment[missing] = value
     with pytest.raises(ConfigurationError) as caught:
         from_environment(environment)
-    assert caught.value.setting == missing
+    assert str(caught.value) == f"{missing}: must be set in the environment"
+
+
+@pytest.mark.parametrize(
+    ("environment", "others"),
+    [
+        ({}, ", and so must LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN"),
+        ({"LOANASYNC_SHOP_ID": "b"}, ", and so must LOANASYNC_AUTH_TOKEN"),
+    ],
+)
+def test_from_environment_names_all_missing_variables(environment: dict[str, str], others: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        from_environment(environment)
+    assert str(caught.value) == f"LOANASYNC_BASE_URL: must be set in the environment{others}"
 
 
 @pytest.mark.parametrize(
