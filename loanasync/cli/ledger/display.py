@@ -13,12 +13,15 @@ from loanasync._display.masking import mask
 from loanasync._models.dialect import field_name
 from loanasync.cli.console import counted
 from loanasync.cli.ledger.open import short
-from loanasync.ledger import Entry, State
+from loanasync.ledger import Change, Entry, State
 from loanasync.ledger.backend import lacks_redirect
+from loanasync.ledger.model import SERVICE
 
 _RESPONSE_FIELDS = frozenset(each.name for each in fields(Approved))
 _PERSONAL_FIELDS = frozenset(each.name for each in fields(Approved) if each.repr is mask)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+_WITHOUT_DECISION = frozenset({State.RELEASED, State.INFLIGHT, State.UNKNOWN})
 
 _NEXT_STEP = {
     State.RELEASED: "none: not evaluated, so the next call requests the approval",
@@ -110,6 +113,15 @@ def _is_personal(wire_name: str) -> bool:
     return name in _PERSONAL_FIELDS or name not in _RESPONSE_FIELDS
 
 
+def _source(entry: Entry | Change) -> str:
+    """Return the source of a state: "client" if the client could not read a decision of the service.
+
+    The ledger stores "service" for every state that a client wrote.
+    """
+    is_concluded = entry.source == SERVICE and entry.state in _WITHOUT_DECISION
+    return "client" if is_concluded else entry.source
+
+
 def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     """Yield everything about an entry as pairs of a label and a text.
 
@@ -124,7 +136,7 @@ def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     if entry.scope:
         yield "scope", entry.scope
     if entry.source:
-        yield "source", entry.source
+        yield "source", _source(entry)
     if entry.note:
         yield "note", entry.note
     if entry.status is not None:
@@ -136,7 +148,7 @@ def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     if response is None and entry.body is not None:
         yield "  body", "encrypted or not JSON"
     for change in entry.history:
-        line = f"{utc_time(change.changed)}  {change.state.value:<8}  {change.source:<7}  {change.note}"
+        line = f"{utc_time(change.changed)}  {change.state.value:<8}  {_source(change):<7}  {change.note}"
         yield "history", line.rstrip()
     if lacks_redirect(entry):
         yield "redirect", "missing: ask the service where to send the customer"

@@ -72,7 +72,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         await ledger.settle(key("scoped"), token="t", payload="p", settlement=unread)
 
     using(file, fill)
-    assert ("response stored", "yes") in shown(file, "scoped")
+    assert {("source", "client"), ("response stored", "yes")} <= {*shown(file, "scoped")}
     resolve(file, "scoped", "approved", "ticket 17")
     resolve(file, "scoped", "refused", "ticket 18")
     output = shown(file, "scoped")
@@ -80,7 +80,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         *("spring", "person", "no")
     ]
     history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
-    assert history == [["unknown", "service", "n"], ["approved", "person", "ticket", "17"]]
+    assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
     assert output[-1][1] == (
         "none; to correct this state, which a person entered, run: loanasync ledger resolve"
         f" {key('scoped')[:12]}"
