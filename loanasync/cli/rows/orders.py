@@ -205,7 +205,7 @@ class Orders:
                 if self.table.columns is None and not self.ignore_unknown:
                     messages[column] = self._unknown_message(column)
                 continue
-            columns[name] = f"column {column!r}"
+            columns[name] = self._location(column, name)
             if value is None or value == "":
                 continue
             if name in values:
@@ -215,6 +215,12 @@ class Orders:
             except CellError as error:
                 messages[name] = str(error)
         return values, columns, messages
+
+    def _location(self, column: str, name: str) -> str:
+        """Return the column of a field, or the member if its name is not that of the field."""
+        if self.table.columns is not None:
+            return f"column {column!r}"
+        return "" if column == name else f"member {column!r}"
 
 
 def _request_of(values: Mapping[str, object]) -> ApprovalRequest:

@@ -40,8 +40,13 @@ def test_check_of_an_approval_prints_its_problems(tmp_path: Path) -> None:
     assert check(tmp_path, make_row("approved", order_token="o"), "--dialect", "civic_number")[0] == 0
     code, output = check(tmp_path, make_row("approved", amount=450.5, province=None))
     assert code == 2
-    assert output[0].startswith("column 'amount': amount: must be whole euro cents")
+    assert output[0].startswith("amount: must be whole euro cents")
     assert output[1].startswith("province: is required")
+    spec_name = check(tmp_path, make_row("approved", instalments=None, installments="x"))
+    assert spec_name == (2, ["member 'installments': instalments: must be a whole number, digits only"])
+    assert check(tmp_path, make_row("approved", instalments=None)) == (
+        *(2, ["instalments: is required: must be an int, between 3 and 60 (instalments)"]),
+    )
 
 
 def test_check_of_a_completion_prints_its_problems(tmp_path: Path) -> None:

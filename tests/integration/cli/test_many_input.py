@@ -50,14 +50,14 @@ def test_invalid_rows_are_all_reported_and_nothing_is_sent(tmp_path: Path, serve
     assert done.returncode == 2
     output = [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
     for expected in (
-        "line 2, column 'amount': amount: must be between 5000 and 1500000 (euro cents)",
-        "line 2, column 'province': province: must be two upper-case letters, such as RM",
+        "line 2: amount: must be between 5000 and 1500000 (euro cents)",
+        "line 2: province: must be two upper-case letters, such as RM",
         "line 3: first_name: is required",
-        "line 4, column 'zero_interest_rate': zero_interest_rate: must be true or false",
-        "line 4, column 'amount': amount: must be whole euro cents, digits only; if the amounts are in euro",
-        "line 6, column 'fiscal_code': fiscal_code: duplicate of line 1: each customer may appear only once",
+        "line 4: zero_interest_rate: must be true or false",
+        "line 4: amount: must be whole euro cents, digits only; if the amounts are in euro",
+        "line 6: fiscal_code: duplicate of line 1: each customer may appear only once",
         "line 7: salary: is required because the service asked for additional data",
-        "line 8, column 'fiscal_code': fiscal_code: must be 16 letters and digits",
+        "line 8: fiscal_code: must be 16 letters and digits",
         "line 8: salary: is required because the service asked for additional data",
         "line 10: must be a JSON object",
         "line 11: a JSON member appears more than once",
@@ -65,7 +65,7 @@ def test_invalid_rows_are_all_reported_and_nothing_is_sent(tmp_path: Path, serve
         "nothing was sent: correct these rows, or add --skip-invalid",
     ):
         assert any(line.startswith(expected) for line in output), (expected, output)
-    assert any(line.startswith("line 3, column 'postal_code'") and "leading zeros" in line for line in output)
+    assert any(line.startswith("line 3: postal_code: ") and "leading zeros" in line for line in output)
     assert any(line.startswith("line 5: nmae: unknown member") for line in output)
     assert not any(line.startswith(("line 1:", "line 1,", "line 9")) for line in output)
     assert served.journal.calls() == []
@@ -137,7 +137,7 @@ def test_euro_option_converts_amounts_to_cents(
 def test_ambiguous_or_invalid_amount_is_a_problem(tmp_path: Path, written: object, message: str) -> None:
     code, lines = check(tmp_path, json.dumps(make_row("approved", amount=written)), "--euro")
     assert code == 2
-    assert lines[0].startswith(f"line 1, column 'amount': amount: {message}")
+    assert lines[0].startswith(f"line 1: amount: {message}")
 
 
 @pytest.mark.parametrize(
