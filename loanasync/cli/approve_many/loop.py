@@ -54,6 +54,7 @@ class RunResult:
     dead_letters_failure: str = ""
     used_fallback: bool = False  # the results file could not be written
     invalid: int = 0
+    decided: int = 0  # requests of this run that the service has approved or refused
     unrecorded: int = 0  # decisions that the ledger could not record
     unknown_lines: list[int] = field(factory=list)
 
@@ -166,6 +167,7 @@ class RequestLoop:
             self._stop(self._results.failure)
         if pending.is_new:
             self._finished += 1
+            result.decided += row_result.is_decided
             self._failed += not row_result.is_decided
             self._check_limits()
 

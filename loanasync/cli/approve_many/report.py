@@ -99,12 +99,21 @@ def summary_table(summary: Summary, *, invalid: int, plan: Plan, unsent: int) ->
     )
 
 
-def duration_line(summary: Summary) -> str:
-    """Return a line with the duration of the run, and the latency of its decisions."""
-    if not summary.approved + summary.refused:
+def duration_line(summary: Summary, *, has_decisions: bool) -> str:
+    """Return a line with the duration of the run, and the latency of its decisions.
+
+    Args:
+        summary: The results of the run.
+        has_decisions: True if requests of this run were decided, and not only read from the ledger.
+    """
+    if not has_decisions:
         return f"{summary.elapsed:.1f} s"
-    half, most = f"{summary.latency_50:.3g} s", f"{summary.latency_99:.3g} s"
+    half, most = _seconds(summary.latency_50), _seconds(summary.latency_99)
     return f"{summary.elapsed:.1f} s; half of the decisions arrived within {half}, 99 % within {most}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds * 1_000, 1):.0f} ms"
 
 
 def report_members(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
     unsent = plan.results_to_write - summary.rows
     numbers: dict[str, Any] = {"invalid": result.invalid, "plan": plan, "unsent": unsent}
     console.print(summary_table(summary, **numbers))
-    print_message(duration_line(summary), "bold")
+    print_message(duration_line(summary, has_decisions=result.decided > 0), "bold")
     code = _exit_code(plan, result, unsent)
     if options.report is not None:
         report = report_members(summary, **numbers) | {

@@ -33,5 +33,12 @@ def test_progress_without_a_terminal_is_a_line_every_ten_seconds(monkeypatch: py
 
 
 def test_duration_line_has_latencies_only_with_decisions() -> None:
-    assert duration_line(Summary(rejected=2, elapsed=1.25)) == "1.2 s"
-    assert "half of the decisions arrived within" in duration_line(Summary(refused=1, elapsed=1.25))
+    summary = Summary(refused=1, elapsed=1.25, latency_50=0.000544, latency_99=0.0214)
+    assert duration_line(summary, has_decisions=False) == "1.2 s"
+    assert duration_line(summary, has_decisions=True) == (
+        "1.2 s; half of the decisions arrived within 1 ms, 99 % within 21 ms"
+    )
+    slow = Summary(refused=1, elapsed=12, latency_50=1.2345, latency_99=10.5432)
+    assert duration_line(slow, has_decisions=True) == (
+        "12.0 s; half of the decisions arrived within 1.2 s, 99 % within 10.5 s"
+    )
