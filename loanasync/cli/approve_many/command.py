@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -125,6 +126,8 @@ def approve_many(
     """
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
+    if rate is not None and not (rate > 0 and isfinite(rate)):
+        raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
     own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
     _check_distinct_files(
         rows, out, *own_files, dead_letters, None if report is None else str(report), ledger

@@ -5,7 +5,7 @@ import json
 import os
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,13 @@ def _count(plan: Plan, order: Order, earlier: PastRequests) -> None:
 def run(options: RunOptions, orders: Orders, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
     problems = list(orders.column_problems())
-    for problem in problems:
-        print_message(str(problem))
     if problems:
+        without_column = {
+            problem.field for problem in problems if problem.field
+        }  # reported once, not per row
+        rows = (problem for order in orders.read() for problem in order.problems)
+        for problem in chain(problems, (each for each in rows if each.field not in without_column)):
+            print_message(str(problem))
         return Exit.NOTHING_SENT
     if options.validate_only:
         plan = make_plan(orders, PastRequests())

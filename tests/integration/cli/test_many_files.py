@@ -51,7 +51,7 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     [
         (("--deadline", "0"), "must be a number of seconds greater than 0"),
         (("--deadline", "nan"), "must be a number of seconds greater than 0"),
-        (("--rate", "0"), "rate: must be None or a number greater than 0 (calls per second)"),
+        (("--rate", "0"), "must be a number of calls per second greater than 0"),
         (("--encoding", "utf-9"), "unknown text encoding 'utf-9'"),
         (("--encoding", "base64"), "unknown text encoding 'base64'"),
     ],

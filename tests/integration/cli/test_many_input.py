@@ -198,6 +198,20 @@ def test_columns_may_have_our_names_the_specs_names_or_mapped_names(tmp_path: Pa
     )
 
 
+def test_problems_of_columns_and_of_rows_are_reported_together(tmp_path: Path) -> None:
+    head = HEAD.replace("postal_code", "CAP") + ",note"
+    wrong = LINE.replace("45000", "1").replace("00A000A", "00A000B")
+    code, output = check(tmp_path, f"{head}\n{LINE},soon\n{wrong},late\n{LINE}\n")
+    assert code == 2
+    assert [line.partition(";")[0].partition(". ")[0] for line in output] == [
+        "line 1, column 'CAP': unknown column",
+        "line 1, column 'note': unknown column",
+        "line 1: postal_code: no column for this field",
+        "line 3, column 'amount': amount: must be between 5000 and 1500000 (euro cents)",
+        "line 4: has 13 cells, but the header has 14",
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -290,7 +304,7 @@ def test_invalid_options_are_reported(tmp_path: Path) -> None:
         invoked = CliRunner(env=PLAIN).invoke(app, ["approve-many", str(file), *options])
         assert (invoked.exit_code, expected in invoked.stderr) == (2, True), (options, invoked.stderr)
     for more, expected in (
-        (["-o", tmp_path / "out", "--rate", "0"], "rate: must be None or a number greater than 0"),
+        (["-o", tmp_path / "out", "--rate", "0"], "must be a number of calls per second greater than 0"),
         (["-o", tmp_path / "no" / "out"], "No such file or directory"),
     ):
         done = run(None, "approve-many", file, "--sandbox", *more)
