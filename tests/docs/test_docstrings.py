@@ -21,7 +21,7 @@ PACKAGES = [
 WITHOUT_EXAMPLE = {
     "loanasync.sandbox.serve": "runs until a signal stops it",
     "loanasync.sandbox.Journal.append": "used by the sandbox only",
-    "loanasync.sandbox.Rule.chosen": "used by the sandbox only",
+    "loanasync.sandbox.Rule.matches": "used by the sandbox only",
     "loanasync.testing.ScriptedTransport.aclose": "used by the client only",
     "loanasync.testing.ScriptedTransport.check": "used by the client only",
     "loanasync.testing.ScriptedTransport.send": "used by the client only",

@@ -27,7 +27,12 @@ class Run:
         self.out = folder / "out.jsonl"
         self.ledger = folder / "out.jsonl.ledger"
         self.resume = folder / "out.jsonl.resume"
-        self.command = ("approve-many", write(folder / "rows.jsonl", self.rows), "-o", self.out)
+        self.command: tuple[str | Path, ...] = (
+            "approve-many",
+            write(folder / "rows.jsonl", self.rows),
+            "-o",
+            self.out,
+        )
 
     def run(self) -> tuple[int, str]:
         done = run(self.sandbox, *self.command)
@@ -239,7 +244,7 @@ def test_run_that_sends_nothing_keeps_the_file_of_an_earlier_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bulk = Run(tmp_path, served, "approved")
-    bulk.command += options
+    bulk.command = (*bulk.command, *options)
     assert bulk.run()[0] == 0
     bulk.out.unlink()
     secret = bulk.resume.read_bytes()
@@ -257,7 +262,8 @@ def test_resume_file_that_another_run_removes_is_created_again(
     import fcntl  # noqa: PLC0415  (not on Windows)
 
     bulk = Run(tmp_path, served, "approved")
-    flock, locked = fcntl.flock, []
+    flock = fcntl.flock
+    locked: list[int] = []
 
     def remove_and_lock(file: int, operation: int) -> None:
         if not locked:
