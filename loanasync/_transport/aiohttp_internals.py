@@ -1,7 +1,7 @@
 """Undocumented parts of aiohttp, each with the reason for its use.
 
-`SessionTransport` uses this module, and the direct path uses it in addition to its own undocumented parts
-(`fast`). No other module of the package depends on undocumented parts of aiohttp.
+`SessionTransport` and the direct path use this module. The package `fast` uses further undocumented parts of
+aiohttp. No other module depends on undocumented parts of aiohttp.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ TESTED_AIOHTTP = frozenset({"3.14"})
 # Bytes: the limit of asyncio's write buffer. When the response to a larger request arrives, parts of the
 # request may still be unsent, so the connection is not used again.
 MAX_BODY_FOR_REUSE = 1 << 16
-# Statuses that a final response follows (RFC 9110 §15.2). 101 is not one: after it the protocol is not HTTP.
+# Statuses of interim responses, which precede the final one (RFC 9110 §15.2). 101 is left out, because the
+# connection does not use HTTP after it.
 INTERIM = frozenset(range(100, 200)) - {101}
 _HEAD_ENDS = b"\r\n\r\n"
 _CHUNKS_END = b"0\r\n\r\n"
@@ -78,7 +79,7 @@ def waited_for_pool(error: BaseException | None) -> bool:
 
 def buffered_body(content: aiohttp.StreamReader | None) -> bytes:
     """Return the part of a body that was received and not read, even if the connection has failed since."""
-    # The public methods raise the failure instead. If aiohttp renames this one, these last bytes are lost.
+    # The public methods raise the failure instead. If aiohttp renames this method, these bytes are lost.
     take = getattr(content, "_read_nowait", None)
     return take(-1) if callable(take) else b""
 
@@ -132,9 +133,9 @@ class HeadSplitter(asyncio.Protocol):
 class SplittingProtocol(HeadSplitter):
     """A protocol that wraps aiohttp's protocol of a connection for one exchange, to split off the head.
 
-    `RequestBody.write` creates it, which installs it on the connection, just before the request is written.
-    It passes all events to aiohttp's protocol. It removes itself when the body of the response ends, or when
-    `RequestBody.end` calls `remove`, and aborts a connection that cannot be used again.
+    `RequestBody.write` creates it just before the request is written; `__init__` installs it on the
+    connection. It passes all events to aiohttp's protocol. It removes itself when the body of the response
+    ends, or when `RequestBody.end` calls `remove`. It then aborts a connection that cannot be used again.
     """
 
     def __init__(self, transport: asyncio.Transport, *, keep: bool) -> None:
@@ -151,7 +152,7 @@ class SplittingProtocol(HeadSplitter):
 
     @classmethod
     async def wait_until_removed(cls, transport: asyncio.Transport) -> None:
-        """Wait until the wrapper of the previous exchange is removed; aiohttp may reuse a connection before.
+        """Wait until the previous exchange has removed its wrapper. aiohttp may reuse a connection earlier.
 
         Raises:
             ClientConnectionResetError: It is not removed in time.
@@ -163,9 +164,9 @@ class SplittingProtocol(HeadSplitter):
         raise aiohttp.ClientConnectionResetError("connection still in use")
 
     def watch(self, response: aiohttp.ClientResponse) -> None:
-        """Remove the wrapper when the body of the response ends, as aiohttp then pools the connection.
+        """Remove the wrapper when the body ends, because aiohttp then returns the connection to its pool.
 
-        If aiohttp's protocol fails, make the body's reader fail too; aiohttp only closes the connection.
+        If aiohttp's protocol fails, make the reader of the body fail. aiohttp only closes the connection.
         """
         self._content = response.content
         self._is_chunked = "Transfer-Encoding" in response.headers

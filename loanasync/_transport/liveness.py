@@ -11,7 +11,7 @@ _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connect
 
 
 def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
-    """Return a function that checks the socket of a connection for unread data, such as its end.
+    """Return a function that checks the socket of a connection for unread data or end of file.
 
     A blocked event loop does not notice that the server has closed a connection; between two notebook cells,
     for example, the event loop does not run. A request that is written to such a connection is lost, and its
@@ -30,7 +30,7 @@ def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
 
 
 async def read_pending(has_unread_data: HasUnreadData) -> None:
-    """Yield to the event loop until it has read the received data, for a few iterations at most."""
+    """Let the event loop read the received data. Give up after a few iterations."""
     for _ in range(_MAX_TURNS):
         await asyncio.sleep(0)
         if not has_unread_data():

@@ -1,9 +1,8 @@
 """The transport of the direct path, with a pool of idle connections for each origin.
 
-`ClientSession.request` handles cookies, redirects, middlewares, uploads and traces. A call needs none of
-them, and they cost more CPU time than the rest of the call. This transport only uses the session's connector,
-which opens connections, and aiohttp's parser, which reads responses. See `_transport` for the rules that it
-follows.
+`ClientSession.request` handles cookies, redirects, middlewares, uploads and traces. A call does not use them,
+and they cost more CPU time than the rest of the call. So this transport only uses the session's connector to
+open connections, and aiohttp's parser to read responses. `_transport` describes the rules that it follows.
 """
 
 import asyncio
@@ -32,9 +31,9 @@ class DirectTransport:
     """Sends requests directly on connections of an aiohttp session that the client opened.
 
     It belongs to one event loop, and owns the session, the `Scheduler` and one `Origin` per server address.
-    For each request it takes an idle connection or opens a new one. If an idle connection turns out to be
-    unusable before anything was written, it takes the next. While other code, such as aioresponses in a test,
-    replaces methods of `ClientSession`, requests are sent through `SessionTransport` instead.
+    For each request it takes an idle connection or opens a new one. If an idle connection fails before
+    anything was written, it takes the next one. While other code, such as aioresponses in a test, replaces
+    methods of `ClientSession`, requests are sent through `SessionTransport` instead.
     """
 
     raises_errors = True  # unexpected errors of aiohttp while connecting, before anything was sent
@@ -92,7 +91,7 @@ class DirectTransport:
                 return result
             if self._waits.is_closed or self._loop.time() >= deadline:
                 return result
-            # The idle connection ended before anything was written: try another one.
+            # The idle connection failed before anything was written: try another one.
 
     def _origin(self, request: Request) -> Origin:
         address = request.url[: request.url.index("/", len("https://"))]
@@ -108,7 +107,7 @@ class DirectTransport:
     async def _try_connect(
         self, origin: Origin, connect: float, deadline: float
     ) -> DirectConnection | NoResponse:
-        """Return a new connection, or the reason why none could be opened."""
+        """Return a new connection, or a `NoResponse` if it could not be opened."""
         try:
             return await self._connect(origin, connect, deadline)
         except (*failures.IO_ERRORS, asyncio.CancelledError) as error:
