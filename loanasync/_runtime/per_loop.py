@@ -19,11 +19,10 @@ _POLL_INTERVAL = 0.1  # seconds between two checks that another thread's event l
 
 
 async def _close_with_loop(value: Value, close: Close[Value]) -> AsyncGenerator[None, float]:
-    """Wait at `yield` until `value` is to be closed; the number of seconds that this may take is sent.
+    """Wait at `yield`, then close `value`. The sent number is the time limit for closing, in seconds.
 
-    An asynchronous generator is used because event loops close theirs. `asyncio.run` does so at the end of
-    the event loop. A generator that is garbage collected is closed at once. In both cases `value` is closed
-    in the event loop in which it was created.
+    This is an asynchronous generator because event loops close their generators: at the end of `asyncio.run`,
+    and when a generator is garbage collected. In both cases `value` is closed in its own event loop.
     """
     within = 0.0
     try:
@@ -53,11 +52,12 @@ class _LoopValue(Generic[Value]):
 class PerLoop(Generic[Value]):
     """Creates and closes one value for each event loop, in several threads and forked children.
 
-    Clients keep their transports in one, and ledgers their connections. `aclose` closes the values of all
-    running event loops. The value of an event loop that ends with `asyncio.run` is closed at once at that
-    moment. If an event loop is closed without closing its asynchronous generators, or this object is garbage
-    collected, `on_unclosed` is called for values that are still open. A forked child never touches the values
-    of its parent.
+    A client stores its transports in it, and a ledger its connections. `aclose` closes the values of all
+    running event loops. At the end of `asyncio.run`, the value of that event loop is closed without waiting.
+
+    `on_unclosed` is called if values are still open when their event loop was closed without closing its
+    asynchronous generators, or when this object is garbage collected. A forked child never uses the values of
+    its parent.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class PerLoop(Generic[Value]):
 
 
 async def _wait_for_closing(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:
-    """Wait until a value is closed in another event loop, or that event loop has ended (which closes it)."""
+    """Wait until a value is closed in another event loop. The end of that event loop closes it, too."""
     while not closing.done() and loop.is_running():
         await asyncio.wait({closing}, timeout=_POLL_INTERVAL)
     if closing.done() and not closing.cancelled():

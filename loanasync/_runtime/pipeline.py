@@ -92,11 +92,11 @@ _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GM
 
 
 def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, str | None, str | None]:
-    """Return request id, date and Retry-After of a response. Values of an unexpected form are dropped."""
+    """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
     request_id = None
     for name in _REQUEST_IDS:
         if (request_id := headers.get(name)) is not None:
-            if _RANDOM_ID.fullmatch(request_id):  # most are; the check below is much slower
+            if _RANDOM_ID.fullmatch(request_id):  # the usual form; the check below is much slower
                 break
             if not _ID.fullmatch(request_id) or call.leaks_into(request_id):
                 request_id = None
@@ -148,8 +148,8 @@ class Pipeline:
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        # Pass no method of this object, which would create a reference cycle: without one, an unclosed client
-        # is garbage collected, and warned about, as soon as it is dropped.
+        # A method of this object would create a reference cycle. Without a cycle, an unclosed client is
+        # garbage collected as soon as it is dropped, and `on_unclosed` warns at once.
         self._per_loop = PerLoop(
             lambda: _LoopResources(open_transport(), slots), _LoopResources.close, on_unclosed
         )
@@ -201,7 +201,7 @@ class Pipeline:
             stopped_by: The reason for making no further attempt, if the last response has status 500.
         """
         if isinstance(last, NoResponse):
-            # After a 500 the service has seen the request, whatever became of the last attempt.
+            # After a 500 the outcome is unknown, even if the last attempt was not sent.
             outcome: TransportOutcome = (
                 "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
             )
@@ -286,8 +286,8 @@ class Run:
         if isinstance(result, LoanError):
             if isinstance(result, LedgerError):
                 result.trace_id = self._call.trace_id
-            # Raised outside of any `except` block, so that no error of aiohttp becomes its context: the texts
-            # of those contain the token and the URL.
+            # Raise it outside of any `except` block. Otherwise an error of aiohttp could become its context,
+            # and the text of that error contains the token and the URL.
             try:
                 raise result
             finally:
@@ -301,7 +301,7 @@ class Run:
         return slots is not None and slots.locked()
 
     async def acquire_slot(self) -> LoanError | None:
-        """Acquire a slot of the concurrency limit; return an error if none becomes free in time."""
+        """Acquire a slot of the concurrency limit; return an error if no slot becomes free in time."""
         call, slots = self._call, self._resources.slots
         if slots is None or not slots.locked():
             call.has_slot = slots is None or await slots.acquire()  # without waiting

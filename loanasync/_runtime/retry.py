@@ -112,14 +112,14 @@ async def retry_request(
     failure: BaseException | None = None
 
     async def attempt() -> Response | NoResponse | StoppedBy | None:
-        # The first attempt was made already. tenacity counts it, so its response is returned here first.
+        # The first attempt was made before. Return its response first, so that tenacity counts it.
         nonlocal fault, is_first, failure
         if is_first:
             is_first = False
             return fault
         try:
             response = await retry_attempt()
-        except BaseException as error:  # noqa: BLE001  (raised below: in tenacity it would be part of a cycle)
+        except BaseException as error:  # noqa: BLE001  (raised below, as tenacity would put it in a cycle)
             failure = error
             return None
         if isinstance(response, Response):
