@@ -123,9 +123,8 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
     Run it when the ledger works again, before a person resolves entries. Run it on every machine, and for
     each folder that a client uses as ``LedgerPolicy(orphan_folder=...)``. Running it again is harmless.
 
-    A decision is written however late it is. A decision that the ledger already has stays unchanged. A file
-    stays where it is, and a warning is logged, if it cannot be read, is not an orphan file, or contradicts
-    the ledger.
+    A decision is written even if it is late. A decision that the ledger already has stays unchanged. If a
+    file cannot be read, is not an orphan file, or contradicts the ledger, it is kept and a warning is logged.
 
     Args:
         ledger: The ledger.
@@ -205,7 +204,7 @@ async def _import_file(ledger: DecisionLedger, file: Path) -> str:
     except ValueError:
         return "it is incomplete, or not an orphan file"
     if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
-        # A settlement has no subject, so create the entry by a claim. If another claim comes first, it stays.
+        # A settlement has no subject, so create the entry by a claim. An earlier claim is not overwritten.
         await ledger.claim(
             orphan.key,
             token=orphan.token,

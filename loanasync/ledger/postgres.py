@@ -202,9 +202,9 @@ class PostgresLedger(StoredLedger):
     async def _transition(
         self, statement: str, key: str, *arguments: object, is_new_claim: bool = False
     ) -> Entry:
-        """Return the entry that a transition wrote, or the present one if the transition was not allowed."""
+        """Return the entry that a transition wrote, or the present entry if it was not allowed."""
         while not (rows := await self._run(statement, key, *arguments, is_new_claim=is_new_claim)):
-            # Use a separate statement: the first one does not see what others wrote since it began.
+            # A separate statement is needed: the first one does not see entries written since it began.
             entry = await self.get(key)
             if entry is not None:  # None: it was purged meanwhile; try again
                 return entry
@@ -322,7 +322,7 @@ async def _fetch_with_retry(connection: PostgresConnection, statement: str, *arg
         try:
             return await connection.fetch(statement, *arguments)
         except Exception as error:
-            # The conflict has aborted the caller's transaction, which only the caller can repeat.
+            # A conflict aborts the transaction of the caller, and only the caller can repeat it.
             if getattr(error, "sqlstate", None) not in _CONFLICTS or connection.is_in_transaction():
                 raise
     return await connection.fetch(statement, *arguments)

@@ -190,8 +190,8 @@ class _Server:
         from redis.asyncio.retry import Retry  # noqa: PLC0415  (needs its extra)
         from redis.backoff import NoBackoff  # noqa: PLC0415  (needs its extra)
 
-        # Retry once, since an idle connection may have been closed. Operations can be repeated: the server
-        # recognizes a claim or a settlement by its token.
+        # Retry once, since an idle connection may have been closed. Repeating is safe, because the scripts
+        # recognize a claim or a settlement by its token.
         retry = Retry(NoBackoff(), 1)
         # driver_info=None: otherwise redis-py reads its version from a file for each new connection.
         pool = BlockingConnectionPool.from_url(
@@ -377,12 +377,13 @@ if not format then
 end
 """
 
-# KEYS: "entries", index. ARGV: prefix of an entry, number of entries, prefix of the sets. Migrates that many
-# entries to this format, and returns how many it migrated. The caller repeats it until that is 0: other
-# clients wait while a script runs, so each one is short. Data that is not a ledger stays unchanged. From
-# format 1, the last script locks older clients out of "entries"; from format 2.0, the first one does. The
-# version of each entry is changed immediately, not with its next change. Otherwise an older client that
-# probes could take over an UNKNOWN entry, fail at the index, and release the entry.
+# KEYS: "entries", index. ARGV: prefix of an entry, number of entries, prefix of the sets. Migrates at most
+# that number of entries, and returns how many it migrated. The caller repeats the script until it returns 0.
+# Other clients wait while a script runs, so each run is short. Data that is not a ledger stays unchanged.
+#
+# When "entries" changes, older clients fail: in the last run for format 1, in the first run for format 2.0.
+# The version of each entry is changed in the run that migrates it. Otherwise an older client that probes
+# could take over an UNKNOWN entry, fail at the index, and release the entry.
 _MIGRATE = f"""{_BEGIN}
 local kind, left = redis.call('TYPE', KEYS[1]).ok, KEYS[2] .. ':unlisted'
 if kind == 'zset' then

@@ -102,7 +102,7 @@ class SqliteLedger(StoredLedger):
         free_after_fork(self, SqliteLedger._replace_lock)
 
     def _replace_lock(self) -> None:
-        """Create a new lock. In a forked child, a thread that does not exist there may hold the old one."""
+        """Create a new lock. In a forked child, a thread of the parent may have held the old one."""
         self._lock = threading.Lock()  # held for microseconds, never across an await
 
     def _database(self) -> "_DatabaseThread":
@@ -216,7 +216,7 @@ class _DatabaseThread:
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
         writes = [(use, future) for use, future in waiting if future.set_running_or_notify_cancel()]
-        if not writes:  # an earlier call of this method has made them
+        if not writes:  # an earlier call of this method has run them, or all were cancelled
             return
 
         def write() -> list[object]:
@@ -310,13 +310,13 @@ def _read(statement: str, arguments: Sequence[object], connection: Connection) -
     return [transitions.as_of(_entry(tuple(row)), now) for now, *row in rows]
 
 
-_LOCK_TIMEOUT = 0.1  # seconds that SQLite waits for a lock at a time; this process can fork in between
+_LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
 _LOCK_PAUSE = 0.005  # seconds between two attempts
 
 _APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
 
-# In format 1 the table is called entries. The new name makes every statement of an older process that has the
-# file open fail. Otherwise such a process could claim and send, and then fail to settle.
+# In format 1 the table is called entries. After it is renamed, every statement of an older process fails.
+# Otherwise that process could claim and send, and then fail to settle.
 _CREATE = """
 CREATE TABLE decisions (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
@@ -551,8 +551,8 @@ class _ForkGuard:
     Wrap each use of a file in ``with FORK_GUARD``.
 
     SQLite keeps a list of this process's file locks in memory. A forked child inherits the list, but not the
-    locks. A file that the child opened would not be protected by a lock, and the last other process that
-    closes it would delete the write-ahead log to which the child still writes decisions.
+    locks. So it could use a file without a lock. Another process that closes the file would then delete the
+    write-ahead log, to which the child still writes decisions.
     """
 
     def __init__(self) -> None:

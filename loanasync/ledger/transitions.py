@@ -62,7 +62,7 @@ def claim(
     if subject == NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
     fresh = evolve(fresh, history=_history_with(found))
-    # With the same token the claim arrives after its own release, and must not succeed.
+    # A claim with the token of the released entry arrives after its own release, and must not succeed.
     if found.state is State.RELEASED and found.token != token:
         return fresh
     if found.state in UNSETTLED and found.token == over:
@@ -143,7 +143,7 @@ def _history_with(entry: Entry) -> tuple[Change, ...]:
 
 
 def matches_subject(entry: Entry, sought: Subject) -> bool:
-    """Return True if the entry matches each digest of `sought` that is not empty, and there is one."""
+    """Return True if the entry matches all non-empty digests of `sought`; False if all are empty."""
     pairs = ((sought.customer, entry.customer), (sought.order, entry.order))
     given = [(digest, found) for digest, found in pairs if digest]
     return bool(given) and all(digest == found for digest, found in given)

@@ -30,9 +30,9 @@ class UnsentClaims:
     """The claims of a client that were abandoned before their request was sent.
 
     A claim can reach the ledger long after its call has abandoned it, for example while the server hangs. So
-    each abandoned claim is stored here until its release is written. The release is written by the claim's
-    own call, by a background task, or by a later call that finds the claim's token in the entry. If a release
-    may have arrived before its claim, it is repeated for two minutes.
+    each abandoned claim is stored here until its release is written. The call itself, a background task, or a
+    later call that finds the claim's token in the entry writes the release. If the release may have arrived
+    before the claim, it is repeated for two minutes.
 
     Args:
         ledger: The ledger.
@@ -71,8 +71,8 @@ class UnsentClaims:
             claim.key, token=token, payload=claim.payload, settlement=claim.settlement
         )
         is_late = time.monotonic() - claim.abandoned_at > _LATE_CLAIM_LIMIT
-        # If the release arrived before its claim, it created the entry with a lease of zero seconds. The late
-        # claim could still succeed after another token has claimed and released the entry. So keep the claim.
+        # A release that arrives before its claim creates the entry with a lease of zero seconds. The late
+        # claim could then succeed after another owner has released the entry, so repeat the release.
         is_written = entry.token == token and entry.expires > entry.claimed
         if is_written or is_late:
             self._claims.pop(token, None)
