@@ -62,9 +62,9 @@ class Requeue:
         return self.tries.delay(tried) if self.is_counted else self.tries.cap
 
 
-# The `Requeue` of the message that is being processed; None if its task has a result. taskiq gives a task no
-# access to the delivery, but runs the task and the acknowledgement of a message in one asyncio task. So the
-# task sets this variable, and the broker reads it when it acknowledges the message.
+# The `Requeue` of the message that is being processed; None if its task has a result. A taskiq task cannot
+# access the delivery of its message. But taskiq runs both the task and the acknowledgement in one asyncio
+# task. So the task sets this variable, and the broker reads it when it acknowledges the message.
 pending_requeue: ContextVar[Requeue | None] = ContextVar("loanasync_pending_requeue", default=None)
 
 

@@ -49,9 +49,9 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
     seconds, deletes acknowledged messages, keeps trying to reconnect to the server, and does not wait forever
     for a response after the server was restarted.
 
-    The server redelivers a message that a worker puts back after a delay, at most as often as the `tries` of
-    `register` allow. After that the message stays in the stream as a dead letter, which
-    ``loanasync dead-letters`` lists. The server's notice of it is stored in the stream ``<name>-dead``.
+    If a worker puts a message back, the server redelivers it after a delay. The `tries` of `register` limit
+    the number of deliveries. After the last one the message stays in the stream as a dead letter, which
+    ``loanasync dead-letters`` lists. The server's advisory about it is stored in the stream ``<name>-dead``.
 
     Args:
         servers: One address such as ``nats://127.0.0.1:4222``, or the addresses of a cluster.

@@ -57,7 +57,7 @@ class _MessageMiddleware(TaskiqMiddleware):
         self._tries = tries
 
     def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
-        """Add the sender's trace, unless the first sender or taskiq's tracing middleware has added one."""
+        """Add the sender's trace, unless the message already has one."""
         if message.task_name == self._name and "traceparent" not in message.labels:
             _trace_context.inject(message.labels)
         return message
@@ -137,8 +137,8 @@ def register_task(
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """See `loanasync.worker.register`."""
     ledger, patience = _required_ledger(broker, client)
-    # The longest delivery waits for the request of another worker, then sends its own, with five operations
-    # on the ledger and the longest delay.
+    # The longest delivery waits for the request of another worker and then sends its own. It also needs five
+    # ledger operations and the longest delay.
     _check_redelivery(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
     pause = add_pause(broker, name)
     task = _Task(broker, client, pause, tries)
