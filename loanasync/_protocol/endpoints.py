@@ -259,7 +259,7 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
         reason = _OTHER_CUSTOMER
     else:
         if "redirectUrl" in repeated:
-            # It is unknown which URL is right. A list is not a text, so it is listed as unread.
+            # It is unknown which URL is right. `read_decision` reports a list as unread.
             members["redirectUrl"] = repeated["redirectUrl"]
         return codec.read_decision(Approved if approved else Refused, members, meta)
     return _unexpected(call, response, (reason,), meta, problems=_problems(call, members))

@@ -43,7 +43,7 @@ _LOCALIZED: Mapping[str, type[DomainError]] = {
 }
 # Pairs of words that mean "already evaluated": the English ones in any order, the Italian ones in this order.
 _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
-_PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # number of a group: number of the group that must precede it
+_PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
 _MAX_DISTANCE = 70  # characters between the two words
 _LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
 _MIN_TEXT_LENGTH = len("già valutato")

@@ -39,9 +39,9 @@ class Approve(Protocol):
 class Approvals:
     """The results of `LoanClient.approve_many`, for one reader: iterate it with ``async for``.
 
-    Use it in ``async with``, so that no result is lost. When the block is left, for whatever reason, no
-    further row is taken, calls in progress finish, and `unread` contains the results that the loop did not
-    read. Cancelling the wait for the next result, or a time limit on it, does not lose a result.
+    Use it in ``async with``, so that no result is lost. When the block ends, also by an exception, no further
+    row is taken and calls in progress finish. `unread` then contains the results that the loop did not read.
+    Cancelling the wait for the next result, or a time limit on it, does not lose a result.
 
     Without ``async with``, leaving the loop early also takes no further row and lets calls in progress
     finish. `LoanClient.aclose` waits for them, and a RuntimeWarning reports how many results were not read.
