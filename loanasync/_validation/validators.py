@@ -108,7 +108,7 @@ def number(least: int, most: int, unit: str, hint: str = "") -> Rule:
 
     def rule(value: object) -> str | None:
         if value is None:
-            return f"is required: must be an int, {span} ({unit})"
+            return f"is required: an int {span} ({unit})"
         if type(value) is not int:
             return f"must be an int, not {type_name(value)}: {unit}, {span}{_int_hint(value, hint)}"
         return None if least <= value <= most else f"must be {span} ({unit})"

@@ -45,7 +45,7 @@ def test_check_of_an_approval_prints_its_problems(tmp_path: Path) -> None:
     spec_name = check(tmp_path, make_row("approved", instalments=None, installments="x"))
     assert spec_name == (2, ["member 'installments': instalments: must be a whole number, digits only"])
     assert check(tmp_path, make_row("approved", instalments=None)) == (
-        *(2, ["instalments: is required: must be an int, between 3 and 60 (instalments)"]),
+        *(2, ["instalments: is required: an int between 3 and 60 (instalments)"]),
     )
 
 

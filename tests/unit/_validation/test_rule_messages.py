@@ -22,7 +22,7 @@ ZEROS = "; give five digits as text, because a number loses its leading zeros (0
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("amount", None, "is required: must be an int, between 5000 and 1500000 (euro cents)"),
+        ("amount", None, "is required: an int between 5000 and 1500000 (euro cents)"),
         (
             "amount",
             125.5,
