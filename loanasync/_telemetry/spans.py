@@ -1,7 +1,7 @@
 """Spans, metrics and log events of calls and attempts, without personal data.
 
 Little work is done here until an OpenTelemetry SDK is configured. Exceptions of the user's samplers,
-propagators, processors and log handlers are caught here and logged once per type.
+propagators, processors and log handlers are caught here and logged once per type and location.
 """
 
 import logging

@@ -26,8 +26,8 @@ def transport_factory(
         direct_connections: True to allow the direct path on a session that the client opens.
 
     Raises:
-        ConfigurationError: `session` is not an aiohttp session or does not verify certificates, or both
-            `session` and `ssl` are given.
+        ConfigurationError: `session` is not an aiohttp session or may not verify certificates, or both
+            `session` and `trust` are given, or `trust` is not a CA file or SSL context that verifies.
     """
     require(bool, "direct_connections", direct_connections)
     context = tls.ssl_context(trust)
@@ -48,7 +48,7 @@ def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> Direct
         # The pipeline limits the number of calls.
         connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,  # True takes time in threads, and may send credentials of a .netrc file
+        trust_env=False,  # True reads .netrc in a thread for each request, and may send its credentials
     )
     # Instrumentation adds its hooks to every new session. It must not see the fiscal codes in our URLs.
     session.trace_configs.clear()

@@ -77,7 +77,7 @@ def check_approval(
 def check_scope(scope: object) -> Iterator[Problem]:
     """Yield a problem if a scope is not a str.
 
-    None would bypass the ledger, and 7 and "7" would be different scopes.
+    None would bypass the ledger and the client's memory, and 7 and "7" would be different scopes.
     """
     if not isinstance(scope, str):
         yield Problem("scope", "", f"must be a str, not {values.type_name(scope)}")
@@ -206,7 +206,7 @@ def _postal_code_hint(value: object) -> str:
 
 
 class _Rules(dict[str, Rule]):
-    """Rules by field. One check of all text fields at once replaces the general rule of each text."""
+    """Rules by field. If one joint check finds all texts valid, their general rules are skipped."""
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         super().__init__(rules)

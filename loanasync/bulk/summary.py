@@ -19,12 +19,12 @@ _MIN_LATENCY = 1e-6  # seconds
 class Summary:
     """Counts, amounts and durations of the results so far. It contains no personal data.
 
-    Latencies are precise to 3 %, and count decisions only.
+    Latencies are those of decisions only. They are precise to 3 %.
 
     Args:
         approved: Number of approved rows.
         refused: Number of refused rows.
-        rejected: Number of rejected rows.
+        rejected: Number of rows whose fields the client or the service rejected.
         unknown: Number of rows whose outcome is unknown.
         error: Number of rows with another error.
         amount_approved: Sum of the approved amounts, in euro cents.

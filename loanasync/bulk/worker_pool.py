@@ -2,7 +2,7 @@
 
 The workers are started on demand. Each worker repeats these steps until the rows end or the pool is stopped:
 
-1. Wait until the reader has caught up, then take the next row (`_next_row`).
+1. Wait until the reader has caught up and the rate allows a call, then take the next row (`_run_worker`).
 2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
 3. Request the approval of the row, and store its result for the reader (`_store_result`).
 """
@@ -28,8 +28,8 @@ _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsync
 class WorkerPool:
     """Requests the approval of each row, and hands the results to one reader.
 
-    At most ``2 * concurrency`` rows are taken whose results were not read yet. A worker takes a row only when
-    its call can start. Every row that was taken produces a result, even if its worker is cancelled.
+    At most ``2 * concurrency`` taken rows have no result yet or one that was not read. A worker takes a row
+    only when its call can start. Every row that was taken produces a result, even if its worker is cancelled.
 
     Args:
         rows: An iterable or an asynchronous iterable. Only one worker at a time takes a row from it.
@@ -120,7 +120,7 @@ class WorkerPool:
             await self._wait_for_result()
         self._read += 1
         if not self._is_starting and self._taken - self._read <= self._concurrency:
-            self._start_worker()  # the reader has caught up, so the next row may be taken
+            self._start_worker()  # at most `concurrency` results are still to be read: take the next row
         return self._ready.popleft()
 
     def _end_of_results(self) -> BaseException:
@@ -295,7 +295,7 @@ class WorkerPool:
         return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
     async def _wait_until_woken(self) -> None:
-        """Make this worker idle until the reader has read a result, or the pool is stopped."""
+        """Make this worker idle until the reader has caught up (see `read`), or the pool is stopped."""
         wakeup = asyncio.get_running_loop().create_future()
         self._idle.append(wakeup)
         try:

@@ -98,8 +98,9 @@ class RecordedApproval:
     """One approval with a ledger: sends the request only if the ledger proves that this is safe.
 
     Before the request is sent, each ledger operation may take `LedgerPolicy.patience` seconds, but never
-    longer than the rest of ``timeout.total``. After the request, the settlement may take `patience` seconds
-    once more. So the approval ends after ``timeout.total + patience`` seconds at the latest.
+    longer than the rest of ``timeout.total``. Only the wait for another owner may take that rest and
+    `patience`. After the request, the settlement may take `patience` seconds once more. So the approval
+    ends after ``timeout.total + patience`` seconds at the latest.
 
     Args:
         recorder: The ledger, its policy, and the client's claims whose request was never sent.
@@ -147,12 +148,14 @@ class RecordedApproval:
 
         - It returns the decision or the error that follows from `found`.
         - It waits until the owner of the entry settles it.
+        - It releases a claim of this client that the ledger wrote late.
         - It claims the entry and sends the request.
         """
         self._record = run.record
         self._started, self._total = time.monotonic(), within
         found: Entry | LoanError | None = None
-        # Look up first only if no slot is free or old keys exist. Else the claim returns an existing entry.
+        # Look up first only if no slot is free or old keys exist. Otherwise the claim itself returns the
+        # entry, if there is one.
         if run.must_wait or len(self._digests) > 1:
             found = await self._look_up()
         while True:
@@ -382,7 +385,7 @@ class RecordedApproval:
             entry = await self._call_ledger(
                 lambda: self._unsent_claims.release(self._token), self._policy.patience
             )
-        except asyncio.CancelledError:  # cancelled again: another caller had joined this call and left it too
+        except asyncio.CancelledError:  # no caller waits any more, or asyncio.run() is ending
             if self._call.is_abandoned:
                 self._unsent_claims.start_background_release()
             raise

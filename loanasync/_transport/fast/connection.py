@@ -196,7 +196,8 @@ class DirectConnection(HeadSplitter):
             await read_pending(self._has_unread_data)
         if self._scheduler.loop.time() >= deadline:  # the event loop was blocked
             raise aiohttp.ConnectionTimeoutError("connection timeout")
-        # Data that is still unread does not matter: it may be a TLS session ticket.
+        # Data that asyncio has passed on made `_is_clean` False. Data still unread in the socket does not
+        # matter: it may be a TLS session ticket.
         if not (self._is_clean and self.is_open):
             raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
 
@@ -374,7 +375,7 @@ class DirectConnection(HeadSplitter):
                 self._finish(Response(status=head.code, headers=head.headers, body=body))
 
     def _take_received(self) -> bytes:
-        """Move the received part of the body out of the parser and return it. A failing parser drops it."""
+        """Move the received part of the body out of the parser, which drops it when it fails. Return it."""
         self._received += buffered_body(self._content)
         return bytes(self._received)
 
