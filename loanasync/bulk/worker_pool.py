@@ -28,8 +28,9 @@ _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsync
 class WorkerPool:
     """Requests the approval of each row, and hands the results to one reader.
 
-    At most ``2 * concurrency`` taken rows have no result yet or one that was not read. A worker takes a row
-    only when its call can start. Every row that was taken produces a result, even if its worker is cancelled.
+    At most ``2 * concurrency`` taken rows have a call in progress or a result that was not read yet. A worker
+    takes a row only when its call can start. Every row that was taken produces a result, even if its worker
+    is cancelled.
 
     Args:
         rows: An iterable or an asynchronous iterable. Only one worker at a time takes a row from it.
@@ -240,7 +241,8 @@ class WorkerPool:
                     raise
                 self._fail(error)
                 return
-            if row is _NO_MORE_ROWS or self._is_stopped:  # an iterator may return a row despite `stop`
+            # The pool may have been stopped while the iterator produced this row: then drop the row.
+            if row is _NO_MORE_ROWS or self._is_stopped:
                 self.stop()
                 return
             index = self._taken

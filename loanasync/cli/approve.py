@@ -24,7 +24,7 @@ from loanasync.ledger import DecisionLedger
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
 _EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
-_DIALECT = typer.Option(help="Description that the service follows, by its name of the street number.")
+_DIALECT = typer.Option(help="Which description the service follows, named after its street number field.")
 
 _USER_DATA = {
     **{normalize_name(wire): name for name, wire in USER_DATA_NAMES.items()},
@@ -90,7 +90,8 @@ def approve(
     The first Ctrl-C waits for the response, because the service sends it only once. The second one cancels
     the call: its outcome becomes unknown.
 
-    Exit codes: 0 decided (a refusal is a decision), 1 failed, 2 nothing was sent, 3 the outcome is unknown.
+    Exit codes: 0 decided (a refusal is a decision), 1 failed, 2 nothing was sent, 3 the outcome is unknown,
+    130 interrupted before the request was sent.
 
     Example: loanasync approve order.json --sandbox
     """
@@ -110,8 +111,8 @@ def complete(file: Annotated[str, _FILE]) -> None:
 
     The JSON object contains the data and the member fiscal_code. Prints outcome and repeatable as JSON.
 
-    Exit codes: 0 the data are saved, 1 failed, 2 nothing was sent because the data are invalid, 3 the
-    outcome is unknown.
+    Exit codes: 0 the data are saved, 1 failed, 2 nothing was sent because the data, the file or the
+    settings are invalid, 3 the outcome is unknown.
 
     Example: loanasync complete data.json
     """

@@ -98,9 +98,9 @@ class RecordedApproval:
     """One approval with a ledger: sends the request only if the ledger proves that this is safe.
 
     Before the request is sent, each ledger operation may take `LedgerPolicy.patience` seconds, but never
-    longer than the rest of ``timeout.total``. Only the wait for another owner may take that rest and
-    `patience`. After the request, the settlement may take `patience` seconds once more. So the approval
-    ends after ``timeout.total + patience`` seconds at the latest.
+    longer than the rest of ``timeout.total``. Only the wait for another owner may take `patience` seconds
+    longer than that rest. After the request, the settlement may take `patience` seconds once more. So the
+    approval ends after ``timeout.total + patience`` seconds at the latest.
 
     Args:
         recorder: The ledger, its policy, and the client's claims whose request was never sent.
@@ -275,7 +275,7 @@ class RecordedApproval:
         return outcome
 
     def _prepare_claim(self, over: Entry | None) -> None:
-        """Create the token of the next claim, which takes over the entry `over` unless that is None."""
+        """Create the token of the next claim. If there is an entry `over`, the claim takes it over."""
         if over is None or over.state is State.RELEASED:
             self._use_digests(self._digests[0])  # create new entries only under the present key
         self._token = token_hex(16)
@@ -287,7 +287,7 @@ class RecordedApproval:
 
         Returns:
             The claimed entry, the entry of another owner, or an error. After an error the claim is abandoned,
-            because the ledger may have written it, or may still do so.
+            because the ledger may have written the claim, or may still write it.
         """
         if self._time_left() <= 0:
             return self._unavailable(TimeoutError())
@@ -379,7 +379,7 @@ class RecordedApproval:
         await self._release(Settlement(state=state, note="not sent"))
 
     async def _release(self, settlement: Settlement) -> Entry | None:
-        """Write that the request was not evaluated; on failure, retry in the background."""
+        """Settle a claim whose own request was not evaluated; on failure, retry in the background."""
         self._unsent_claims.add(self._token, self._key, self._payload, settlement)
         try:
             entry = await self._call_ledger(
@@ -389,7 +389,7 @@ class RecordedApproval:
             if self._call.is_abandoned:
                 self._unsent_claims.start_background_release()
             raise
-        # If this task is cancelled although callers wait for it, asyncio.run() is ending: start no task.
+        # If this task is cancelled while callers wait for it, asyncio.run() is ending. Then start no task.
         if not was_cancelled() or self._call.is_abandoned:
             self._unsent_claims.start_background_release()
         if isinstance(entry, LoanError):
@@ -422,7 +422,7 @@ class RecordedApproval:
         return await self._call_ledger(settle, self._policy.patience)
 
     async def _settle_decision(self, decision: Decision) -> CallResult:
-        """Write a decision to the ledger, or else to an orphan file, so that it is never lost.
+        """Write a decision to the ledger, or else to an orphan file if possible.
 
         Returns:
             The decision once it is stored, or a `DecisionNotRecordedError` that carries it.

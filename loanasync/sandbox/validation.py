@@ -133,7 +133,8 @@ FISCAL_CODE = evolve(
     assumed="16 capital letters and digits",
 )
 
-# spec §4.3: not shown. Spec §7 has messages for three of these fields, which are in no table of inputs.
+# spec §4.3 does not show the fields of a creation. Spec §7 has messages for three of them, which are in no
+# table of inputs.
 CREATION: Mapping[str, Field] = {
     "fiscalCode": FISCAL_CODE,
     "privacy": Field(
@@ -171,14 +172,14 @@ APPROVAL: Mapping[str, Field] = {
     "paymentDayOfMonth": _nullable(_matching("([1-9]|[12][0-9]|3[01])")),
 }
 
-# spec §2.1: required when additionalDataNeeded is true, which is not in the body
+# spec §2.1: required when additionalDataNeeded, which is not a field of this body, is true
 ADDITIONAL: Mapping[str, Field] = {
     "residence": _choice(
         "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
     ),
     "residenceStartDate": _matching(_MONTH),
     "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
-    "children": evolve(_choice("0", "1", "2", "3", "4", "5+"), assumed="0 is among them"),
+    "children": evolve(_choice("0", "1", "2", "3", "4", "5+"), assumed="0 is one of the options"),
     "salaryType": _choice("net-monthly", "gross-yearly"),
     "salary": _integer(0, None, FORMAT, blank=BLANK),
 }

@@ -79,7 +79,7 @@ class Scheduler:
         self._queue.append(connection)
 
     def _send_queued(self, blocked_from: float) -> None:
-        """Write the queued requests. From the time `blocked_from` on, check each connection first."""
+        """Write the queued requests. If the time `blocked_from` has passed, check each connection first."""
         now = self.loop.time()
         bytes_left = _BYTES_PER_TURN
         try:
@@ -142,7 +142,7 @@ class Origin:
 
 
 class DirectConnection(HeadSplitter):
-    """A connection that sends one request at a time, as the asyncio protocol of its transport.
+    """A connection that sends one request at a time. It is the asyncio protocol of its transport.
 
     aiohttp's connector opens the connection; this object then replaces aiohttp's protocol on it.
     `DirectTransport` calls `check_new` once, and then `exchange` and `release` for each request. Between two
@@ -150,15 +150,17 @@ class DirectConnection(HeadSplitter):
 
     `exchange` returns a future. Its result is a `Response` or a `NoResponse`, never an exception:
 
-    - `data_received` or `connection_lost` sets it when the response is complete or the connection fails.
+    - `data_received`, `connection_lost` or `send` sets it when the response is complete or the connection
+      fails.
     - `interrupt` sets it when the exchange times out or `DirectTransport` is closed.
 
     `_parser` is created just before the request is written. If an exchange fails before that, the request was
     not sent.
 
     `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
-    failed, or it received data without a request. `release` then aborts it. `expires_at` is the time of the
-    event loop's clock at which the exchange times out, or the idle connection is closed.
+    failed, a body was too large, or it received data that belongs to no response. `release` then aborts it.
+    `expires_at` is the time of the event loop's clock at which the exchange times out, or the idle connection
+    is closed.
     """
 
     def __init__(self, connection: "Connection", scheduler: Scheduler, origin: Origin) -> None:
@@ -196,8 +198,8 @@ class DirectConnection(HeadSplitter):
             await read_pending(self._has_unread_data)
         if self._scheduler.loop.time() >= deadline:  # the event loop was blocked
             raise aiohttp.ConnectionTimeoutError("connection timeout")
-        # Data that asyncio has passed on made `_is_clean` False. Data still unread in the socket does not
-        # matter: it may be a TLS session ticket.
+        # If asyncio has passed on data, `_is_clean` is False by now. Data still unread in the socket does
+        # not matter: it may be a TLS session ticket.
         if not (self._is_clean and self.is_open):
             raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
 
@@ -249,7 +251,7 @@ class DirectConnection(HeadSplitter):
             self._parser = new_parser(self, self._scheduler.loop)
             if self._request is not None:
                 self._request.is_sent = True
-            # Error reports may show local variables, so do not copy these bytes (personal data) into one.
+            # Error reports may show local variables, so do not copy these bytes (personal data) into a local.
             self._transport.write(self._unsent_bytes)
         except Exception as error:  # noqa: BLE001  (any error must complete the future)
             self._fail(error)
@@ -375,7 +377,7 @@ class DirectConnection(HeadSplitter):
                 self._finish(Response(status=head.code, headers=head.headers, body=body))
 
     def _take_received(self) -> bytes:
-        """Move the received part of the body out of the parser, which drops it when it fails. Return it."""
+        """Move the received body out of the parser, because a failing parser drops it. Return all of it."""
         self._received += buffered_body(self._content)
         return bytes(self._received)
 

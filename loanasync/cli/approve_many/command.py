@@ -84,7 +84,7 @@ def approve_many(
     ] = None,
     dialect: Annotated[
         DialectName,
-        typer.Option(help="Description that the service follows, by its name of the street number."),
+        typer.Option(help="Which description the service follows, named after its street number field."),
     ] = DialectName.STREET_NUMBER,
     *,
     euro: Annotated[
