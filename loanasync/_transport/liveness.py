@@ -30,7 +30,7 @@ def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
 
 
 async def read_pending(has_unread_data: HasUnreadData) -> None:
-    """Let the event loop read the received data. Give up after a few iterations."""
+    """Yield to the event loop until it has read the received data, for a few iterations at most."""
     for _ in range(_MAX_TURNS):
         await asyncio.sleep(0)
         if not has_unread_data():

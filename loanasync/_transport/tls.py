@@ -54,9 +54,8 @@ def verifies_certificates(trust: object) -> bool:
     """Return True if an `ssl` setting of aiohttp's connector verifies certificates or a fingerprint."""
     if isinstance(trust, ssl.SSLContext):
         return trust.verify_mode is not ssl.CERT_NONE and trust.check_hostname
-    return trust is True or isinstance(
-        trust, aiohttp.Fingerprint
-    )  # with other values, aiohttp does not verify
+    # With other values, aiohttp does not verify.
+    return trust is True or isinstance(trust, aiohttp.Fingerprint)
 
 
 def certificate_problem(error: object) -> str:

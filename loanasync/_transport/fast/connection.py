@@ -399,9 +399,8 @@ class DirectConnection(HeadSplitter):
             self._fail(lost or aiohttp.ServerDisconnectedError())
             self._unregister()
             try:
-                self._handler.connection_lost(
-                    exc
-                )  # undocumented; closing aiohttp's session waits for this call
+                # Undocumented. Closing aiohttp's session waits for this call.
+                self._handler.connection_lost(exc)
             finally:
                 self._connection.close()
 

@@ -79,7 +79,7 @@ def _opened(name: str) -> Iterator[OpenLedger]:
         print_message(f"{error.filename or 'the ledger'}: {error.strerror}")
         raise typer.Exit(Exit.FAILED) from None
     except (typer.Abort, KeyboardInterrupt):  # resolutions that were entered before are recorded
-        print_message("\ninterrupted")  # on a new line below the prompt
+        print_message("\ninterrupted")  # on a new line below the question
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 

@@ -105,7 +105,7 @@ async def three_times(
 
 @frozen(eq=False)
 class Caller:
-    """A client with one connection: of its own session, or of a user's session with unsuitable settings."""
+    """A client with one connection, and the servers that it calls. The session is its own or a user's."""
 
     client: LoanClient
     operation: str
