@@ -99,9 +99,8 @@ async def calling(call: Call, calls: int, in_flight: int) -> None:
 
 def cost_and_load(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
     """Return the CPU time of this process per call, in microseconds, and the load of the service."""
-    client.runner.run(
-        calling(client.call, in_flight, in_flight)
-    )  # opens connections that were closed meanwhile
+    # This opens connections that were closed meanwhile.
+    client.runner.run(calling(client.call, in_flight, in_flight))
     client.variant.settle()
     gc.collect()
     return client.runner.run(_cost_and_load(client, service, calls, in_flight))

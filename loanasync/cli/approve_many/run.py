@@ -78,9 +78,8 @@ def run(options: RunOptions, orders: Orders, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
     problems = list(orders.column_problems())
     if problems:
-        without_column = {
-            problem.field for problem in problems if problem.field
-        }  # reported once, not per row
+        # A field without a column is reported once, not for each row.
+        without_column = {problem.field for problem in problems if problem.field}
         rows = (problem for order in orders.read() for problem in order.problems)
         for problem in chain(problems, (each for each in rows if each.field not in without_column)):
             print_message(str(problem))
