@@ -130,10 +130,15 @@ async def test_file_names_are_never_special(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / ":memory:").stat().st_size > 0
 
 
+def ledger_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("loanasync-ledger")}
+
+
 async def test_aclose_ends_the_thread(file: Path) -> None:
+    earlier = ledger_threads()  # ledgers of other tests may still be open in this process
     ledger = SqliteLedger(file)
     await claimed(ledger, "k")
-    (thread,) = [each for each in threading.enumerate() if each.name.startswith("loanasync-ledger")]
+    (thread,) = ledger_threads() - earlier
     await ledger.aclose()
     await asyncio.to_thread(thread.join, 30)
     assert not thread.is_alive()
