@@ -1,12 +1,9 @@
 """HTML tables in notebooks: masked like `repr`, escaped, and in the colours of any theme."""
 
-import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from loanasync import (
     AlreadyEvaluatedError,
@@ -24,7 +21,6 @@ from loanasync import (
 from loanasync._display import notebook
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.testing import approval_request, fiscal_code
-from support.browser import CHROMIUM, luminance, program
 
 META = Meta(status=201, attempts=1, elapsed=0.01234, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202e\x07$e^x$"
@@ -141,42 +137,3 @@ def test_summary_html_has_each_status_with_its_sum() -> None:
 
 def test_euro_returns_other_values_as_text() -> None:
     assert (notebook.euro(5), notebook.euro("x"), notebook.euro(None)) == ("0.05 euro", "x", "")
-
-
-THEMES = {"light": ("#ffffff", "#111111"), "dark": ("#111111", "#eeeeee")}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = program(*CHROMIUM)
-    arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=arguments)
-        yield browser
-        browser.close()
-
-
-def ratio(one: str, other: str) -> float:
-    """Return the WCAG contrast ratio of two colours; graphical elements need at least 3."""
-    dark, light = sorted(luminance(each) + 0.05 for each in (one, other))
-    return light / dark
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_table_is_readable_in_light_and_dark_notebooks(browser: Browser, theme: str) -> None:
-    ground, ink = THEMES[theme]
-    table = notebook.table("Title", ("a", "b"), [("1", "2")], notes=["n"])
-    page = browser.new_page()
-    page.set_content(f'<body style="background:{ground};color:{ink}">{table}')
-    used = "(all) => all.map(each => [getComputedStyle(each).color, getComputedStyle(each).backgroundColor])"
-    colours = {tuple(each) for each in page.locator("body *").evaluate_all(used)}
-    assert len(colours) == 1, "text and ground are the notebook's own"
-    [(text, behind)] = colours
-    assert ratio(text, ground_of(ground)) > 10
-    assert behind == "rgba(0, 0, 0, 0)"
-    page.close()
-
-
-def ground_of(colour: str) -> str:
-    """Return the RGB values of a colour as a browser reports it."""
-    return " ".join(str(int(part, 16)) for part in re.findall("[0-9a-f]{2}", colour))
