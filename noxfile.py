@@ -16,7 +16,7 @@ nox.options.default_venv_backend = "uv|venv"  # uv if it is installed: same envi
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False  # one Python is enough; nox reports skipped ones
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "types", "tests", "floors", "docs", "build"]
+nox.options.sessions = ["lint", "types", "tests", "docs", "build"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 # Coverage is measured with 3.13: with an audit hook (tests/support/network_guard.py), Python 3.11 sometimes
@@ -29,14 +29,22 @@ ONE_PYTHON = (
 EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the package with all extras
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # with Python files
-SUPPORT = {"PYTHONPATH": "tests", "PYTHONSAFEPATH": "1"}  # environment of scripts that import tests/support
 LONGEST_FILE = 600  # lines without blank lines and comments
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # tests import the installed package, not the one in the working folder
+SUPPORT = {**SAFE_PATH, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
 # Two workers per CPU: tests spend half of their time waiting for a socket, a process or a clock. More than 16
 # workers would only wait for the longest test.
 PARALLEL = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 # Tests of documents, structure and benchmarks run with one Python only, the first that is installed.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
+# With each other Python, `tests` runs only the tests of code that the version of Python may affect, such as
+# event loops, sockets and tracebacks. `full` runs the others.
+AREAS = ("bulk", "client", "event_loops", "ledger", "telemetry", "transport")
+EACH_PYTHON = [
+    *("tests/unit", "tests/contract", "tests/privacy"),
+    *(f"tests/integration/{area}" for area in AREAS),
+]
 # Modules that need neither an event loop nor a network; their line and branch coverage must be 100 %.
 PURE = [
     "_config.py",
@@ -47,6 +55,12 @@ PURE = [
     "_settings.py",
     "_validation/*",
     "errors/*",
+]
+
+# The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
+NIGHTLY = [
+    *(f"full-{python}" for python in PYTHONS),
+    *("fleet", "soak", "mutants", "readings", "floors", "audit"),
 ]
 
 # The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
@@ -105,34 +119,52 @@ def pages(session: nox.Session) -> None:
         session.run("python", f"docs/_generate/{page}.py", "--write", env=SUPPORT)
 
 
+@nox.session(python=ONE_PYTHON)
+def unit(session: nox.Session) -> None:
+    """Run the unit tests: no socket, no process, half a minute; `-- PATH ...` runs some."""
+    install(session, "unit", "-e", EVERYTHING)
+    session.run("pytest", *(session.posargs or ["tests/unit"]), env=SAFE_PATH)
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run all tests against the built wheel; `-- PATH ...` runs pytest with these arguments."""
+    """Run the tests against the built wheel; `-- PATH ...` runs pytest with these arguments."""
     install(session, "tests", EVERYTHING)
-    env = {"PYTHONSAFEPATH": "1", "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
     if session.posargs:
-        session.run("pytest", *session.posargs, env=env)
+        session.run("pytest", *session.posargs, env=SAFE_PATH)
         return
+    paths = ["tests"] if session.python == FIRST else EACH_PYTHON
+    run_tests(session, *paths, "-m", "not scheduled", least=None)
+
+
+@nox.session(python=PYTHONS)
+def full(session: nox.Session) -> None:
+    """Run all tests, also those that are too slow for each commit (scheduled)."""
+    install(session, "tests", EVERYTHING)
     once = [] if session.python == FIRST else ONCE
-    # No line of the package depends on the version of Python, so coverage is measured with one.
+    run_tests(session, "tests", *once, least=97)
+
+
+def run_tests(session: nox.Session, *arguments: str, least: int | None) -> None:
+    """Run pytest in parallel. With one Python, also check the coverage, which is the same with each.
+
+    Args:
+        session: A session with the package and the group `tests`.
+        arguments: Arguments for pytest.
+        least: The least coverage of the whole package in percent; None to check the pure modules only.
+    """
+    env = {**SAFE_PATH, "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
     if session.python != MEASURED:
-        session.run("pytest", "tests", *PARALLEL, *once, env=env)
+        session.run("pytest", *arguments, *PARALLEL, env=env)
         return
     session.run("coverage", "erase", env=env)
     # Not pytest-cov: pytest loads our plugin, and the package with it, before pytest-cov starts to measure.
-    session.run("coverage", "run", "-m", "pytest", "tests", *PARALLEL, *once, env=env)
+    session.run("coverage", "run", "-m", "pytest", *arguments, *PARALLEL, env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/{pattern}" for pattern in PURE)
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
-    session.run("coverage", "report", "--fail-under=97", env=env)
-
-
-@nox.session(python=ONE_PYTHON)
-def bulk(session: nox.Session) -> None:
-    """Run `approve-many` with 10,000 rows and two interruptions; the tests use some hundred rows."""
-    install(session, "tests", EVERYTHING)
-    env = {"PYTHONSAFEPATH": "1", "LOANASYNC_TEST_ROWS": "10000"}
-    session.run("pytest", "tests/integration/cli/test_many_end_to_end.py", *session.posargs, env=env)
+    if least is not None:
+        session.run("coverage", "report", f"--fail-under={least}", env=env)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -150,7 +182,14 @@ def floors(session: nox.Session) -> None:
     others = ["package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py"]
     others += ["sandbox/test_pytest_plugin.py", "shops"]
     ignored = [*ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
-    session.run("pytest", "tests", *PARALLEL, *ignored, *session.posargs, env={"PYTHONSAFEPATH": "1"})
+    session.run("pytest", "tests", *PARALLEL, *ignored, *session.posargs, env=SAFE_PATH)
+
+
+@nox.session(venv_backend="none")
+def nightly(session: nox.Session) -> None:
+    """Run all scheduled sessions, one after the other (some hours)."""
+    for name in NIGHTLY:
+        session.notify(name)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -169,16 +208,18 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def soak(session: nox.Session) -> None:
-    """Make 100,000 calls, successful and failing, and check for leaks."""
+    """Make 100,000 calls and check for leaks; run 10,000 rows with two interruptions."""
     install(session, "tests", EVERYTHING)
-    session.run("pytest", "tests/stress/test_leaks.py", env={"PYTHONSAFEPATH": "1", "LOANASYNC_SOAK": "1"})
+    env = {**SAFE_PATH, "LOANASYNC_SOAK": "1"}
+    files = ["tests/stress/test_leaks.py", "tests/integration/cli/test_many_end_to_end.py"]
+    session.run("pytest", *files, *session.posargs, env=env)
 
 
 @nox.session(python=ONE_PYTHON)
 def fleet(session: nox.Session) -> None:
     """Kill workers at every step, with every queue and ledger, and run fleets (`-- --write`)."""
     install(session, "tests", EVERYTHING)
-    env = {"PYTHONSAFEPATH": "1", "LOANASYNC_FLEET": "1"}
+    env = {**SAFE_PATH, "LOANASYNC_FLEET": "1"}
     session.run("pytest", "tests/integration/queues", "tests/stress/test_fleet.py", *PARALLEL, env=env)
     many = {**env, "LEDGER_KEYS": "100000"}
     ledgers = ["tests/unit/ledger", "tests/integration/ledger"]

@@ -51,12 +51,28 @@ def sessions_of_gate() -> set[str]:
     assert "grep -E '^python3 -m venv .* -s tests$' README.md" in gate
     assert re.search(r"^python3 -m venv .* -s tests$", readme, re.MULTILINE)
     lines = re.findall(r"^\.venv/bin/nox .*-s ([a-z ]+)", gate, re.MULTILINE)
-    return {f"tests-{python}" for python in pythons()} | {name for line in lines for name in line.split()}
+    [needed] = re.findall(r"^for python in (.+); do$", gate, re.MULTILINE)
+    tests = {each.replace("python", "tests-") for each in needed.split()}
+    return tests | {name for line in lines for name in line.split()}
+
+
+def sessions_of_nightly() -> set[str]:
+    """Return the sessions of `nox -s nightly`."""
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    [listed] = re.findall(r"^NIGHTLY = \[\n(.+?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert '(f"full-{python}" for python in PYTHONS)' in listed
+    return {f"full-{python}" for python in pythons()} | set(re.findall(r'"([a-z]+)"', listed))
 
 
 def test_workflow_runs_the_sessions_of_the_gate() -> None:
     found = sessions_of_workflow(read(".github/workflows/ci.yml"))
     assert found == sessions_of_gate()
+    assert found <= sessions()
+
+
+def test_nightly_workflow_runs_the_scheduled_sessions() -> None:
+    found = sessions_of_workflow(read(".github/workflows/nightly.yml"))
+    assert found == sessions_of_nightly()
     assert found <= sessions()
 
 
@@ -67,8 +83,9 @@ def test_missing_or_unknown_session_in_workflow_is_found(change: tuple[str, str]
     assert sessions_of_workflow(yaml.safe_load(text.replace(*change))) != sessions_of_gate()
 
 
-def test_workflow_uses_official_actions_by_version() -> None:
-    jobs = read(".github/workflows/ci.yml")["jobs"].values()
+@pytest.mark.parametrize("name", ["ci", "nightly"])
+def test_workflow_uses_official_actions_by_version(name: str) -> None:
+    jobs = read(f".github/workflows/{name}.yml")["jobs"].values()
     actions = {step["uses"] for job in jobs for step in job["steps"] if "uses" in step}
     assert {action.split("@")[0] for action in actions} == {"actions/checkout", "actions/setup-python"}
     assert all(re.fullmatch(r"[\w/-]+@v\d+", action) for action in actions)
