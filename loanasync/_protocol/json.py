@@ -1,4 +1,7 @@
-"""JSON encoding and decoding with orjson, and with the standard library for JSON that orjson refuses."""
+"""JSON encoding and decoding with orjson, and with the standard library for JSON that orjson refuses.
+
+Without orjson, the standard library reads the same values and writes the same bytes.
+"""
 
 import json
 import re
@@ -7,9 +10,12 @@ from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Any
 
-import orjson
-
 from loanasync._display.masking import JSON
+
+try:
+    import orjson
+except ImportError:  # there are no wheels for PyPy and for free-threaded Pythons
+    orjson = None  # type: ignore[assignment]  # a module
 
 
 class Malformed(Exception):  # noqa: N818  (caught within the package; the public error is another)
@@ -20,8 +26,18 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
+def _read_integer(digits: str) -> float:
+    """Return an integer as orjson does: as a float if it has more than 64 bits."""
+    value = int(digits)
+    try:
+        return value if -(2**63) <= value < 2**64 else float(value)
+    except OverflowError:  # orjson refuses it, and the standard library reads it
+        return value
+
+
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_SORTING_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_integer)
 _PAIRS = json.JSONDecoder(object_pairs_hook=list)
 
 _MAX_DEPTH = 10_000  # nested brackets; the standard library uses the stack for each level
@@ -45,8 +61,23 @@ def encode(members: Mapping[str, JSON]) -> bytes:
 
 def encode_checked(members: dict[str, JSON]) -> bytes:
     """Encode members that have passed validation. An infinite number or NaN would become null."""
+    if orjson is None:
+        return encode(members)
     # A copy, because the result of orjson keeps its buffer of 4 or 8 KiB alive during the whole call.
     return bytes(memoryview(orjson.dumps(members)))
+
+
+def sort_members(body: bytes) -> bytes:
+    """Return a JSON body with the members in order, or the same body if that is not possible.
+
+    The result differs between the two libraries, so compare it within one process only.
+    """
+    try:
+        if orjson is None:
+            return _SORTING_ENCODER.encode(decode_any(body)).encode()
+        return orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
+    except (Malformed, RecursionError, TypeError, ValueError):  # for example nested too deeply
+        return body
 
 
 def decode(body: bytes) -> dict[str, Any]:
@@ -70,10 +101,11 @@ def decode_any(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
         Malformed: The body is empty, not UTF-8, or not JSON.
     """
     value = None
-    try:  # noqa: SIM105  (`suppress` is slower than decoding, and each call gets here)
-        value = orjson.loads(body)
-    except ValueError:
-        pass  # the error quotes the body, so it must not become the context of another one
+    if orjson is not None:
+        try:  # noqa: SIM105  (`suppress` is slower than decoding, and each call gets here)
+            value = orjson.loads(body)
+        except ValueError:
+            pass  # the error quotes the body, so it must not become the context of another one
     if value is None:  # the standard library also accepts unpaired surrogates and a byte order mark
         # With a raised recursion limit, Python 3.11 would overflow the C stack and crash.
         if sys.getrecursionlimit() > _MAX_DEPTH and _is_too_deep(body):

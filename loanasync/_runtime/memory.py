@@ -12,11 +12,10 @@ from secrets import token_bytes
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-import orjson
-
 from loanasync._lifecycle import free_after_fork
 from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.json import sort_members
 from loanasync._results import Approved, Decision, RawResponse, Refused
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import is_system_fault
@@ -303,10 +302,7 @@ class Memory:
         customer_key = blake2b(
             names.encode(errors="surrogatepass"), key=self._secret, digest_size=16
         ).digest()
-        try:
-            members = orjson.dumps(orjson.loads(call.body), option=orjson.OPT_SORT_KEYS)
-        except ValueError:  # an unpaired surrogate
-            members = call.body
+        members = sort_members(call.body)
         return customer_key, blake2b(customer_key + members, key=self._secret, digest_size=16).digest()
 
     def _look_up(

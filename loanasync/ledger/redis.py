@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
 
 from attrs import fields
-from orjson import loads
 
 from loanasync._log import LOGGER
+from loanasync._protocol.json import decode_any
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
@@ -262,7 +262,7 @@ def _entries(found: ScriptResult) -> list[Entry]:
 
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     """Return the entry that the Lua function `dump` returned, as of the server's time, or None."""
-    stamp, version, *stored = loads(text)
+    stamp, version, *stored = decode_any(text)
     if not version:
         return None
     check_format(_FORMATS.get(version, FORMAT + 1))

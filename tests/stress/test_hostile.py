@@ -370,8 +370,9 @@ for deep in (b"[" * 1_000_000, b'{"a": ' + half + b', "b":' + b"[{" * 20_000, b'
 """
 
 
-def test_deep_body_does_not_crash_without_recursion_limit() -> None:
-    command = [sys.executable, "-c", UNLIMITED]
+@pytest.mark.parametrize("first", ["", "import sys; sys.modules['orjson'] = None"], ids=["orjson", "without"])
+def test_deep_body_does_not_crash_without_recursion_limit(first: str) -> None:
+    command = [sys.executable, "-c", first + UNLIMITED]
     output = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
     deep = "body: nested too deeply"
     assert output.splitlines() == [deep, deep, "body: not JSON"]

@@ -1,0 +1,140 @@
+"""JSON with orjson, and without it: both read the same values and write the same bytes."""
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+
+from loanasync._protocol import json as installed
+from loanasync.testing import approved, scripted_client
+from support.builders import FISCAL_CODE, approval_request
+
+LIBRARIES = ("orjson", "standard library")
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module as it is, and a second copy for which orjson is not installed."""
+    if request.param == "orjson":
+        pytest.importorskip("orjson")
+        return installed
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    assert installed.__spec__ is not None
+    spec = importlib.util.spec_from_file_location("json_without_orjson", installed.__spec__.origin)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.orjson is None
+    return module
+
+
+# `repr` tells 1 from 1.0, and 0.0 from -0.0.
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"a":[1,-2.5,true,null,"\\u00e8"]}', "{'a': [1, -2.5, True, None, 'è']}"),
+        (b' \t\r\n{"a" : 1}\n', "{'a': 1}"),
+        (b'\xef\xbb\xbf{"a":1}', "{'a': 1}"),
+        (b'{"a":1,"b":2,"a":3}', "{'a': 3, 'b': 2}"),
+        (b"null", "None"),
+        (b'"\\ud800"', r"'\ud800'"),
+        (b'"\\ud83d\\ude00\\/"', "'\U0001f600/'"),
+        (b'"\x7f\xe2\x80\xa8"', r"'\x7f\u2028'"),
+        (b"-0", "0"),
+        (b"-0.0", "-0.0"),
+        (b"1e2", "100.0"),
+        (b"1e-400", "0.0"),
+        (b"-1e999", "-inf"),
+        (b"0.1234567890123456789", "0.12345678901234568"),
+        (b"18446744073709551615", "18446744073709551615"),
+        (b"18446744073709551616", "1.8446744073709552e+19"),
+        (b"-9223372036854775808", "-9223372036854775808"),
+        (b"-9223372036854775809", "-9.223372036854776e+18"),
+        (b"123456789012345678901234567890", "1.2345678901234568e+29"),
+        (b"9" * 400, "9" * 400),
+        (b'["\\ud800",123456789012345678901234567890]', r"['\ud800', 1.2345678901234568e+29]"),
+        (b"[" * 500 + b"]" * 500, "[" * 500 + "]" * 500),
+    ],
+    ids=lambda value: repr(value[:40]),
+)
+def test_decode_any_reads_equal_values(library: ModuleType, body: bytes, value: str) -> None:
+    assert repr(library.decode_any(body)) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "empty"),
+        (b" ", "empty"),
+        (b"NaN", "not JSON"),
+        (b'{"a":Infinity}', "not JSON"),
+        (b"[-Infinity]", "not JSON"),
+        (b"9" * 5000, "not JSON"),
+        (b'{"a":1} x', "not JSON"),
+        (b"[1,]", "not JSON"),
+        (b"{a:1}", "not JSON"),
+        (b"{'a':1}", "not JSON"),
+        (b'{"a":1', "not JSON"),
+        (b"01", "not JSON"),
+        (b"+1", "not JSON"),
+        (b".5", "not JSON"),
+        (b"1.", "not JSON"),
+        (b"\x0b1", "not JSON"),
+        (b'"a\tb"', "not JSON"),
+        (b'"\\x"', "not JSON"),
+        (b"<html>", "not JSON"),
+        (b'"\xff"', "not UTF-8"),
+        (b'"\xed\xa0\x80"', "not UTF-8"),
+        (b'{"a":"\xe8"}', "not UTF-8"),
+        ('{"a":1}'.encode("utf-16"), "not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+    ],
+    ids=lambda value: repr(value[:40]),
+)
+def test_decode_any_refuses_the_same_bodies(library: ModuleType, body: bytes, reason: str) -> None:
+    with pytest.raises(library.Malformed, match=reason):
+        library.decode_any(body)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'"a"', b"5", b"null"])
+def test_decode_refuses_all_but_objects(library: ModuleType, body: bytes) -> None:
+    with pytest.raises(library.Malformed, match="not a JSON object"):
+        library.decode(body)
+
+
+def test_encode_checked_writes_equal_bytes(library: ModuleType) -> None:
+    members = {
+        "a": '\x00\x1f\b\f\n\r\t"\\/\x7fè\u2028\U0001f600',
+        "b": [2**53, -1, True, None],
+        "c": {"d": ""},
+    }
+    expected = (
+        r'{"a":"\u0000\u001f\b\f\n\r\t\"\\/' + '\x7fè\u2028\U0001f600","b":[9007199254740992,-1,true,null],'
+    )
+    assert library.encode_checked(members) == (expected + '"c":{"d":""}}').encode()
+
+
+def test_sort_members_makes_bodies_of_other_order_equal(library: ModuleType) -> None:
+    ordered = library.sort_members(b'{"a":1,"b":{"c":2,"d":"\xc3\xa8"}}')
+    assert ordered == library.sort_members(b'{"b":{"d":"\xc3\xa8","c":2},"a":1}')
+    assert ordered != library.sort_members(b'{"b":{"d":"\xc3\xa8","c":3},"a":1}')
+
+
+@pytest.mark.parametrize("depth", [300, 100_000])
+def test_sort_members_returns_a_deep_body_unchanged(library: ModuleType, depth: int) -> None:
+    deep = b'{"b":%s%s,"a":1}' % (b"[" * depth, b"]" * depth)
+    assert len(library.sort_members(deep)) == len(deep)
+
+
+async def test_approve_with_deep_extra_is_sent() -> None:
+    """orjson writes at most 254 levels, and the standard library more."""
+    deep: list[object] = []
+    for _ in range(300):
+        deep = [deep]
+    async with scripted_client(approved()) as client:
+        decision = await client.approve(FISCAL_CODE, approval_request(extra={"deep": deep}))
+    assert decision.approved
