@@ -7,13 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest import mock
 
+import pytest
 from typer.testing import CliRunner
 
 from loanasync.cli.app import app
-from loanasync.sandbox import Sandbox
+from loanasync.sandbox import Sandbox, __main__
 from loanasync.testing import fiscal_code
 
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}
@@ -105,6 +109,19 @@ def run(
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return subprocess.CompletedProcess([*map(str, arguments)], done.exit_code, done.stdout, done.stderr)
+
+
+def run_sandbox(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m loanasync.sandbox`` with arguments that it refuses, in this process."""
+    with (
+        mock.patch.object(sys, "argv", ["loanasync.sandbox", *arguments]),
+        redirect_stdout(StringIO()) as output,
+        redirect_stderr(StringIO()) as errors,
+        pytest.raises(SystemExit) as ended,
+    ):
+        __main__.main()
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess([*arguments], ended.value.code, output.getvalue(), errors.getvalue())
 
 
 def run_process(

@@ -1,16 +1,17 @@
 """The commands demo, sandbox and --version, help, shell completion, and missing extras."""
 
-import contextlib
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -18,19 +19,12 @@ from typer.testing import CliRunner
 import loanasync
 from loanasync import cli
 from loanasync.cli.app import app
-
-# Rich wraps lines at the width of the terminal. Without colours, the output is plain text.
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}
+from support.cli import PLAIN, environment, run, run_sandbox
+from support.raw_shop import BODY, CODE
 
 
 def test_demo_prints_every_step_and_its_spans() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "loanasync", "demo"],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    done = run(None, "demo")
     assert (done.returncode, done.stderr) == (0, "")
     for pattern in (
         r"invalid, not sent: amount: must be between 5000 and 1500000 \(euro cents\)",
@@ -49,14 +43,9 @@ def test_demo_prints_every_step_and_its_spans() -> None:
         assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
-def test_demo_with_disabled_sdk_explains_why_there_are_no_spans() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "loanasync", "demo"],
-        capture_output=True,
-        text=True,
-        env={**ENVIRONMENT, "OTEL_SDK_DISABLED": "true"},
-        check=False,
-    )
+def test_demo_with_disabled_sdk_explains_why_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    done = run(None, "demo")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("spans: none, OTEL_SDK_DISABLED is set\n")
 
@@ -72,7 +61,7 @@ def test_help_lists_the_commands_with_an_example_each() -> None:
 
 
 def test_help_wraps_paragraphs_to_the_terminal_width() -> None:
-    output = CliRunner(env={**ENVIRONMENT, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
+    output = CliRunner(env={**PLAIN, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
     assert "LOANASYNC_AUTH_TOKEN. Run the same command again to resume. Requested\n" in re.sub(
         " +\n", "\n", output
     )
@@ -82,7 +71,7 @@ def test_shell_completion_completes_commands() -> None:
     command = str(Path(sys.executable).parent / "loanasync")
     typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}
     done = subprocess.run(
-        [command], capture_output=True, text=True, env={**ENVIRONMENT, **typed}, check=False
+        [command], capture_output=True, text=True, env={**environment(None), **typed}, check=False
     )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
@@ -105,77 +94,77 @@ def test_main_with_a_part_of_the_extra_missing_exits(monkeypatch: pytest.MonkeyP
         cli.main()
 
 
-@contextlib.contextmanager
-def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    started = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert started.stdout is not None
-    try:
-        ready = re.fullmatch(r"sandbox ready at (http://127\.0\.0\.1:\d+)\n", started.stdout.readline())
-        assert ready is not None
-        yield started, ready[1]
-    finally:
-        started.kill()
-        started.communicate()
+MODULES = [("loanasync.sandbox",), ("loanasync", "sandbox")]
 
 
-COMMANDS = [("loanasync.sandbox",), ("loanasync", "sandbox")]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_sandbox_serves_until_a_signal(command: tuple[str, ...], ending: signal.Signals) -> None:
-    options = ("--shop-id", "my-shop", "--auth-token", "my-token", "--dialect", "civic_number")
-    with running(*command, *options) as (process, base_url):
-        request = urllib.request.Request(  # noqa: S310  (the URL of the sandbox)
-            f"{base_url}/api/shops/my-shop/requests",
-            data=json.dumps({"fiscalCode": "TSTXYZ00A00A000A"}).encode(),
-            headers={"X-Auth-Token": "my-token"},
-        )
-        with urllib.request.urlopen(request) as response:  # noqa: S310  (the URL of the sandbox)
-            assert response.status == 201
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        (MODULES[0], "SIGTERM"),
+        (MODULES[1], "SIGINT"),
+        pytest.param(MODULES[0], "SIGINT", marks=pytest.mark.scheduled),
+        pytest.param(MODULES[1], "SIGTERM", marks=pytest.mark.scheduled),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_sandbox_serves_with_its_options_until_a_signal(command: tuple[str, ...], ending: str) -> None:
+    options = ("--shop-id", "my-shop", "--auth-token", "my-token", "--dialect", "street_number")
+    readings = ("--reading=refusal=201", "--reading", "dates=time")
+    with subprocess.Popen(
+        [sys.executable, "-m", *command, *options, *readings],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None),
+    ) as process:  # fmt: skip
         assert process.stdout is not None
-        output = "".join(process.stdout.readline() for _ in range(4))
-        process.send_signal(ending)
-        _, errors = process.communicate(timeout=10)
+        try:
+            ready = re.fullmatch(r"sandbox ready at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
+            assert ready is not None
+            requests = f"{ready[1]}/api/shops/my-shop/requests"
+            assert send(requests, {"fiscalCode": CODE})[0] == 201
+            status, refused = send(f"{requests}/{CODE}", {**BODY, "email": "anna+refused@example.com"})
+            assert (status, refused["approved"]) == (201, False)
+            output = "".join(process.stdout.readline() for _ in range(4))
+            process.send_signal(signal.Signals[ending])
+            _, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
     assert (process.returncode, errors) == (0, "")
     for line in ("my-shop", "my-token", "Ctrl-C"):
         assert line in output
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_sandbox_with_a_port_in_use_prints_one_line(command: tuple[str, ...]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "--port", str(port)],
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            check=False,
-        )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("the sandbox cannot start: ")
-    assert str(port) in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_sandbox_with_an_invalid_port_is_refused(command: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--port", "99999"],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
+def send(url: str, body: object) -> tuple[int, Any]:
+    """Send a request with a blocking client."""
+    request = urllib.request.Request(  # noqa: S310  (the URL of the sandbox)
+        url, data=json.dumps(body).encode(), headers={"X-Auth-Token": "my-token"}
     )
+    with urllib.request.urlopen(request) as response:  # noqa: S310  (the URL of the sandbox)
+        return response.status, json.load(response)
+
+
+COMMANDS = pytest.mark.parametrize(
+    "start", [run_sandbox, partial(run, None, "sandbox")], ids=["loanasync.sandbox", "loanasync sandbox"]
+)
+
+
+@COMMANDS
+def test_sandbox_that_cannot_start_prints_one_line(start: Callable[..., CompletedProcess[str]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for option, message in (
+            (f"--port={port}", port),
+            ("--fault=nonsense", "did you mean"),
+            ("--host=0.0.0.0", "--allow-remote"),
+            ("--state=/nowhere/at/all", "cannot be used"),
+        ):
+            done = start(option)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith("the sandbox cannot start: ")
+            assert message in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+@COMMANDS
+def test_sandbox_with_an_invalid_port_is_refused(start: Callable[..., CompletedProcess[str]]) -> None:
+    done = start("--port", "99999")
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
     assert "port" in done.stderr

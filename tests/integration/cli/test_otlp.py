@@ -4,29 +4,21 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from rich.console import Console
-from typer.testing import CliRunner
 
 import loanasync
 from loanasync.cli import demo as otlp
-from loanasync.cli.app import app
 from loanasync.cli.demo import Recording
+from support.cli import run, run_process
 from support.otlp_collector import Collector, collecting, plain
 
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
-    "NO_COLOR": "1",
-    "COLUMNS": "200",
-    "PYTHONWARNINGS": "error",
-    "NO_PROXY": "127.0.0.1",
-}
 SHOP = "/api/shops/{shopId}/requests"
 CUSTOMER = f"{SHOP}/{{fiscalCode}}"
 BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
@@ -37,14 +29,17 @@ PERSONAL = "TSTNNA TSTBRN Anna anna Bruno bruno Prova example.com 3330000000 001
 PERSONAL += " #token /apply/ sandbox-shop sandbox-token"
 
 
-def run_demo(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "loanasync", "demo", "--otlp", url],
-        capture_output=True,
-        text=True,
-        env={**ENVIRONMENT, **environment},
-        check=False,
-    )
+@pytest.fixture(autouse=True, scope="module")
+def _only_settings_of_the_test() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("OTEL_")]:
+            patch.delenv(name)
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield
+
+
+def run_demo(url: str) -> subprocess.CompletedProcess[str]:
+    return run(None, "demo", "--otlp", url)
 
 
 def port_of(output: str) -> int:
@@ -112,9 +107,12 @@ def with_attempts(call: Span, spans: list[Span]) -> list[Span]:
 @pytest.mark.parametrize(
     ("base", "path", "compression"), [("", "", "gzip"), ("/", "", "none"), ("/otlp", "/otlp", "none")]
 )
-def test_demo_exports_each_call_as_a_trace_with_its_attempts(base: str, path: str, compression: str) -> None:
+def test_demo_exports_each_call_as_a_trace_with_its_attempts(
+    monkeypatch: pytest.MonkeyPatch, base: str, path: str, compression: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     with collecting() as collector:
-        done = run_demo(collector.url + base, OTEL_EXPORTER_OTLP_COMPRESSION=compression)
+        done = run_demo(collector.url + base)
     assert (done.returncode, done.stderr) == (0, "")
     assert {each.headers["content-type"] for each in collector.received} == {"application/x-protobuf"}
     assert {each.headers.get("content-encoding", "none") for each in collector.received} == {compression}
@@ -144,9 +142,11 @@ def test_demo_exports_each_call_as_a_trace_with_its_attempts(base: str, path: st
 
 @pytest.fixture(scope="module")
 def exported() -> tuple[Collector, int]:
-    """Return a collector that received a complete demo, and the port of the demo's sandbox."""
-    with collecting() as collector:
-        done = run_demo(collector.url, OTEL_EXPORTER_OTLP_HEADERS="api-key=made-up")
+    """Return a collector that a demo in its own process exported to, and the port of its sandbox."""
+    with collecting() as collector, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=made-up")
+        done = run_process(None, "demo", "--otlp", collector.url)
+    assert (done.returncode, done.stderr) == (0, "")
     return collector, port_of(done.stdout)
 
 
@@ -228,14 +228,15 @@ def test_demo_export_contains_no_personal_data(exported: tuple[Collector, int]) 
         assert [mark for mark in PERSONAL.split() if mark.encode() in shown] == []
 
 
-def test_unreachable_collector_prints_one_line() -> None:
+def test_unreachable_collector_prints_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "_EXPORT_TIMEOUT", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         done = run_demo(url)
     assert done.returncode == 1
     assert done.stderr == (
-        f"traces were not exported: no response from {url}/v1/traces within 5 seconds; check that a collector"
+        f"traces were not exported: no response from {url}/v1/traces within 1 seconds; check that a collector"
         " accepts OTLP over HTTP there (usually port 4318; 4317 is for gRPC)\n"
     )
     assert "the shop receives" in done.stdout, "the demo itself is complete"
@@ -279,17 +280,16 @@ def test_export_to_a_silent_collector_times_out(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_invalid_collector_url_is_refused_before_the_demo_starts(url: str, message: str) -> None:
-    done = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}).invoke(
-        app, ["demo", "--otlp", url]
-    )
-    assert (done.exit_code, done.stdout) == (2, "")
+    done = run_demo(url)
+    assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "secret" not in done.stderr
 
 
-def test_export_with_disabled_sdk_fails() -> None:
+def test_export_with_disabled_sdk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with collecting() as collector:
-        done = run_demo(collector.url, OTEL_SDK_DISABLED="true")
+        done = run_demo(collector.url)
     assert done.returncode == 1
     assert done.stderr == "nothing was exported, because OTEL_SDK_DISABLED=true is set: unset it\n"
     assert collector.received == []
