@@ -173,6 +173,10 @@ class SplittingProtocol(HeadSplitter):
         self._fail_reader()
         response.content.on_eof(self.remove)
 
+    def discard_connection(self) -> None:
+        """Abort the connection when the wrapper is removed."""
+        self._keep = False
+
     def _fail_reader(self) -> None:
         content = self._content
         if content is not None and self._has_failed and not content.is_eof() and content.exception() is None:
@@ -266,6 +270,11 @@ class RequestBody(bytes, aiohttp.Payload):
         """Remove the `SplittingProtocol` when the body of the response ends."""
         if self._splitter is not None:
             self._splitter.watch(response)
+
+    def discard_connection(self) -> None:
+        """Abort the connection in `end`, because the end of the response is unknown."""
+        if self._splitter is not None:
+            self._splitter.discard_connection()
 
     def end(self, response: aiohttp.ClientResponse | None) -> None:
         """Release the connection; abort it if it cannot be used again."""

@@ -161,6 +161,7 @@ class SessionTransport:
             body.cancel_write(response)
             return NoResponse(error=ConnectError, cause_type="UnsolicitedResponse", is_sent=False)
         if failures.has_two_lengths(response.headers):
+            body.discard_connection()
             return failures.no_response(failures.MalformedResponseError(), is_unsent=False)
         body.watch(response)
         result = await failures.read(response.status, response.headers, response.content, received)
