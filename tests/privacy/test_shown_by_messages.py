@@ -98,7 +98,8 @@ def marks_in(captured: Captured) -> list[str]:
     found = []
     for kind in OUTPUT_KINDS:
         for text in kind.texts(captured):
-            found += [f"{mark} in {kind.name}: {text[:300]}" for mark in MARKS if mark in plain(text)]
+            letters = plain(text)
+            found += [f"{mark} in {kind.name}: {text[:300]}" for mark in MARKS if mark in letters]
     return found
 
 

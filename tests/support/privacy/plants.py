@@ -202,18 +202,32 @@ def _in_base64(mark: str) -> Iterator[str]:
                 yield part.replace("+", "-").replace("/", "_")
 
 
-_PLAIN = {
-    form(each).lower(): plant.field
-    for form in FORMS.values()
-    for plant in PLANTS
-    for mark in plant.marks
-    for each in (mark, mark.lower(), mark.upper())
-}
-_CODED = {form: plant.field for plant in PLANTS for mark in plant.marks for form in _in_base64(mark)}
+def _by_start(forms: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
+    """Group forms and their fields by the first characters of the form, which many of them share."""
+    starts: dict[str, list[tuple[str, str]]] = {}
+    for form, name in forms.items():
+        starts.setdefault(form[:4], []).append((form, name))
+    return starts
+
+
+_PLAIN = _by_start(
+    {
+        form(each).lower(): plant.field
+        for form in FORMS.values()
+        for plant in PLANTS
+        for mark in plant.marks
+        for each in (mark, mark.lower(), mark.upper())
+    }
+)
+_CODED = _by_start(
+    {form: plant.field for plant in PLANTS for mark in plant.marks for form in _in_base64(mark)}
+)
 
 
 def found_in(text: str) -> set[str]:
     """Return the fields whose planted values are in a text, in any form."""
-    lower = text.lower()
-    plain = {field for form, field in _PLAIN.items() if form in lower}
-    return plain | {field for form, field in _CODED.items() if form in text}
+    return _found(text.lower(), _PLAIN) | _found(text, _CODED)
+
+
+def _found(text: str, starts: Mapping[str, list[tuple[str, str]]]) -> set[str]:
+    return {name for start, forms in starts.items() if start in text for form, name in forms if form in text}

@@ -135,7 +135,7 @@ def _values(captured: Captured) -> Iterator[str]:
 
 def _spans(captured: Captured) -> Iterator[str]:
     for span in captured.spans.get_finished_spans():
-        yield span.to_json()
+        yield span.to_json(indent=None)
         yield f"{span.name} {dict(span.attributes or {})} {span.status.description} {span.context}"
         yield from (f"{event.name} {dict(event.attributes or {})}" for event in span.events)
         yield from (f"{dict(link.attributes or {})}" for link in span.links)
@@ -144,7 +144,7 @@ def _spans(captured: Captured) -> Iterator[str]:
 def _metrics(captured: Captured) -> Iterator[str]:
     data = captured.metrics.get_metrics_data() if captured.metrics._collect is not None else None
     if data is not None:
-        yield f"{data.to_json()} {data!r}"
+        yield f"{data.to_json(indent=None)} {data!r}"
 
 
 def _warned(captured: Captured) -> Iterator[str]:
@@ -209,7 +209,7 @@ def leaks(captured: Captured, kinds: tuple[OutputKind, ...] = OUTPUT_KINDS) -> l
     """Return the fields that each kind of output shows, with the end of the first text that shows one."""
     found = []
     for kind in kinds:
-        texts = list(kind.texts(captured))
+        texts = list(dict.fromkeys(kind.texts(captured)))  # copies of an error have the same texts
         if fields := found_in("\n".join(texts)):
             first = next((text for text in texts if found_in(text)), "")
             found.append(f"{kind.name}: {sorted(fields)}: {first[-300:]}")
