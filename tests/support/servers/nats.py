@@ -12,8 +12,8 @@ class Nats(Server):
     """A NATS server that stores its streams in files."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._program = find_script("nats-server")
+        super().__init__()
 
     @property
     def url(self) -> str:

