@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from datetime import date
 from typing import Any
 
@@ -20,7 +21,7 @@ from loanasync import (
     Refused,
 )
 from loanasync._protocol.codec import read_decision, write
-from loanasync._protocol.json import Malformed, decode, decode_any, encode, repeated_members
+from loanasync._protocol.json import Malformed, decode, decode_any, decode_part, encode, repeated_members
 from support.builders import APPROVAL_REQUESTS, additional_data, approval_request
 
 META = Meta(status=201, attempts=1, elapsed=0.1)
@@ -302,6 +303,24 @@ def test_repeated_names_in_a_deep_body_are_malformed() -> None:
     deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
     with pytest.raises(Malformed, match="nested too deeply"):
         repeated_members(deep, [b"a"])
+
+
+def test_decode_any_with_a_raised_recursion_limit_refuses_a_deep_body() -> None:
+    """A deeper body would overflow the stack of Python 3.11."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(30_000)
+    try:
+        with pytest.raises(Malformed, match="nested too deeply"):
+            decode_any(b"[" * 10_001 + b"]" * 10_001)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(b'"IT60', "IT60…"), (b'"a\\u00', "a…"), (b"[1", None), (b"tru", None), (b"1", 1)]
+)
+def test_decode_part_reads_a_truncated_text_only(value: bytes, found: object) -> None:
+    assert decode_part(b'{"a":' + value, "a") == [found]
 
 
 @given(st.binary())
