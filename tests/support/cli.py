@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -135,6 +136,20 @@ def run_process(
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+@contextmanager
+def meanwhile(ready: Callable[[], bool], action: Callable[[], object]) -> Iterator[None]:
+    """Call a function in a thread once a condition is true, while a command runs in this process."""
+
+    def act() -> None:
+        wait_for(ready)
+        action()
+
+    with ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(act)
+        yield
+    acted.result()
 
 
 def wait_for(ready: Callable[[], bool]) -> None:

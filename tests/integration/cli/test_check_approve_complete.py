@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
-from support.cli import PLAIN, RunningCommand, create, make_row, run, start, wait_for
+from support.cli import PLAIN, create, make_row, meanwhile, run, start, wait_for
 
 DATA: dict[str, Any] = {
     "documentOfType": "identity_card",
@@ -151,32 +152,31 @@ def test_check_of_invalid_json_prints_the_reason(tmp_path: Path, content: str, m
     assert message in done.stderr
 
 
-def interrupted(served: Sandbox, file: Path) -> RunningCommand:
-    """Start the command, and send Ctrl-C while it waits for the response."""
-    process = start(served, "approve", file)
-    wait_for(lambda: '"approved": true' in "".join(served.snapshot().values()))
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    assert process.stderr.readline() == (
-        "waiting for the response. Press Ctrl-C again to cancel the call: its outcome becomes unknown\n"
-    )
-    return process
+PROMPT = "waiting for the response. Press Ctrl-C again to cancel the call: its outcome becomes unknown\n"
+
+
+def is_decided(sandbox: Sandbox) -> bool:
+    return '"approved": true' in "".join(sandbox.snapshot().values())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_approve_after_ctrl_c_waits_for_the_response(tmp_path: Path, served: Sandbox) -> None:
     row = make_row("slow3000after")
     create(served, [row])
-    process = interrupted(served, pretty(tmp_path, row))
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, json.loads(output)["status"], errors) == (0, "approved", "")
+    with meanwhile(partial(is_decided, served), lambda: os.kill(os.getpid(), signal.SIGINT)):
+        done = run(served, "approve", pretty(tmp_path, row))
+    assert (done.returncode, json.loads(done.stdout)["status"], done.stderr) == (0, "approved", PROMPT)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_approve_after_a_second_ctrl_c_is_unknown(tmp_path: Path, served: Sandbox) -> None:
     row = make_row("hangafter")
     create(served, [row])
-    process = interrupted(served, pretty(tmp_path, row))
+    process = start(served, "approve", pretty(tmp_path, row))
+    wait_for(partial(is_decided, served))
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline() == PROMPT
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, json.loads(output)["status"], errors) == (3, "unknown", "")

@@ -13,7 +13,7 @@ from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, start, statuses, wait_for, write
 from support.ledger_file import change, listed, run_ledger
 
-ROWS = 10_000 if os.environ.get("LOANASYNC_SOAK") else 400  # `nox -s soak` sets it
+ROWS = 10_000 if os.environ.get("LOANASYNC_SOAK") else 160  # `nox -s soak` sets it
 CONCURRENCY = 16
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
-from support.cli import PLAIN, create, make_row, read, run, run_process, start, statuses, wait_for, write
+from support.cli import PLAIN, create, make_row, meanwhile, read, run, run_process, start, statuses, write
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,11 @@ def test_invalid_option_value_sends_nothing(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_rows_from_a_named_pipe_or_closed_standard_input() -> None:
-    lines = "".join(json.dumps(make_row("approved")) + "\n" for _ in range(3))
-    done = run_process(None, "approve-many", "/dev/stdin", "--validate-only", stdin=lines)
+def test_rows_from_a_named_pipe_or_closed_standard_input(tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.jsonl"
+    os.mkfifo(pipe)
+    with meanwhile(lambda: True, lambda: write(pipe, [make_row("approved") for _ in range(3)])):
+        done = run(None, "approve-many", pipe, "--validate-only")
     assert (done.returncode, done.stderr) == (0, "3 rows: 3 valid, 0 invalid\n")
     closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stderr) == (
@@ -132,12 +134,13 @@ def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox)
     rows = [make_row("slow50") for _ in range(10)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    process = start(served, "approve-many", file, "-o", out, "--concurrency", "1")
-    wait_for(lambda: len(served.journal.calls(operation="approve")) >= 2)
-    with file.open("a", encoding="utf-8") as more:
-        more.write(json.dumps(make_row("approved")) + '\n{"fiscal_code": "TSTX')
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    added = file.read_text(encoding="utf-8") + json.dumps(make_row("approved")) + '\n{"fiscal_code": "TSTX'
+    with meanwhile(
+        lambda: len(served.journal.calls(operation="approve")) >= 2,
+        lambda: file.write_text(added, encoding="utf-8"),
+    ):
+        done = run(served, "approve-many", file, "-o", out, "--concurrency", "1")
+    assert done.returncode == 0, done.stderr
     assert statuses(out) == {row["fiscal_code"]: "approved" for row in rows}
     assert len(read(out)) == 10
 

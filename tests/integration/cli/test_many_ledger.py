@@ -1,8 +1,6 @@
 """``approve-many`` with ``--ledger``: resume after every kind of end, and runs that share a ledger."""
 
 import json
-import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from support.cli import (
     create,
     environment,
     make_row,
+    meanwhile,
     read,
     run,
-    run_process,
     start,
     statuses,
     wait_for,
@@ -63,6 +61,12 @@ def cells(output: str) -> list[list[str]]:
     return [line.replace("│", " ").split() for line in output.splitlines() if "│" in line]
 
 
+def printed_statuses(capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return the status of each customer in the results on standard output."""
+    lines = map(json.loads, capfd.readouterr().out.splitlines())
+    return {line["fiscal_code"]: line["status"] for line in lines}
+
+
 def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: Sandbox) -> None:
     tags = ("approved", "refused", "resetafter", "500after", "approved")
     bulk = Bulk(tmp_path, served, [make_row(tag) for tag in tags])
@@ -79,7 +83,9 @@ def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: 
     assert sorted(bulk.states().values()) == ["approved", "approved", "lost", "refused", "unknown"]
 
 
-def test_deleted_results_are_written_again_from_the_ledger(tmp_path: Path, served: Sandbox) -> None:
+def test_deleted_results_are_written_again_from_the_ledger(
+    tmp_path: Path, served: Sandbox, capfd: pytest.CaptureFixture[str]
+) -> None:
     bulk = Bulk(tmp_path, served, [make_row(tag) for tag in ("approved", "refused", "resetafter")])
     bulk.run()
     first = {line["fiscal_code"]: line for line in read(bulk.out)}
@@ -94,11 +100,9 @@ def test_deleted_results_are_written_again_from_the_ledger(tmp_path: Path, serve
         same = ("status", "redirect_url", "amount", "net_amount", "entry", "line")
         assert [line.get(name) for name in same] == [first[code].get(name) for name in same]
         assert line.get("attempts", 0) == 0
-    done = run_process(served, *bulk.command(out="-"))
-    assert (done.returncode, approve_calls(served)) == (3, 3)
-    assert statuses(bulk.out) == {
-        line["fiscal_code"]: line["status"] for line in map(json.loads, done.stdout.splitlines())
-    }
+    capfd.readouterr()
+    assert (bulk.run(out="-")[0], approve_calls(served)) == (3, 3)
+    assert statuses(bulk.out) == printed_statuses(capfd)
 
 
 def test_dry_run_counts_ledger_entries_and_creates_no_files(tmp_path: Path, served: Sandbox) -> None:
@@ -155,6 +159,7 @@ def test_resolved_entry_is_in_the_results_of_the_next_run(
     assert len(read(bulk.out)) == lines
 
 
+@pytest.mark.scheduled  # test_many_end_to_end.py does the same with one kill
 def test_kill_loses_no_recorded_decision(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, [make_row("slow20") for _ in range(60)])
     for _ in range(3):
@@ -181,38 +186,21 @@ def test_kill_loses_no_recorded_decision(tmp_path: Path, served: Sandbox) -> Non
     assert {each for each, state in states.items() if state == "unknown"} == found.keys() - known.keys()
 
 
-def test_customer_in_progress_in_another_command_is_waited_for(tmp_path: Path, served: Sandbox) -> None:
+def test_customer_in_progress_in_another_command_is_waited_for(
+    tmp_path: Path, served: Sandbox, capfd: pytest.CaptureFixture[str]
+) -> None:
     bulk = Bulk(tmp_path, served, [make_row("slow1000") for _ in range(6)])
     first = bulk.start()
     wait_for(lambda: approve_calls(served) >= 6)
     _, output = bulk.run("--dry-run", out="-")
     busy, decided = ["in", "progress", "in", "another", "command", "6"], ["already", "decided", "6"]
     assert busy in cells(output) or decided in cells(output), "the first run may have ended on a slow machine"
-    second = run_process(served, *bulk.command(out="-"))
+    capfd.readouterr()
+    second, _ = bulk.run(out="-")
     first.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.returncode, second) == (0, 0)
     assert approve_calls(served) == 6
-    assert statuses(bulk.out) == {
-        line["fiscal_code"]: line["status"] for line in map(json.loads, second.stdout.splitlines())
-    }
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_aborted_calls_are_recorded_as_unknown_at_once(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [make_row("hangafter") for _ in range(3)])
-    process = bulk.start()
-    wait_for(lambda: approve_calls(served) >= 3)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    assert "no further row is sent" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert set(statuses(bulk.out).values()) == {"unknown"}
-    assert set(bulk.states().values()) == {"unknown"}, "and not in flight until their leases expire"
-    notes = {each["note"] for each in listed(bulk.ledger)}
-    assert notes == {"ConnectionLostError"}, "the calls were cancelled before their timeouts"
+    assert statuses(bulk.out) == printed_statuses(capfd)
 
 
 def test_customer_in_two_files_is_requested_once(tmp_path: Path, served: Sandbox) -> None:
@@ -270,11 +258,10 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     # The first request is still in progress when the table is removed.
     tags = ["slow3000", *["slow100"] * 39]
     bulk = Bulk(tmp_path, served, [make_row(tag) for tag in tags])
-    process = bulk.start("--concurrency", "2")
-    wait_for(lambda: approve_calls(served) >= 4)
-    change(bulk.ledger, "ALTER TABLE decisions RENAME TO away")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    rename = partial(change, bulk.ledger, "ALTER TABLE decisions RENAME TO away")
+    with meanwhile(lambda: approve_calls(served) >= 4, rename):
+        code, errors = bulk.run("--concurrency", "2")
+    assert code == 130
     assert "the ledger is not available (OperationalError); run the same command to resume" in errors
     assert (
         "could not be recorded in the ledger; the results contain them. When the ledger works again, run: "

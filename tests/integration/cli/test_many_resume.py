@@ -132,6 +132,18 @@ def test_resume_without_its_secret_is_refused(
     assert bulk.requested == 1
 
 
+@pytest.mark.parametrize("left", ["", '{"service": "'])
+def test_resume_file_that_a_killed_run_left_incomplete_is_written_again(
+    tmp_path: Path, served: Sandbox, left: str
+) -> None:
+    bulk = Run(tmp_path, served, "approved")
+    bulk.resume.write_text(left, encoding="utf-8")
+    assert [bulk.run()[0] for _ in range(2)] == [0, 0]
+    assert (bulk.requested, json.loads(bulk.resume.read_text("utf-8"))["ledger"]) == (
+        *(1, "beside the results"),
+    )
+
+
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox, *, is_empty: bool) -> None:
     bulk = Run(tmp_path, served, "approved")
@@ -296,7 +308,10 @@ def test_resume_after_kill_reports_requests_in_flight_as_unknown(tmp_path: Path,
     bulk = Run(tmp_path, served, "hangafter", "hangafter")
     process = start(served, *bulk.command)
     wait_for(lambda: bulk.requested == 2)
-    process.kill()
+    code, output = bulk.run()
+    lock = f"another run is writing to {bulk.out}: wait until it ends, then run this command again\n"
+    assert (code, output, bulk.requested) == (2, lock, 2)
+    process.kill()  # which releases the lock
     process.communicate()
     assert {each["state"] for each in listed(bulk.ledger)} == {"inflight"}
     for _ in range(2):
@@ -342,19 +357,23 @@ from loanasync.cli import main
 main()
 """
 _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
+GATE = [(f"{_SQLITE}settle", "before", 2), ("loanasync.cli.rows.append AppendFile.add", "before", 2)]
 POINTS = [
     *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
-    *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
-    *(("loanasync.cli.rows.append AppendFile.add", when, 2) for when in ("before", "after")),
+    (f"{_SQLITE}settle", "after", 2),
+    ("loanasync.cli.rows.append AppendFile.add", "after", 2),
     ("loanasync.cli.rows.append AppendFile.close", "before", 1),
 ]
 
 
 @posix
-@pytest.mark.parametrize(("where", "when", "number"), POINTS)
+@pytest.mark.parametrize(
+    ("where", "when", "number"),
+    [*GATE, *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS)],
+)
 def test_resume_after_kill_at_any_point_repeats_no_request(
     tmp_path: Path, served: Sandbox, where: str, when: str, number: int
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, read, run, run_process, statuses, write
+from support.cli import create, make_row, read, run, statuses, write
 
 
 def approve_calls(sandbox: Sandbox) -> int:
@@ -150,15 +150,19 @@ def test_report_can_go_to_standard_output(
 
 
 def test_results_on_standard_output_are_the_only_output_there(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    served: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    done = run_process(served, "approve-many", "-", "-o", "-", stdin=lines)
-    assert done.returncode == 0
-    assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"approved"}
+    done = run(served, "approve-many", "-", "-o", "-", stdin=lines)
+    assert (done.returncode, done.stdout) == (0, "")
+    printed = capfd.readouterr().out.splitlines()
+    assert [json.loads(line)["status"] for line in printed] == ["approved"] * 5
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import RunningCommand, create, make_row, read, run, start, statuses, wait_for, write
+from support.ledger_file import listed
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -28,7 +29,9 @@ def finish(process: RunningCommand) -> tuple[int, str]:
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "ending", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.scheduled) for name in ("SIGINT", "SIGHUP"))]
+)
 def test_first_signal_waits_for_calls_and_the_same_command_resumes(
     tmp_path: Path, served: Sandbox, ending: str
 ) -> None:
@@ -54,29 +57,34 @@ def test_first_signal_waits_for_calls_and_the_same_command_resumes(
 
 
 def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("approved") for _ in range(3)] + [make_row("hangafter") for _ in range(5)]
+    tags = ["approved"] * 3 + ["hangafter"] * 2 + ["approved"] * 2
+    rows = [make_row(tag) for tag in tags]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "2")
-    for calls, unknown in ((5, 2), (7, 4)):
-        process = start(served, *command)
-        wait_for_calls(served, calls)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert "no further row is sent" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        code, errors = finish(process)
-        assert code == 130
-        assert (
-            f"{unknown} outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger"
-            in errors
-        )
-        assert sorted(statuses(out).values()) == ["approved"] * 3 + ["unknown"] * unknown
-        assert approve_calls(served) == calls
+    process = start(served, *command)
+    wait_for_calls(served, 5)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "no further row is sent" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert code == 130
+    assert "2 outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger" in errors
+    assert sorted(statuses(out).values()) == ["approved"] * 3 + ["unknown"] * 2
+    entries = listed(tmp_path / "out.jsonl.ledger")
+    assert sorted(each["state"] for each in entries) == ["approved"] * 3 + ["unknown"] * 2, (
+        "unknown at once, and not in flight until their leases expire"
+    )
+    notes = {each["note"] for each in entries if each["state"] == "unknown"}
+    assert notes == {"ConnectionLostError"}, "the calls were cancelled before their timeouts"
+    assert run(served, *command).returncode == 3
+    assert sorted(statuses(out).values()) == ["approved"] * 5 + ["unknown"] * 2
     codes = [call.fiscal_code for call in served.journal.calls(operation="approve")]
-    assert len(set(codes)) == len(codes), "no customer is requested twice"
+    assert len(set(codes)) == len(codes) == 7, "no customer is requested twice"
 
 
+@pytest.mark.scheduled  # test_many_end_to_end.py does the same with `--ledger` and fewer rows
 def test_run_with_faults_and_two_interruptions_keeps_every_decision(tmp_path: Path, served: Sandbox) -> None:
     source = random.Random(8)  # noqa: S311  (not a secret)
     tags = source.choices(
@@ -127,24 +135,6 @@ def test_hangup_waits_for_calls_in_progress(tmp_path: Path, served: Sandbox) -> 
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 130
     assert len(read(out)) == approve_calls(served) < 20
-
-
-def test_second_run_with_the_same_results_is_refused(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("hangafter")]
-    create(served, rows)
-    out = tmp_path / "out.jsonl"
-    command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out)
-    first = start(served, *command)
-    wait_for_calls(served, 1)
-    second = run(served, *command)
-    first.kill()
-    first.communicate()
-    assert (second.returncode, second.stderr) == (
-        2,
-        f"another run is writing to {out}: wait until it ends, then run this command again\n",
-    )
-    assert run(served, *command).returncode == 3, "the lock ends with the process"
-    assert approve_calls(served) == 1
 
 
 def customers_of(sandbox: Sandbox) -> dict[str, dict[str, object]]:
