@@ -21,10 +21,16 @@ def modules() -> dict[str, Path]:
     return {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in files}
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(file: Path) -> set[str]:
     """Return all imports of a module, also within functions and for type checking only."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -69,48 +75,37 @@ def test_opentelemetry_sdk_is_imported_by_extras_only() -> None:
     assert {name.partition(".")[0] for name in found} <= {"cli", "testing"}
 
 
-@pytest.mark.parametrize(
-    "absent",
-    [
+# Modules that an import must not load, beside those of the lines above it: one process imports all in order.
+NOT_LOADED = {
+    "loanasync": {
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
         *("loanasync.bulk", "loanasync.bulk.worker_pool", "tqdm", "loanasync._display.notebook"),
         "loanasync.ledger",
-    ],
-)
-def test_importing_the_package_loads_only_what_a_call_needs(absent: str) -> None:
-    assert absent not in loaded_by("loanasync")
+    },
+    "loanasync.ledger": {"redis", "asyncpg"},
+    "loanasync.worker": {"taskiq", "redis", "nats"},
+    "loanasync.testing": {"typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"},
+    "loanasync.cli.app": {"loanasync.sandbox", "opentelemetry.sdk"},
+}
+NOT_LOADED_BY_PYTEST = {
+    *("aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing"),
+}
 
 
-@pytest.mark.parametrize("absent", ["typer", "rich", "stdnum", "pytest", "opentelemetry.sdk"])
-def test_importing_testing_needs_no_extra(absent: str) -> None:
-    assert absent not in loaded_by("loanasync.testing")
+def test_imports_load_only_what_they_need() -> None:
+    loaded = loaded_after(*NOT_LOADED)
+    for module, absent in NOT_LOADED.items():
+        assert module in loaded[module]
+        assert not loaded[module] & absent, module
 
 
-@pytest.mark.parametrize("absent", ["redis", "asyncpg"])
-def test_importing_ledgers_needs_no_extra(absent: str) -> None:
-    assert absent not in loaded_by("loanasync.ledger")
-
-
-@pytest.mark.parametrize("absent", ["taskiq", "redis", "nats"])
-def test_importing_worker_needs_no_queue_library(absent: str) -> None:
-    assert absent not in loaded_by("loanasync.worker")
-
-
-@pytest.mark.parametrize(
-    "absent", ["aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing"]
-)
-def test_pytest_plugin_loads_only_what_it_needs(absent: str) -> None:
-    assert absent not in loaded_by("loanasync.pytest_plugin")
-
-
-@pytest.mark.parametrize("absent", ["loanasync.sandbox", "opentelemetry.sdk"])
-def test_importing_the_cli_loads_no_sandbox_and_no_sdk(absent: str) -> None:
-    assert absent not in loaded_by("loanasync.cli.app")
+def test_pytest_plugin_loads_only_what_it_needs() -> None:
+    assert not loaded_after("loanasync.pytest_plugin")["loanasync.pytest_plugin"] & NOT_LOADED_BY_PYTEST
 
 
 def test_pytest_plugin_imports_the_package_lazily() -> None:
-    body = ast.parse(modules()["pytest_plugin"].read_text(encoding="utf-8")).body
+    body = parsed(modules()["pytest_plugin"]).body
     imported = [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module is not None]
     assert not [name for name in imported if within(name, "loanasync")]
 
@@ -122,21 +117,19 @@ def test_no_module_depends_on_the_python_version() -> None:
         assert not found, file
 
 
-@cache
-def loaded_by(module: str) -> frozenset[str]:
-    """Return all modules that are loaded in a new process after it imported this module."""
-    script = f"import sys, {module}; print(*sys.modules)"
+def loaded_after(*names: str) -> dict[str, set[str]]:
+    """Import modules in a new process, and return all loaded modules after each import."""
+    script = "import sys\n" + "".join(f"import {name}; print(*sys.modules)\n" for name in names)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, env=environment, capture_output=True, encoding="utf-8"
     )
-    return frozenset(done.stdout.split())
+    return {name: {*line.split()} for name, line in zip(names, done.stdout.splitlines(), strict=True)}
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_module_docstring_begins_with_a_sentence(name: str) -> None:
-    file = modules()[name]
-    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    docstring = ast.get_docstring(parsed(modules()[name]))
     assert docstring
     assert docstring.splitlines()[0].endswith((".", ":"))
     if name != "_transport.base":  # it has the protocol of its package
