@@ -88,7 +88,12 @@ def unknown(cells: list[Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize("claims", [first, day, unknown], ids=lambda claims: claims.__name__)
+# `nox -s docs` runs all notebooks, too.
+@pytest.mark.parametrize(
+    "claims",
+    [first, *(pytest.param(each, marks=pytest.mark.scheduled) for each in (day, unknown))],
+    ids=lambda claims: claims.__name__,
+)
 def test_notebook_runs_and_shows_no_personal_data(
     claims: Callable[[list[Any]], None], tmp_path: Path
 ) -> None:
@@ -104,6 +109,7 @@ def test_each_notebook_has_a_check() -> None:
     assert {page.stem for page in FOLDER.glob("*.md")} == {"index", "first", "day", "unknown"}
 
 
+@pytest.mark.scheduled  # it starts another kernel
 def test_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     page = (FOLDER / "first.md").read_text("utf-8").replace('province="RM"', 'province="Roma"')
     with pytest.raises(CellExecutionError, match="province: must be two upper-case letters"):

@@ -10,6 +10,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import date
+from functools import cache
 from inspect import CO_COROUTINE
 from pathlib import Path
 from typing import Any
@@ -173,17 +174,19 @@ def test_coverage_table_names_existing_code() -> None:
                 found = getattr(found, attribute, None)
 
 
+@cache
+def functions_of(file: Path) -> set[str]:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 def test_coverage_table_names_existing_tests() -> None:
     for _, row, _, tests in coverage():
         names = re.findall(r"`([^`]+)`", tests)
         assert names, row
         for name in names:
             file, function = name.split("::")
-            tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
-            functions = {
-                node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            }
-            assert function in functions, name
+            assert function in functions_of(ROOT / "tests" / file), name
 
 
 def test_pages_name_the_errors_and_metrics_of_the_code() -> None:

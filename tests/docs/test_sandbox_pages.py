@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from attrs import evolve
@@ -13,6 +11,7 @@ from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import _parser
 from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, parse_words
+from support.cli import run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "sandbox.md"
 
@@ -47,9 +46,7 @@ def test_sandbox_guide_lists_every_linter_rule() -> None:
 def test_sandbox_options_have_python_arguments() -> None:
     options = {action.dest for action in _parser()._actions} - {"help", "open_page"}
     assert options == set(inspect.signature(Sandbox).parameters)
-    printed = subprocess.run(
-        [sys.executable, "-m", "loanasync", "sandbox", "--help"], capture_output=True, text=True, check=True
-    )
+    printed = run(None, "sandbox", "--help")
     for name in options - {"faults", "readings"}:  # given one by one, as --fault and --reading
         assert f"--{name.replace('_', '-')[:12]}" in printed.stdout
 
