@@ -176,7 +176,7 @@ async def test_request_that_cannot_be_completed_is_409_with_a_string(client: Loa
     with pytest.raises(CannotCompleteError) as caught:
         await client.approve(FISCAL_CODE, approval_request(email="a+conflict@example.com"))
     assert caught.value.status == 409
-    assert caught.value.problems[0].message
+    assert [each.message for each in caught.value.problems] == ["The request cannot be completed"]
 
 
 async def test_permanent_fault_is_500_with_a_system_error(client: LoanClient) -> None:
