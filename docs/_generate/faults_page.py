@@ -63,7 +63,11 @@ def tables() -> str:
         lines += ["| fault | result | requests read | what to do | test |", "|---|---|---|---|---|"]
         lines += [*map(line, rows), ""]
     cases = len(SESSIONS) * sum(len(row.schemes) * len(row.operations) for row in ROWS)
-    lines += [f"The tests play these {len(ROWS)} faults in {cases} combinations.", ""]
+    lines += [
+        f"The tests play these {len(ROWS)} faults in {cases} combinations each night. For each commit they",
+        "play all pairs of a scheme, an operation and a kind of session.",
+        "",
+    ]
     return "\n".join(lines)
 
 

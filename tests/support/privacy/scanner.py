@@ -14,6 +14,7 @@ from typing import Any
 from attrs import Factory, define, evolve, frozen
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -43,9 +44,10 @@ class Captured:
     def providers(self) -> dict[str, Any]:
         """Arguments of a client whose spans and metrics are captured."""
         if not self._providers:
-            tracing = TracerProvider(shutdown_on_exit=False)
+            nothing = Resource.get_empty()  # by default, the SDK searches the system for its description
+            tracing = TracerProvider(resource=nothing, shutdown_on_exit=False)
             tracing.add_span_processor(SimpleSpanProcessor(self.spans))
-            metering = MeterProvider([self.metrics], shutdown_on_exit=False)
+            metering = MeterProvider([self.metrics], nothing, shutdown_on_exit=False)
             self._providers |= {"tracer_provider": tracing, "meter_provider": metering}
         return self._providers
 
