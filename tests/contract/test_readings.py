@@ -6,6 +6,7 @@ from itertools import combinations, product
 import pytest
 
 from loanasync.sandbox import Readings
+from support.readings.flows import FLOWS
 from support.readings.planted import PLANTED, Planted
 from support.readings.runner import run
 from support.readings.services import exhaustive, pairwise
@@ -30,8 +31,8 @@ async def test_readings_pairwise_have_no_violation() -> None:
 @pytest.mark.parametrize("planted", PLANTED, ids=[f"{each.row}: {each.name}" for each in PLANTED])
 async def test_readings_planted_fault_is_detected(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     planted.plant(monkeypatch)
-    for readings in pairwise():
-        report = await run([readings])
+    for readings, (name, flow) in product(pairwise(), FLOWS.items()):
+        report = await run([readings], {name: flow})
         if any(report.numbers.figures):
             return
     pytest.fail("no number noticed it")
@@ -42,9 +43,9 @@ def test_planted_faults_break_every_row() -> None:
 
 
 def test_pairwise_services_have_all_pairs_of_values() -> None:
-    choices = Readings.choices()
+    choices, services = Readings.choices(), pairwise()
     for first, second in combinations(choices, 2):
-        found = {(getattr(each, first), getattr(each, second)) for each in pairwise()}
+        found = {(getattr(each, first), getattr(each, second)) for each in services}
         assert found == set(product(choices[first], choices[second]))
 
 
