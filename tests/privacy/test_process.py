@@ -20,10 +20,6 @@ def run(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
-def test_calls_write_no_files() -> None:
-    assert json.loads(run("disk").stdout) == []
-
-
 def test_exported_journal_is_the_only_file_written(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     assert json.loads(run("disk", str(file)).stdout) == [str(file)]
@@ -31,7 +27,7 @@ def test_exported_journal_is_the_only_file_written(tmp_path: Path) -> None:
     assert leaks(written) == []
 
 
-@pytest.mark.parametrize("development", [True, False])
+@pytest.mark.parametrize("development", [True, pytest.param(False, marks=pytest.mark.scheduled)])
 def test_warnings_of_unclosed_clients_have_no_personal_data(*, development: bool) -> None:
     result = run("unclosed", python=("-X", "dev") if development else ("-W", "always"))
     for expected in (

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -118,8 +119,15 @@ async def call(client: LoanClient, operation: str, **options: Any) -> Any:
         return error
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
+def kinds_and_operations() -> Iterator[Any]:
+    """Yield all pairs; each kind with an approval, and each operation with a rejection, for each commit."""
+    for kind, operation in product(BODIES, OPERATIONS):
+        is_common = operation == "approve" or kind is RejectedError
+        marks = [] if is_common else [pytest.mark.scheduled]
+        yield pytest.param(kind, operation, id=f"{kind.__name__}-{operation}", marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "operation"), list(kinds_and_operations()))
 async def test_personal_values_are_removed_from_messages(kind: type[LoanError], operation: str) -> None:
     status, body = BODIES[kind]
     results = set()
