@@ -8,7 +8,7 @@ import asyncio
 from contextlib import suppress
 from functools import cache
 from traceback import walk_tb
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -173,10 +173,6 @@ class SplittingProtocol(HeadSplitter):
         self._fail_reader()
         response.content.on_eof(self.remove)
 
-    def discard_connection(self) -> None:
-        """Abort the connection when the wrapper is removed."""
-        self._keep = False
-
     def _fail_reader(self) -> None:
         content = self._content
         if content is not None and self._has_failed and not content.is_eof() and content.exception() is None:
@@ -272,9 +268,9 @@ class RequestBody(bytes, aiohttp.Payload):
             self._splitter.watch(response)
 
     def discard_connection(self) -> None:
-        """Abort the connection in `end`, because the end of the response is unknown."""
-        if self._splitter is not None:
-            self._splitter.discard_connection()
+        """Abort the connection, because the end of its response is unknown."""
+        with suppress(Exception):  # an error here must not replace the response
+            cast("Any", self.protocol).transport.abort()
 
     def end(self, response: aiohttp.ClientResponse | None) -> None:
         """Release the connection; abort it if it cannot be used again."""

@@ -86,6 +86,7 @@ async def assert_usable(caller: Caller, result: object, row: Row, scheme: str) -
     """Assert that no task and no connection is left, and that the next call gets the only slot."""
     server = caller.server
     if isinstance(result, TransportError):
+        assert not any(is_open for is_open, _ in caller.idle_connections())
         await server.wait_until_closed()
     await wait_until_only_servers_run(server, caller.other)
     if row.closes_connection:
