@@ -97,7 +97,7 @@ def plain(text: str) -> str:
 def marks_in(captured: Captured) -> list[str]:
     found = []
     for kind in OUTPUT_KINDS:
-        for text in kind.texts(captured):
+        for text in dict.fromkeys(kind.texts(captured)):
             letters = plain(text)
             found += [f"{mark} in {kind.name}: {text[:300]}" for mark in MARKS if mark in letters]
     return found
