@@ -193,6 +193,16 @@ async def test_aclose_twice_works_and_later_calls_raise(client: LoanClient) -> N
         await client.approve(FISCAL_CODE, approval_request())
 
 
+async def test_concurrent_acloses_wait_for_the_call_in_progress(client: LoanClient, sandbox: Sandbox) -> None:
+    await client.create_request({"fiscalCode": FISCAL_CODE})
+    request = approval_request(email="anna+slow200after@example.com")
+    call = asyncio.create_task(client.approve(FISCAL_CODE, request))
+    while not [entry for entry in sandbox.journal if entry.operation == "approve"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*(client.aclose() for _ in range(3)))
+    assert (await call).approved
+
+
 async def test_hundred_concurrent_calls_share_four_slots(sandbox: Sandbox) -> None:
     async with LoanClient(
         sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, max_concurrency=4

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import threading
 
@@ -61,6 +62,46 @@ async def test_forked_child_does_not_close_values_of_its_parent(monkeypatch: pyt
     monkeypatch.setattr(os, "getpid", lambda: -2)
     await values.aclose(0)
     assert parent_value.closed_in is None
+
+
+@pytest.mark.parametrize(("process", "warnings"), [("parent", 1), ("child", 0)])
+async def test_destructor_in_a_forked_child_reports_nothing(
+    process: str, warnings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values belong to the parent, which may close them later."""
+    unclosed: list[None] = []
+    values = PerLoop(Value, close, lambda: unclosed.append(None))
+    values.current()
+    if process == "child":
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+    del values
+    gc.collect()
+    assert len(unclosed) == warnings
+
+
+async def test_concurrent_acloses_close_each_value_once() -> None:
+    closed: list[asyncio.AbstractEventLoop] = []
+
+    async def slow_close(_: Value, __: float) -> None:
+        await asyncio.sleep(0.01)
+        closed.append(asyncio.get_running_loop())
+
+    async def open_value() -> None:
+        values.current()
+
+    values = PerLoop(Value, slow_close)
+    other = asyncio.new_event_loop()
+    thread = threading.Thread(target=other.run_forever)
+    thread.start()
+    try:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(open_value(), other))
+        await open_value()
+        await asyncio.gather(*(values.aclose(1) for _ in range(3)))
+    finally:
+        other.call_soon_threadsafe(other.stop)
+        await asyncio.to_thread(thread.join)
+        other.close()
+    assert sorted(closed, key=id) == sorted([asyncio.get_running_loop(), other], key=id)
 
 
 def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:

@@ -13,8 +13,9 @@ from loanasync import (
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
+    Timeout,
 )
-from loanasync.ledger import LedgerPolicy, State
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State
 from loanasync.testing import (
     ScriptedResponse,
     approved,
@@ -246,3 +247,23 @@ class TestTakeovers:
         await shop.put(state)
         assert isinstance(await shop.result(repeat_unknown=True), OutcomeUnknownError)
         assert shop.script.left == 1
+
+
+@pytest.mark.parametrize(("total", "patience"), [(30.0, 5.0), (2.0, 60.0)])
+async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, patience: float) -> None:
+    """A call settles at most `total + patience` seconds after its claim.
+
+    The lease needs a margin, or the claim of a living call may expire. Other workers wait for a dead one
+    until the lease expires, so the margin is not longer than `patience`.
+    """
+    leases: list[float] = []
+
+    class RecordingLedger(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            leases.append(options["lease"])
+            return await super().claim(key, **options)
+
+    shop = Shop(approved(), ledger=RecordingLedger(), patience=patience)
+    await shop.approve(timeout=Timeout(total=total, attempt=1, connect=0.5))
+    latest_settlement = total + patience
+    assert leases == [latest_settlement + patience]
