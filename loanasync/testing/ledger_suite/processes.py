@@ -1,13 +1,13 @@
 """Conformance tests for ledgers that several processes use, some of which are killed."""
 
 import asyncio
-import json
+import multiprocessing
 import pickle
-import signal
-import sys
-from base64 import b64decode, b64encode
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from secrets import token_hex
 from typing import Any
 
@@ -141,59 +141,36 @@ class SharedLedgerConformance(LedgerConformance):
                 assert ended.state is State.UNKNOWN
 
 
-# Change `sys.path` before the opener is unpickled, and the clock before loanasync is imported.
-_SCRIPT = """
-import sys, json, time
-path, skew = json.loads(sys.stdin.readline())
-sys.path[:] = path
-right, right_ns = time.time, time.time_ns
-time.time = lambda: right() + skew
-time.time_ns = lambda: right_ns() + int(skew * 1e9)
-from loanasync.testing.ledger_suite.processes import serve
-serve()
-"""
-
-
 class LedgerWorker:
     """A process that uses the ledger. The test sends commands to it and receives the results."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: BaseProcess, connection: Connection) -> None:
         self._process = process
+        self._connection = connection
 
-    async def _send_line(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        await self._process.stdin.drain()
-
-    async def receive(self) -> Any:  # noqa: ANN401  (JSON)
+    async def receive(self) -> Any:  # noqa: ANN401  (depends on the command)
         """Return the next result of the process, or None if the process has ended."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        return json.loads(line) if line.endswith(b"\n") else None
-
-    async def begin(self, opener: Callable[[], DecisionLedger], skew: float) -> None:
-        """Send `sys.path`, the error of the clock and the opener, and wait until the process is ready."""
-        await self._send_line(json.dumps([sys.path, skew]))
-        await self._send_line(b64encode(pickle.dumps(opener)).decode())
-        assert await self.receive() == "ready"
+        try:
+            return await asyncio.to_thread(self._connection.recv)
+        except (EOFError, OSError):
+            return None
 
     async def start(self, do: str, **arguments: object) -> None:
         """Send a command to the process without waiting for its result."""
-        await self._send_line(json.dumps({"do": do, **arguments}))
+        await asyncio.to_thread(self._connection.send, {"do": do, **arguments})
 
-    async def do(self, do: str, **arguments: object) -> Any:  # noqa: ANN401  (JSON)
+    async def do(self, do: str, **arguments: object) -> Any:  # noqa: ANN401  (see `receive`)
         """Send a command to the process, and return its result."""
         await self.start(do, **arguments)
         return await self.receive()
 
     async def kill(self) -> list[Any]:
         """Kill the process, wait for its end, and return the results that were not received yet."""
-        if self._process.returncode is None:
-            self._process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        self._process.kill()
         results = []
         while (result := await self.receive()) is not None:
             results.append(result)
-        await self._process.wait()
+        await asyncio.to_thread(self._process.join)
         return results
 
 
@@ -202,19 +179,20 @@ async def ledger_worker(
     opener: Callable[[], DecisionLedger], *, skew: float = 0.0
 ) -> AsyncIterator[LedgerWorker]:
     """Start a process that opens the ledger, and kill it at the end. Its clock is wrong by `skew` seconds."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _SCRIPT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    worker = LedgerWorker(process)
+    # A fork of this process would inherit its threads' locks; a fork of Python's fork server has no threads.
+    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(kind)
+    connection, other_end = context.Pipe()
+    process = context.Process(target=_serve, args=(other_end, pickle.dumps(opener), skew))
+    await asyncio.to_thread(process.start)
+    other_end.close()
+    worker = LedgerWorker(process, connection)
     try:
-        await worker.begin(opener, skew)
+        assert await worker.receive() == "ready"
         yield worker
     finally:
         await worker.kill()
-
-
-def _report(result: object) -> None:
-    print(json.dumps(result), flush=True)  # noqa: T201  (the protocol between the two processes)
+        connection.close()
 
 
 def _summary(entry: Entry) -> list[object]:
@@ -232,36 +210,39 @@ async def _race(ledger: DecisionLedger, keys: list[str], racers: int) -> int:
     return sum(await asyncio.gather(*(claim(key) for key in keys for _ in range(racers))))
 
 
-async def _flood(ledger: DecisionLedger, prefix: str) -> None:
+async def _flood(connection: Connection, ledger: DecisionLedger, prefix: str) -> None:
     """Claim and settle entries without end, and report each completed operation."""
     number = 0
     while True:
         number += 1
         key = f"{prefix}{number}"
         await ledger.claim(key, token=key, payload="p", lease=3600)
-        _report([key, State.INFLIGHT])
+        connection.send([key, State.INFLIGHT])
         settlement = Settlement(state=State.REFUSED, status=422, body=key.encode() * 50)
         await ledger.settle(key, token=key, payload="p", settlement=settlement)
-        _report([key, State.REFUSED])
+        connection.send([key, State.REFUSED])
 
 
-async def _serve(ledger: DecisionLedger) -> None:
-    _report("ready")
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        arguments: dict[str, Any] = json.loads(line)
+async def _run_commands(connection: Connection, ledger: DecisionLedger) -> None:
+    connection.send("ready")
+    while True:
+        arguments: dict[str, Any] = await asyncio.to_thread(connection.recv)
         match arguments.pop("do"):
             case "claim":
-                _report(_summary(await ledger.claim(**arguments)))
+                connection.send(_summary(await ledger.claim(**arguments)))
             case "settle":
                 settlement = Settlement(state=State(arguments.pop("state")))
-                _report(_summary(await ledger.settle(settlement=settlement, **arguments)))
+                connection.send(_summary(await ledger.settle(settlement=settlement, **arguments)))
             case "race":
-                _report(await _race(ledger, **arguments))
+                connection.send(await _race(ledger, **arguments))
             case "flood":
-                await _flood(ledger, **arguments)
+                await _flood(connection, ledger, **arguments)
 
 
-def serve() -> None:
-    """Run the commands from standard input in the child process."""
-    opener: Callable[[], DecisionLedger] = pickle.loads(b64decode(sys.stdin.readline()))  # noqa: S301  (sent by the parent)
-    asyncio.run(_serve(opener()))
+def _serve(connection: Connection, opener: bytes, skew: float) -> None:
+    """Run the commands of the test in the child process, until it is killed."""
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + skew
+    time.time_ns = lambda: right_ns() + int(skew * 1e9)
+    ledger: DecisionLedger = pickle.loads(opener)()  # noqa: S301  (sent by the parent)
+    asyncio.run(_run_commands(connection, ledger))
