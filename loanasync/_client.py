@@ -68,6 +68,9 @@ class LoanClient(Closing):
             requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
         direct_connections: Write requests directly to pooled connections. If False, send each request with
             aiohttp's ``ClientSession.request``.
+        suppress_instrumentation: Accept a `session` whose OpenTelemetry instrumentation is older than 0.60b0,
+            which would record the fiscal code. All instrumentation is then suppressed during each request,
+            also that of the session's resolver and hooks. By default such a session is refused.
         max_concurrency: Maximum number of concurrent calls per event loop. By default 100, or the limit of
             your session's connector.
         remember: Keep up to 10,000 approvals in memory for one hour. Concurrent approvals with the same data
@@ -90,6 +93,21 @@ class LoanClient(Closing):
     Example:
         >>> LoanClient("https://loans.example.com", shop_id="my-shop", auth_token="secret")
         LoanClient('https://loans.example.com', shop_id='my-shop', auth_token=***)
+
+        With a session that has instrumentation of any version:
+
+        >>> import aiohttp
+        >>> from opentelemetry.instrumentation.aiohttp_client import create_trace_config
+        >>> from loanasync.sandbox import Sandbox
+        >>> async def example() -> bool:
+        ...     async with Sandbox() as sandbox, aiohttp.ClientSession(
+        ...         trace_configs=[create_trace_config()]
+        ...     ) as session:
+        ...         shop = sandbox.client(session=session, suppress_instrumentation=True)
+        ...         await shop.create_request({"fiscalCode": fiscal_code})
+        ...         return (await shop.approve(fiscal_code, request)).approved
+        >>> run(example())
+        True
     """
 
     def __init__(
@@ -105,6 +123,7 @@ class LoanClient(Closing):
         session: "aiohttp.ClientSession | None" = None,
         transport: "Callable[[], Transport] | None" = None,
         direct_connections: bool = True,
+        suppress_instrumentation: bool = False,
         remember: bool = True,
         max_concurrency: int | None = None,
         ledger: "DecisionLedger | None" = None,
@@ -129,7 +148,12 @@ class LoanClient(Closing):
             strict=strict,
         )
         self._pipeline = Pipeline(
-            transport_factory(session, ssl, direct_connections=direct_connections)
+            transport_factory(
+                session,
+                ssl,
+                direct_connections=direct_connections,
+                suppress_instrumentation=suppress_instrumentation,
+            )
             if transport is None
             else user_transport_factory(transport, session, ssl),
             Telemetry(tracer_provider, meter_provider, propagate),

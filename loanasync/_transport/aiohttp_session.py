@@ -13,14 +13,8 @@ from loanasync._lifecycle import Waits, expire
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import RequestBody, buffered_body
+from loanasync._transport.instrumentation import HTTP_KEY
 from loanasync.errors import ConfigurationError, ConnectError
-
-try:  # private, and the only way to suppress a second span by OpenTelemetry's instrumentation of aiohttp
-    from opentelemetry.context import (
-        _SUPPRESS_HTTP_INSTRUMENTATION_KEY as _SUPPRESS_KEY,
-    )
-except ImportError:  # pragma: no cover  (without it there are two spans per request)
-    _SUPPRESS_KEY = otel_context.create_key("loanasync")
 
 
 class SessionTransport:
@@ -29,13 +23,18 @@ class SessionTransport:
     It belongs to one event loop, and closes the session only if `owned` is True. Each request has a
     separate timeout; the session's timeouts do not apply. `RequestBody` notes when the request is written. If
     a reused connection turns out to be unusable before that, the request is sent again on another one.
+
+    During a request, `suppression_key` suppresses OpenTelemetry's instrumentation of the session.
     """
 
     raises_errors = True  # errors of the hooks of the user's session, raised before anything was sent
 
-    def __init__(self, session: aiohttp.ClientSession, *, owned: bool) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, *, owned: bool, suppression_key: str = HTTP_KEY
+    ) -> None:
         self._session = session
         self._owned = owned
+        self._suppression_key = suppression_key
         self._waits = Waits()
         # The protocols of connections that have served a request. (Some transports have no weak references.)
         self._used_protocols: WeakSet[object] = WeakSet()
@@ -106,7 +105,7 @@ class SessionTransport:
             return response
 
         request.is_sent = False
-        suppression = otel_context.attach(otel_context.set_value(_SUPPRESS_KEY, value=True))
+        suppression = otel_context.attach(otel_context.set_value(self._suppression_key, value=True))
         limit = asyncio.timeout(None)
         # After a blocked event loop, a response that arrived in time is read before this callback runs.
         timer = asyncio.get_running_loop().call_later(within, expire, limit)
