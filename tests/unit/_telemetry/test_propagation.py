@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 
 from loanasync import Approved, _log
-from loanasync._telemetry.propagation import Propagate
+from loanasync._telemetry.propagation import Propagate, injector
 from loanasync.testing import (
     ScriptedTransport,
     approved,
@@ -84,6 +84,24 @@ async def test_propagator_sends_only_valid_headers_that_are_not_reserved() -> No
         await script.client(propagate="global").approve(FISCAL_CODE, approval_request()), Approved
     )
     assert script.sent[0].headers == {**plain.sent[0].headers, "b3": "1"}
+
+
+# Headers of the request itself: of its body, its connection, its response and its sender.
+RESERVED = [
+    *("Content-Encoding", "Content-Length", "Content-Type", "Expect", "Trailer", "Transfer-Encoding"),
+    *("Connection", "Host", "TE", "Upgrade", "Accept", "Accept-Encoding"),
+    *("Cookie", "User-Agent", "X-Auth-Token"),
+]
+
+
+@pytest.mark.parametrize(
+    "propagator",
+    [{spelled: "theirs" for name in RESERVED for spelled in (name, name.lower(), name.upper())}],
+    indirect=True,
+)
+@pytest.mark.usefixtures("propagator")
+def test_propagator_cannot_set_headers_of_the_request() -> None:
+    assert injector("global")(Context()) == {}
 
 
 @pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
