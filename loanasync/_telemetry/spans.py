@@ -73,10 +73,11 @@ class Telemetry:
         if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
             return INVALID_SPAN
         try:
-            return self.tracer.start_span(name, kind=kind, attributes=attributes)
+            span = self.tracer.start_span(name, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (of the user's sampler)
             log_failure(error)
-            return trace.NoOpTracer().start_span(name)  # keeps the caller's trace, if there is one
+            span = INVALID_SPAN
+        return _span_of_caller() if span is INVALID_SPAN else span
 
     def headers(self) -> dict[str, str]:
         """Return the trace headers for the current span."""
@@ -112,6 +113,12 @@ class Telemetry:
 
 def _without_none(attributes: Mapping[str, AttributeValue | None]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _span_of_caller() -> Span:
+    """Return a span that keeps the caller's trace and records nothing. A tracer of an old API does not."""
+    context = trace.get_current_span().get_span_context()
+    return trace.NonRecordingSpan(context) if context.is_valid else INVALID_SPAN
 
 
 def _trace_id(span: Span) -> str | None:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # The minor versions of aiohttp that this release was tested with. With any other version, requests are sent
 # through `ClientSession.request`, and the protocols of its connections are not replaced.
-TESTED_AIOHTTP = frozenset({"3.14"})
+TESTED_AIOHTTP = frozenset({"3.12", "3.13", "3.14"})
+# Those of the direct path. It was written for the parser and the connections of one version.
+DIRECT_AIOHTTP = frozenset({"3.14"})
 # Bytes: the limit of asyncio's write buffer. When the response to a larger request arrives, parts of the
 # request may still be unsent, so the connection is not used again.
 MAX_BODY_FOR_REUSE = 1 << 16
@@ -43,10 +45,15 @@ _MAX_TURNS = 10  # iterations of the event loop
 _POOL_WAIT = getattr(getattr(aiohttp.BaseConnector, "_wait_for_available_connection", None), "__code__", None)
 
 
+def minor_version(version: str) -> str:
+    """Return the first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
+
+
 @cache
 def is_tested(version: str) -> bool:
     """Return True for a version of aiohttp that this release was tested with; log any other once."""
-    if ".".join(version.split(".")[:2]) in TESTED_AIOHTTP:
+    if minor_version(version) in TESTED_AIOHTTP:
         return True
     LOGGER.info(
         "aiohttp %s was not tested with this version of loanasync: sending through ClientSession.request",
@@ -82,6 +89,11 @@ def buffered_body(content: aiohttp.StreamReader | None) -> bytes:
     # The public methods raise the failure instead. If aiohttp renames this method, these bytes are lost.
     take = getattr(content, "_read_nowait", None)
     return take(-1) if callable(take) else b""
+
+
+def _retrieve_error(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 class HeadSplitter(asyncio.Protocol):
@@ -311,7 +323,14 @@ class RequestBody(bytes, aiohttp.Payload):
         self.is_written = True
         if self.request is not None:
             self.request.is_sent = True
-        await out.drain()
+        try:
+            await out.drain()
+        except asyncio.CancelledError:
+            # Before 3.14, aiohttp keeps this future. asyncio would log its error when the connection ends.
+            waiter: asyncio.Future[None] | None = getattr(out.protocol, "_drain_waiter", None)
+            if waiter is not None:
+                waiter.add_done_callback(_retrieve_error)
+            raise
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Write head and body; the length of the body is known (called by aiohttp)."""

@@ -1,8 +1,10 @@
 """The transport that sends requests through `ClientSession.request`."""
 
 import asyncio
-from functools import lru_cache
+from functools import cache, lru_cache
 from http.cookies import SimpleCookie
+from inspect import signature
+from typing import Any
 from weakref import WeakSet
 
 import aiohttp
@@ -124,9 +126,7 @@ class SessionTransport:
                     middlewares=(read_early,),
                     timeout=connect_timeout(connect),
                     auto_decompress=False,
-                    max_headers=failures.MAX_HEADERS,
-                    max_line_size=failures.MAX_FIELD_SIZE,
-                    max_field_size=failures.MAX_FIELD_SIZE,
+                    **parser_limits(),
                 )
                 if result is None:  # the middleware did not run: a test replaces `ClientSession._request`
                     response = returned
@@ -180,3 +180,13 @@ def connect_timeout(connect: float) -> aiohttp.ClientTimeout:
     """Return aiohttp's timeout settings: `connect` seconds for the connection, and no other limit."""
     # By default, aiohttp rounds timeouts of more than 5 seconds up to whole seconds.
     return aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=float("inf"))
+
+
+@cache
+def parser_limits() -> dict[str, Any]:
+    """Return the limits of aiohttp's parser: parameters of `ClientSession.request`."""
+    limits = {"max_line_size": failures.MAX_FIELD_SIZE, "max_field_size": failures.MAX_FIELD_SIZE}
+    # Before 3.13.4, aiohttp had no limit of the number of headers.
+    if "max_headers" in signature(aiohttp.ClientSession).parameters:
+        limits["max_headers"] = failures.MAX_HEADERS
+    return limits

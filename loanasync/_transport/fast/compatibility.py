@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import buffered_body, is_tested
+from loanasync._transport.aiohttp_internals import DIRECT_AIOHTTP, buffered_body, is_tested, minor_version
 from loanasync._transport.fast.connection import new_parser
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ REQUEST_METHODS = request_methods()  # at import; `_has_expected_api` checks tha
 @cache
 def is_possible() -> bool:
     """Return True if the direct path can be used with the installed aiohttp."""
-    return is_tested(aiohttp.__version__) and _has_expected_api()
+    version = aiohttp.__version__
+    return is_tested(version) and minor_version(version) in DIRECT_AIOHTTP and _has_expected_api()
 
 
 def _has_expected_api() -> bool:

@@ -20,6 +20,7 @@ from loanasync.testing import ScriptedResponse, approved, computed, refused, sys
 from support.builders import FISCAL_CODE, approval_request
 from support.cancellation import Moment, Stepwise, cancelled_at
 from support.canned_server import APPROVAL, FAULT, REFUSAL, serving
+from support.direct_path import needs_direct_path
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
 from support.raw_server import until
@@ -87,6 +88,7 @@ async def test_memory_response_without_a_waiting_caller_is_remembered(session: s
         assert server.requests == 1
 
 
+@needs_direct_path
 async def test_memory_response_in_the_turn_of_the_cancellation_is_kept() -> None:
     """A response that arrives between the cancellation and the caller's last step is not dropped."""
     async with held_server("own") as (server, client):

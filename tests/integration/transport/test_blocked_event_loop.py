@@ -18,6 +18,7 @@ from loanasync import LoanClient, Refused, Timeout, TransportError
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.liveness import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve
+from support.direct_path import needs_direct_path
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
 
 
@@ -173,6 +174,7 @@ async def queued_during_a_block(
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
+@needs_direct_path
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
@@ -189,6 +191,7 @@ def test_calls_queued_during_a_block_are_sent_once_on_new_connections(
         runner.run(client.aclose())
 
 
+@needs_direct_path
 @pytest.mark.parametrize("new_loop", list(loops()))
 def test_calls_whose_deadline_passes_during_a_block_are_not_sent(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
@@ -235,6 +238,7 @@ def test_response_that_arrived_before_the_deadline_is_read_after_a_block(session
         server.close_connections()
 
 
+@needs_direct_path
 def test_aclose_during_a_tls_shutdown_succeeds() -> None:
     async def close() -> None:
         resources: Any = client._pipeline._per_loop.current()

@@ -14,12 +14,19 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
-from loanasync._transport.aiohttp_internals import TESTED_AIOHTTP, SplittingProtocol, is_tested
+from loanasync._transport.aiohttp_internals import (
+    DIRECT_AIOHTTP,
+    TESTED_AIOHTTP,
+    SplittingProtocol,
+    is_tested,
+    minor_version,
+)
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.fast.pool import DirectTransport
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
+from support.direct_path import needs_direct_path
 from support.raw_server import PATIENCE
 
 
@@ -36,6 +43,7 @@ def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) 
 HALF = response_bytes(201, b'{"approved":true ,"amount":45000}')[:-3]
 
 
+@needs_direct_path
 @pytest.mark.parametrize("response", [b"", HALF], ids=["no head", "half a body"])
 @pytest.mark.parametrize(
     ("owner", "name", "breaks"),
@@ -78,6 +86,7 @@ async def test_error_of_one_expired_call_delays_no_other() -> None:
     assert loop.call_at.called
 
 
+@needs_direct_path
 @pytest.mark.parametrize(
     ("change", "check"),
     [
@@ -107,10 +116,11 @@ def test_tested_versions_are_the_floor_and_the_installed_one() -> None:
     [needed] = [each for each in requires("loanasync") or () if re.match(r"aiohttp\b", each)]
     [floor] = re.findall(r">=([0-9.]+)", needed)
     assert is_tested(version("aiohttp"))
-    assert floor in TESTED_AIOHTTP
+    assert minor_version(floor) in TESTED_AIOHTTP
+    assert max(TESTED_AIOHTTP) in DIRECT_AIOHTTP <= TESTED_AIOHTTP
 
 
-@pytest.mark.parametrize("installed", ["3.13.9", "3.15.0", "3.15.0a1", "4.0.0", "3.140.1", "3", ""])
+@pytest.mark.parametrize("installed", ["3.11.18", "3.15.0", "3.15.0a1", "4.0.0", "3.140.1", "3", ""])
 async def test_untested_aiohttp_takes_the_documented_path(
     installed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,7 +142,8 @@ async def test_untested_aiohttp_takes_the_documented_path(
 
 
 @pytest.mark.parametrize(
-    ("installed", "protocol"), [("3.14.5", SplittingProtocol), ("3.15.0", ResponseHandler)]
+    ("installed", "protocol"),
+    [("3.12.0", SplittingProtocol), ("3.14.5", SplittingProtocol), ("3.15.0", ResponseHandler)],
 )
 async def test_untested_aiohttp_keeps_the_protocol_of_a_connection(
     installed: str, protocol: type, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +164,10 @@ def test_patch_versions_of_a_tested_minor_are_tested(version: str) -> None:
     assert is_tested(version)
 
 
-@pytest.mark.parametrize(("setting", "transport"), [(True, DirectTransport), (False, SessionTransport)])
+@pytest.mark.parametrize(
+    ("setting", "transport"),
+    [pytest.param(True, DirectTransport, marks=needs_direct_path), (False, SessionTransport)],
+)
 async def test_direct_connections_setting_chooses_the_path(setting: bool, transport: type) -> None:  # noqa: FBT001  (parametrised)
     async with serving(APPROVAL) as server, server.client(direct_connections=setting) as client:
         assert isinstance(await approve(client), Approved)

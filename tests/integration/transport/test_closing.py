@@ -5,7 +5,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest import mock
 
 import aiohttp
 import pytest
@@ -18,7 +17,6 @@ from loanasync import (
     SystemFaultError,
     Timeout,
 )
-from loanasync._transport.fast import compatibility
 from loanasync.ledger import MemoryLedger
 from support.builders import FISCAL_CODE
 from support.canned_server import approve
@@ -42,8 +40,7 @@ async def client_of(server: RawServer, session: str, **options: Any) -> AsyncIte
             yield LoanClient(server.base_url, session=users, **fixed, **options)
         return
     is_direct = session == "own"
-    with mock.patch.object(compatibility, "is_possible", return_value=is_direct):
-        yield LoanClient(server.base_url, ssl=trust, **fixed, **options)
+    yield LoanClient(server.base_url, ssl=trust, direct_connections=is_direct, **fixed, **options)
 
 
 async def ended_by_aclose(client: LoanClient, call: Awaitable[object]) -> BaseException:

@@ -23,6 +23,7 @@ from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, approve, response_bytes, serving
+from support.direct_path import needs_direct_path
 from support.raw_server import Play, RawServer, running
 
 
@@ -31,6 +32,7 @@ def transport_of(client: LoanClient) -> Any:
     return resources.transport
 
 
+@needs_direct_path
 async def test_direct_path_is_used_with_a_session_of_the_client() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
@@ -52,6 +54,7 @@ def request_of(client: LoanClient, **headers: str) -> Request:
     return call.request(headers)
 
 
+@needs_direct_path
 async def test_both_transports_send_the_same_request() -> None:
     good = response_bytes(201, b'{"approved": true}')
     last = good.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
@@ -66,6 +69,7 @@ async def test_both_transports_send_the_same_request() -> None:
     assert lines[0] == lines[1]
 
 
+@needs_direct_path
 @pytest.mark.parametrize("splitting", ["a\r\nX-Other: b", "a\nb", "a\rb", "a\0b"])
 async def test_header_value_with_a_line_break_is_refused(splitting: str) -> None:
     async with serving(APPROVAL) as server, server.client() as client:
@@ -84,6 +88,7 @@ def is_of_package(frame: FrameType) -> bool:
     return str(frame.f_globals["__name__"]).startswith("loanasync.")
 
 
+@needs_direct_path
 @pytest.mark.parametrize(
     ("owner", "name", "expected"),
     [(aiohttp.TCPConnector, "_create_connection", RuntimeError), (SOCKET, "write", ConnectionLostError)],
@@ -120,6 +125,7 @@ async def test_mocked_session_receives_the_request() -> None:
         assert server.requests == 1
 
 
+@needs_direct_path
 async def test_mocked_session_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,6 +190,7 @@ def changed(*names: str) -> Any:
     return eval(f"lambda {', '.join(names)}: None")  # noqa: S307  (names of this file)
 
 
+@needs_direct_path
 @pytest.mark.parametrize(
     ("owner", "name", "now"),
     [

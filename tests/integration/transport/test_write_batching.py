@@ -14,7 +14,9 @@ from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.fast.connection import DirectConnection, Scheduler
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, serving
+from support.direct_path import needs_direct_path
 
+pytestmark = needs_direct_path
 Queued = tuple[asyncio.Task[Any], DirectConnection]
 
 
