@@ -40,14 +40,12 @@ class RepairedResponse(aiohttp.ClientResponse):
         super().__init__(*args, **kwargs)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _repaired_aioresponses() -> Iterator[None]:
-    parameters = inspect.signature(aiohttp.ClientResponse.__init__).parameters
-    assert parameters[_REQUIRED].default is inspect.Parameter.empty, (
-        "aiohttp no longer requires it: remove this repair"
-    )
+@pytest.fixture(scope="session")
+def repaired_aioresponses() -> Iterator[None]:
+    """aioresponses, repaired if the installed aiohttp needs it. Tests that use aioresponses request this."""
     assert _REQUIRED not in inspect.getsource(core), "aioresponses passes it: remove this repair"
-    with mock.patch.object(core, "ClientResponse", RepairedResponse):
+    is_required = _REQUIRED in inspect.signature(aiohttp.ClientResponse.__init__).parameters
+    with mock.patch.object(core, "ClientResponse", RepairedResponse if is_required else core.ClientResponse):
         yield
 
 
@@ -105,7 +103,7 @@ def _logged_asyncio_errors_fail() -> Iterator[None]:
 
 
 @pytest.fixture
-def mocked_http() -> Iterator[aioresponses]:
+def mocked_http(repaired_aioresponses: None) -> Iterator[aioresponses]:  # noqa: ARG001  (repairs)
     """Mocked responses for aiohttp; no request leaves the process."""
     with aioresponses() as mocked:
         yield mocked

@@ -110,6 +110,7 @@ async def test_write_error_has_no_frame_with_the_request(
         assert FISCAL_CODE not in variables
 
 
+@pytest.mark.usefixtures("repaired_aioresponses")
 async def test_mocked_session_receives_the_request() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Approved)
