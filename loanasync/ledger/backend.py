@@ -1,6 +1,8 @@
 """Base class of ledgers that several processes can open, and functions that the backends share."""
 
 import asyncio
+import re
+import sys
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import ClassVar
@@ -22,6 +24,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `poll`
 # The lists that a backend reads by an index are: one for each stored state, and these two.
 ALL = "all"
 WITHOUT_REDIRECT = "without redirect"  # approved entries that have a note or no body
+
+# Exceptions that a network or a server does not cause, so that a repeated call would fail again.
+_DEFECTS = (AttributeError, ImportError, NameError, NotImplementedError, TypeError)
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 # The SQL condition of each list, and the indexes that a table needs for them. "IS TRUE" makes SQLite use the
 # partial index for `WITHOUT_REDIRECT`; with the index by state it would read all approvals.
@@ -52,10 +58,13 @@ class StoredLedger(Closing, DecisionLedger):
     """Base class of ledgers that have an address, so that the command line can open them.
 
     To add a backend, derive from this class, define `address` and the methods of `DecisionLedger` that are
-    not defined here, and add the class to ``loanasync.ledger.BACKENDS``.
+    not defined here, and add the class to ``loanasync.ledger.BACKENDS``. If it needs an extra, define
+    `library` and `extra` too.
     """
 
     address: ClassVar[Address]
+    library: ClassVar[str] = ""  # the module of the extra that connects to the server
+    extra: ClassVar[str] = ""
 
     @abstractmethod
     async def exists(self) -> bool:
@@ -155,9 +164,38 @@ def page_queries(select: str, first: str, last: str) -> dict[str, str]:
     return {part: f"{select} WHERE {condition} AND {page}" for part, condition in _CONDITIONS.items()}
 
 
-def missing_library_error(library: str, extra: str) -> ConfigurationError:
+def missing_library_error(backend: type[StoredLedger]) -> ConfigurationError:
     """Return the error for a backend whose library is not installed."""
-    return ConfigurationError("ledger", f"needs {library}: run pip install 'loanasync[{extra}]'")
+    return ConfigurationError(
+        "ledger", f"needs {backend.library}: run pip install 'loanasync[{backend.extra}]'"
+    )
+
+
+def defect_of(ledger: object, error: BaseException) -> ConfigurationError | None:
+    """Return the error to raise for an exception of a ledger that a repeated call cannot avoid, or None.
+
+    For example, a library that is too old does not know an option, and raises TypeError at each connection.
+    """
+    # Libraries fail with None in place of a connection that was closed during an operation.
+    if not isinstance(error, _DEFECTS) or "NoneType" in str(error):
+        return None
+    library, extra = getattr(ledger, "library", ""), getattr(ledger, "extra", "")
+    name = type(ledger).__name__
+    if not library:
+        return ConfigurationError(
+            "ledger",
+            f"{name} raised {type(error).__name__}: correct its code; its own methods show the traceback",
+        )
+    version = f"{library} {getattr(sys.modules.get(library), '__version__', '')}".rstrip()
+    update = f"run pip install -U 'loanasync[{extra}]'"
+    if option := _UNKNOWN_OPTION.search(str(error)):
+        return ConfigurationError(
+            "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"
+        )
+    return ConfigurationError(
+        "ledger",
+        f"{name} raised {type(error).__name__} with {version}: {update}, or install an older {library}",
+    )
 
 
 def masked_url(url: str) -> str:

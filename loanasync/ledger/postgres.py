@@ -104,6 +104,7 @@ class PostgresLedger(StoredLedger):
         absent="this database has no ledger table: name the database and the table that your clients use, "
         "such as postgresql://host/shop?table=loanasync_decisions",
     )
+    library, extra = "asyncpg", "postgres"
 
     def __init__(
         self,
@@ -277,7 +278,7 @@ def _check_address(url: str) -> None:
     try:
         import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
     except ImportError:
-        raise missing_library_error("asyncpg", "postgres") from None
+        raise missing_library_error(PostgresLedger) from None
     if url.partition("://")[0] not in PostgresLedger.address.schemes:
         raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
 

@@ -76,6 +76,7 @@ class RedisLedger(StoredLedger):
         absent="this database has no ledger with this prefix: name the address, the number of the database "
         "and the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
     )
+    library, extra = "redis", "redis"
 
     def __init__(
         self, url: str, *, prefix: str = _PREFIX, connections: int = 10, durable: bool = True
@@ -83,7 +84,7 @@ class RedisLedger(StoredLedger):
         try:
             from redis.asyncio.connection import parse_url  # noqa: PLC0415  (its extra may not be installed)
         except ImportError:
-            raise missing_library_error("redis", "redis") from None
+            raise missing_library_error(RedisLedger) from None
         try:
             parse_url(url)
         except (AttributeError, TypeError, ValueError):

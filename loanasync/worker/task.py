@@ -32,6 +32,7 @@ from loanasync._client import LoanClient
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
+from loanasync.ledger.backend import defect_of
 from loanasync.worker.delivery import (
     Pause,
     Requeue,
@@ -153,14 +154,17 @@ def register_task(
         try:
             async with asyncio.timeout(patience):
                 await ledger.find(customer=f"worker {token_hex(8)}")  # makes each ledger check its format
-        except ConfigurationError as error:
-            pause.start(str(error))
+        except Exception as error:  # noqa: BLE001  (raised by any backend)
+            wrong = error if isinstance(error, ConfigurationError) else defect_of(ledger, error)
+            if wrong is None:  # it may work later
+                LOGGER.warning(
+                    "the ledger is not available (%s): no request is sent until it works",
+                    type(error).__name__,
+                )
+                return
+            pause.start(str(wrong))
             if all_paused(broker):
-                raise
-        except Exception as error:  # noqa: BLE001  (raised by any backend; it may work later)
-            LOGGER.warning(
-                "the ledger is not available (%s): no request is sent until it works", type(error).__name__
-            )
+                raise wrong from None
 
     async def close(_: TaskiqState) -> None:
         await client.aclose()

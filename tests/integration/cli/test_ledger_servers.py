@@ -83,6 +83,13 @@ def test_approve_many_resumes_from_a_ledger_on_a_server(
     assert len(served.journal.calls(operation="approve")) == 3
 
 
+def test_option_that_the_library_lacks_is_reported_with_its_version() -> None:
+    done = run_ledger("ls", "redis://shop:SECRET@127.0.0.1:1/0?driver=1")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "has no option driver: remove it from the address" in " ".join(done.stderr.split())
+    assert "SECRET" not in done.output
+
+
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 def test_unreachable_server_is_reported_without_its_password(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://shop:SECRET@127.0.0.1:1/0"

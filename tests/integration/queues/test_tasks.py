@@ -163,6 +163,15 @@ async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
             pass
 
 
+async def test_defect_of_the_ledger_ends_the_worker_at_its_start() -> None:
+    def defect() -> None:
+        raise TypeError("connect() got an unexpected keyword argument 'driver'")
+
+    with pytest.raises(ConfigurationError, match="FailingLedger raised TypeError"):
+        async with running(Shop(ledger=FailingLedger(find=defect))):
+            pass
+
+
 async def test_hanging_ledger_does_not_stop_the_worker_from_starting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

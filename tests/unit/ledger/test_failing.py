@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import redis
 from cryptography.fernet import Fernet
 
 from loanasync import (
@@ -23,7 +24,17 @@ from loanasync import (
     Refused,
 )
 from loanasync._protocol.messages import Response
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger, State, import_orphans
+from loanasync.ledger import (
+    DecisionLedger,
+    Entry,
+    LedgerPolicy,
+    MemoryLedger,
+    PostgresLedger,
+    RedisLedger,
+    SqliteLedger,
+    State,
+    import_orphans,
+)
 from loanasync.testing import approved, not_connected, refused, timed_out
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, held_response
@@ -44,6 +55,67 @@ async def test_failing_claim_sends_nothing(fault: Any) -> None:
         await shop.approve()
     assert caught.value.cause_type == ("OSError" if fault is broken else "TimeoutError")
     assert caught.value.__cause__ is caught.value.__context__ is None
+    assert shop.script.left == 1
+
+
+def missing_name() -> None:
+    asyncio.Client  # type: ignore[attr-defined]  # noqa: B018
+
+
+def wrong_arguments() -> None:
+    missing_name(1)  # type: ignore[call-arg]
+
+
+def not_implemented() -> None:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("defect", [missing_name, wrong_arguments, not_implemented])
+async def test_defect_of_a_ledger_is_a_configuration_error(defect: Any) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(claim=defect))
+    with pytest.raises(ConfigurationError, match=r"FailingLedger raised .*Error: correct its code") as caught:
+        await shop.approve()
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert shop.script.left == 1
+
+
+def closed_meanwhile() -> None:
+    None.read()  # type: ignore[attr-defined]
+
+
+def interrupted() -> None:
+    raise RuntimeError("the transport is closed")
+
+
+@pytest.mark.parametrize("fault", [closed_meanwhile, interrupted])
+async def test_closed_connection_of_a_ledger_is_not_a_defect(fault: Any) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(claim=fault))
+    with pytest.raises(LedgerUnavailableError):
+        await shop.approve()
+
+
+async def test_option_that_the_library_lacks_names_its_version() -> None:
+    shop = Shop(approved(), ledger=RedisLedger("redis://shop:SECRET@127.0.0.1:1/0?driver=1", durable=False))
+    expected = rf"redis {redis.__version__} has no option driver: .* pip install -U 'loanasync\[redis\]'"
+    with pytest.raises(ConfigurationError, match=expected) as caught:
+        await shop.approve()
+    assert "SECRET" not in str(caught.value)
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize(("module", "extra"), [("redis.asyncio", "redis"), ("asyncpg", "postgres")])
+async def test_library_that_is_too_old_is_named(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger: DecisionLedger
+    if extra == "redis":
+        ledger, name = RedisLedger("redis://127.0.0.1:1/0"), "BlockingConnectionPool"
+    else:
+        ledger, name = PostgresLedger("postgresql://127.0.0.1:1/shop"), "create_pool"
+    shop = Shop(approved(), ledger=ledger)
+    monkeypatch.delattr(f"{module}.{name}")
+    with pytest.raises(ConfigurationError, match=rf"raised .*Error with .*loanasync\[{extra}\]'"):
+        await shop.approve()
     assert shop.script.left == 1
 
 
