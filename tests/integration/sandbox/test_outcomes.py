@@ -1,11 +1,13 @@
 """Outcomes of every tag and every fault over HTTP: the received response and the stored state."""
 
+import asyncio
 import json
 import time
 from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from loanasync import (
     AccessDeniedError,
@@ -27,7 +29,7 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync.sandbox.customers import Customer
-from support.raw_shop import CODE, Raw
+from support.raw_shop import CODE, TOKEN, Raw
 
 EVALUATED = {"errors": {"domain": ["User already evaluated for approval"]}}
 
@@ -105,6 +107,21 @@ def check_received(kind: str, received: Received) -> None:
                 _ = received.json
         case "trunc":
             assert received.body.startswith(b'{"approved"')
+
+
+async def test_reset_fault_sends_a_tcp_reset(raw: Raw) -> None:
+    """Without it, the connection ends in order, and clients report another error."""
+    raw.sandbox.on("create_request").respond("reset")
+    url = URL(raw.sandbox.base_url)
+    body = json.dumps({"fiscalCode": CODE})
+    head = f"POST /api/shops/sandbox-shop/requests HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {TOKEN}\r\n"
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+    finally:
+        writer.close()
 
 
 @pytest.mark.parametrize("kind", BEFORE)
