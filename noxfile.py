@@ -61,7 +61,17 @@ PURE = [
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
     *(f"full-{python}" for python in PYTHONS),
-    *("fleet", "soak", "mutants", "readings", "floors", "audit"),
+    *("fleet", "soak", "mutants", "readings", "floors", "instrumentation", "audit"),
+]
+# Old versions of OpenTelemetry's instrumentation of aiohttp, each with those that have the same code.
+# Since 0.60b0 it respects the suppression of HTTP instrumentation. Other sessions test the newest version.
+INSTRUMENTATIONS = [
+    "0.51b0",  # to 0.54b0
+    "0.55b0",
+    "0.56b0",  # and 0.57b0
+    "0.58b0",  # and 0.59b0
+    "0.60b0",
+    "0.61b0",  # to 0.65b0
 ]
 
 # The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
@@ -191,6 +201,19 @@ def nightly(session: nox.Session) -> None:
     """Run all scheduled sessions, one after the other (some hours)."""
     for name in NIGHTLY:
         session.notify(name)
+
+
+@nox.session(python=ONE_PYTHON)
+def instrumentation(session: nox.Session) -> None:
+    """Check that no old version of the instrumentation of aiohttp records a fiscal code."""
+    # Record as much as possible: the old and the new names of attributes and metrics.
+    env = {**SAFE_PATH, "OTEL_SEMCONV_STABILITY_OPT_IN": "http/dup"}
+    for version in INSTRUMENTATIONS:
+        traced = ["opentelemetry-sdk", f"opentelemetry-instrumentation-aiohttp-client=={version}"]
+        install(session, "unit", *traced, ".")
+        session.run(
+            "pytest", "tests/integration/telemetry/test_instrumentation.py", *session.posargs, env=env
+        )
 
 
 @nox.session(python=ONE_PYTHON)
