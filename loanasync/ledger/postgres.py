@@ -297,15 +297,24 @@ class _Pool:
 
         async with self._opening:
             if self.pool is None:
-                # Open connections on demand, and do not send a reset statement after each use.
+                # Open connections on demand.
                 self.pool = await asyncpg.create_pool(
-                    self._url, min_size=0, max_size=self._connections, reset=_no_reset
+                    self._url,
+                    min_size=0,
+                    max_size=self._connections,
+                    connection_class=_without_reset(asyncpg.Connection),
                 )
         return self.pool  # type: ignore[no-any-return]  # asyncpg has no types
 
 
-async def _no_reset(_: object) -> None:
-    """Do not reset a connection, since only this ledger uses it."""
+def _without_reset(connection: type) -> type:
+    """Return a class of connections that send no statement after use, since only this ledger uses them."""
+
+    async def reset(self: object, *, timeout: float | None = None) -> None:
+        pass
+
+    # The argument `reset` of `create_pool` needs asyncpg 0.30.
+    return type("Connection", (connection,), {"reset": reset, "__slots__": ()})
 
 
 async def _close(pool: _Pool, within: float) -> None:

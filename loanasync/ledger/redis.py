@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar, TypeAlias, cast
 
 from attrs import fields
@@ -194,10 +195,10 @@ class _Server:
         # Retry once, since an idle connection may have been closed. Repeating is safe, because the scripts
         # recognize a claim or a settlement by its token.
         retry = Retry(NoBackoff(), 1)
-        # driver_info=None: otherwise redis-py reads its version from a file for each new connection.
-        pool = BlockingConnectionPool.from_url(
-            url, max_connections=connections, retry=retry, driver_info=None
-        )
+        # driver_info=None: otherwise redis-py reads its version from a file for each new connection. Versions
+        # before 7.2 do not know this option, and read the file when they are imported.
+        options = {"driver_info": None} if "driver_info" in signature(Redis).parameters else {}
+        pool = BlockingConnectionPool.from_url(url, max_connections=connections, retry=retry, **options)
         self.client = Redis.from_pool(pool)
         self._is_checked = is_checked
         self._checking = asyncio.Lock()

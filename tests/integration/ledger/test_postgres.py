@@ -61,6 +61,20 @@ async def test_settlement_in_a_transaction_is_committed_with_it(
     await other.aclose()
 
 
+async def test_connection_is_not_reset_after_use(
+    postgres: Postgres, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = []
+
+    async def execute(_self: object, statement: str, **_options: Any) -> None:
+        statements.append(statement)
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", execute)
+    async with PostgresLedger(postgres.url, table=table) as ledger:
+        assert await ledger.get("k") is await ledger.get("k") is None
+    assert statements == []
+
+
 async def test_approve_inside_a_transaction_sends_nothing(connection: Any, table: str) -> None:
     shop = Shop(approved(), ledger=PostgresLedger(connection, table=table))
     async with connection.transaction():
