@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 from support import page_commands
 from support.builders import FISCAL_CODE
+from support.cli import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = "http://127.0.0.1:8080"
@@ -31,6 +33,12 @@ ORDER = {
 }
 
 
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of each ``loanasync`` command in the shell blocks of a page."""
+    lines = "".join(block for block, _ in page_commands.steps(page)).splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("loanasync ")]
+
+
 async def create_files(folder: Path, sandbox: Sandbox) -> None:
     """Create the files that a page assumes: orders in euro with created requests, and one in euro cents."""
     orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
@@ -44,7 +52,18 @@ async def create_files(folder: Path, sandbox: Sandbox) -> None:
             await client.create_request({"fiscalCode": str(order["fiscal_code"])})
 
 
-@pytest.mark.parametrize("name", ["index.md", "howto/bulk.md"])
+@pytest.mark.parametrize(
+    "page",
+    [page for page in sorted(DOCS.rglob("*.md")) if commands(page)],
+    ids=lambda page: page.relative_to(DOCS).as_posix(),
+)
+def test_commands_on_page_have_existing_options(page: Path) -> None:
+    for command in commands(page):
+        done = run(None, *command[1:], "--help")  # which is printed unless an option is unknown
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["index.md", pytest.param("howto/bulk.md", marks=pytest.mark.scheduled)])
 def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert page_commands.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
