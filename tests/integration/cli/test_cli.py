@@ -9,7 +9,6 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -68,12 +67,9 @@ def test_help_wraps_paragraphs_to_the_terminal_width() -> None:
 
 
 def test_shell_completion_completes_commands() -> None:
-    command = str(Path(sys.executable).parent / "loanasync")
     typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}
-    done = subprocess.run(
-        [command], capture_output=True, text=True, env={**environment(None), **typed}, check=False
-    )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
+    done = CliRunner(env=PLAIN | typed).invoke(app)
+    assert (done.exit_code, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
 
 def test_main_without_the_extra_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

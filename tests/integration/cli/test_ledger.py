@@ -378,7 +378,7 @@ def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
     file = tmp_path / "many.db"
 
     async def fill(ledger: SqliteLedger) -> None:  # more output than fits into a pipe
-        each = (put(ledger, f"{number}", State.INFLIGHT, lease=0.0) for number in range(3000))
+        each = (put(ledger, f"{number}", State.INFLIGHT, lease=0.0) for number in range(1500))
         await asyncio.gather(*each)
 
     using(file, fill)
@@ -395,6 +395,23 @@ def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
     reads.stderr.close()
 
 
+def test_resolve_interrupted_at_a_prompt_keeps_earlier_resolutions(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter("r")
+
+    def answer_prompt(*_: object, **__: object) -> str:
+        for answer in answers:
+            return answer
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
+    done = run_ledger("resolve", file, "--note", "x")
+    assert (done.exit_code, done.stderr.splitlines()[-1].strip()) == (130, "interrupted")
+    assert list(states(file).values()).count("refused") == 2
+
+
+@pytest.mark.scheduled  # the same with a real signal
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_resolve_ctrl_c_at_a_prompt_keeps_earlier_resolutions(file: Path) -> None:
     command = [sys.executable, "-m", "loanasync", "ledger", "resolve", "--ledger", str(file), "--note", "x"]

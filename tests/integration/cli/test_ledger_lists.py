@@ -17,7 +17,7 @@ def test_commands_read_only_the_entries_that_they_list(
     file = tmp_path / "many.db"
 
     async def fill(ledger: SqliteLedger) -> None:
-        many = (put(ledger, f"{number}", State.REFUSED, under=f"{number:064}") for number in range(3000))
+        many = (put(ledger, f"{number}", State.REFUSED, under=f"{number:064}") for number in range(1500))
         await asyncio.gather(*many)
 
     using(file, fill)

@@ -2,11 +2,13 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from loanasync import cli
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
 from support.cli import PLAIN, create, make_row, meanwhile, read, run, run_process, start, statuses, write
@@ -69,17 +71,23 @@ def test_invalid_option_value_sends_nothing(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_rows_from_a_named_pipe_or_closed_standard_input(tmp_path: Path) -> None:
+def test_rows_from_a_named_pipe_are_read(tmp_path: Path) -> None:
     pipe = tmp_path / "rows.jsonl"
     os.mkfifo(pipe)
     with meanwhile(lambda: True, lambda: write(pipe, [make_row("approved") for _ in range(3)])):
         done = run(None, "approve-many", pipe, "--validate-only")
     assert (done.returncode, done.stderr) == (0, "3 rows: 3 valid, 0 invalid\n")
-    closed = run_process(None, "approve-many", "-", "--validate-only", preexec_fn=lambda: os.close(0))
-    assert (closed.returncode, closed.stderr) == (
-        2,
-        "standard input: closed; pipe the rows in, or name a file\n",
-    )
+
+
+def test_rows_from_closed_standard_input_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as Python does if the file is closed
+    monkeypatch.setattr(sys, "argv", ["loanasync", "approve-many", "-", "--validate-only"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    message = "standard input: closed; pipe the rows in, or name a file\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, message)
 
 
 def test_report_write_failure_is_reported_and_exits_with_1(tmp_path: Path, served: Sandbox) -> None:

@@ -357,13 +357,12 @@ from loanasync.cli import main
 main()
 """
 _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
-GATE = [(f"{_SQLITE}settle", "before", 2), ("loanasync.cli.rows.append AppendFile.add", "before", 2)]
 POINTS = [
     *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
     *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
-    (f"{_SQLITE}settle", "after", 2),
+    *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
     ("loanasync.cli.rows.append AppendFile.add", "after", 2),
     ("loanasync.cli.rows.append AppendFile.close", "before", 1),
 ]
@@ -372,7 +371,10 @@ POINTS = [
 @posix
 @pytest.mark.parametrize(
     ("where", "when", "number"),
-    [*GATE, *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS)],
+    [
+        ("loanasync.cli.rows.append AppendFile.add", "before", 2),
+        *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS),
+    ],
 )
 def test_resume_after_kill_at_any_point_repeats_no_request(
     tmp_path: Path, served: Sandbox, where: str, when: str, number: int

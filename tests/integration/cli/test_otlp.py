@@ -142,10 +142,10 @@ def test_demo_exports_each_call_as_a_trace_with_its_attempts(
 
 @pytest.fixture(scope="module")
 def exported() -> tuple[Collector, int]:
-    """Return a collector that a demo in its own process exported to, and the port of its sandbox."""
+    """Return a collector that received a complete demo, and the port of the demo's sandbox."""
     with collecting() as collector, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=made-up")
-        done = run_process(None, "demo", "--otlp", collector.url)
+        done = run_demo(collector.url)
     assert (done.returncode, done.stderr) == (0, "")
     return collector, port_of(done.stdout)
 
@@ -226,6 +226,14 @@ def test_demo_export_contains_no_personal_data(exported: tuple[Collector, int]) 
     for received in exported[0].received:
         shown = received.body + repr(received.headers).encode()
         assert [mark for mark in PERSONAL.split() if mark.encode() in shown] == []
+
+
+@pytest.mark.scheduled  # no part of the demo depends on the process
+def test_demo_process_ends_without_a_warning() -> None:
+    with collecting() as collector:
+        done = run_process(None, "demo", "--otlp", collector.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(collector.received) == 2
 
 
 def test_unreachable_collector_prints_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

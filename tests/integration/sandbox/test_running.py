@@ -96,7 +96,7 @@ async def test_subprocess_takes_the_options_of_a_sandbox() -> None:
         _ = process.pid
 
 
-async def test_subprocess_calls_are_masked() -> None:
+async def test_subprocess_calls_are_masked_until_it_is_killed() -> None:
     with Sandbox.subprocess() as process:
         process.fault("approve=slow1.refused")
         async with process.client() as client:
@@ -112,6 +112,10 @@ async def test_subprocess_calls_are_masked() -> None:
             process.fault("nonsense")
         process.reset()
         assert process.calls() == []
+        base_url = process.base_url
+        process.kill()
+        with pytest.raises(urllib.error.URLError):
+            await asyncio.to_thread(urllib.request.urlopen, f"{base_url}/_sandbox/")
 
 
 @pytest.mark.parametrize(
@@ -125,14 +129,6 @@ async def test_subprocess_calls_are_masked() -> None:
 def test_subprocess_start_failure_gives_the_reason(options: dict[str, object], message: str) -> None:
     with pytest.raises(RuntimeError, match=message), Sandbox.subprocess(**options):
         pass
-
-
-def test_subprocess_kill_ends_the_process() -> None:
-    with Sandbox.subprocess() as process:
-        base_url = process.base_url
-        process.kill()
-        with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(f"{base_url}/_sandbox/")  # noqa: S310  (a local URL)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+"""Fixture of the tests of commands."""
+
+from collections.abc import Iterator
+from functools import cache
+from unittest import mock
+
+import pytest
+from typer.main import get_command
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once() -> Iterator[None]:
+    """Typer builds all commands from their signatures for each call, which takes most of a call's time."""
+    with mock.patch("typer.testing._get_command", cache(get_command)):
+        yield
