@@ -65,7 +65,8 @@ def tables() -> str:
     cases = len(SESSIONS) * sum(len(row.schemes) * len(row.operations) for row in ROWS)
     lines += [
         f"The tests play these {len(ROWS)} faults in {cases} combinations each night. For each commit they",
-        "play all pairs of a scheme, an operation and a kind of session.",
+        "play all pairs of a scheme, an operation and a kind of session; of faults that end with a timeout,",
+        "each scheme, operation and kind of session.",
         "",
     ]
     return "\n".join(lines)
