@@ -68,8 +68,7 @@ async def count_messages(url: str, queue: str) -> tuple[int, int]:
 async def test_stopping_worker_finishes_its_calls(server: Server, served: Sandbox, tmp_path: Path) -> None:
     times = {"total": 20.0, "redelivery": 60.0}
     fleet = Fleet(served, url_of(server), str(tmp_path / "decisions.db"), tmp_path, **times)
-    command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
-    with fleet.worker(*command) as manager:
+    with fleet.taskiq_command() as manager:
         (task,) = await fleet.put(await fleet.customer("+slow3000after"))
         await until(lambda: bool(evaluated(served)))  # the response has not arrived yet
         manager.send_signal(signal.SIGTERM)
@@ -91,7 +90,7 @@ async def test_killed_server_keeps_its_messages_and_workers(
             await asyncio.to_thread(own_server.start)
             (task,) = await fleet.put(await fleet.customer())
             assert (await fleet.result(task))["status"] == "approved"
-        assert working.poll() is None
+        assert working.is_alive()
         await until(lambda: len(evaluated(served)) == 3)
 
 
@@ -193,8 +192,8 @@ async def test_acknowledged_messages_are_deleted_from_the_queue(
     with fleet.worker() as working:
         for task in tasks:
             await fleet.result(task)
-        working.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(working.wait, 60)
+        working.terminate()
+        await asyncio.to_thread(working.join, 60)
     assert await count_messages(url_of(server), queue) == (0, 0)
 
 

@@ -97,7 +97,8 @@ async def test_worker_with_an_old_token_consumes_no_message(
     fleet = Fleet(served, url, str(tmp_path / "decisions.db"), tmp_path)
     tasks = await fleet.put(*[await fleet.customer() for _ in range(20)])
     with fleet.worker(auth_token="old-token") as bad:
-        assert await asyncio.to_thread(bad.wait, 60) == 0
+        await asyncio.to_thread(bad.join, 60)
+        assert bad.exitcode == 0
         assert fleet.results.exists() is False
         assert "task loanasync:approve is paused" in fleet.log.read_text(encoding="utf-8")
     with fleet.worker(), fleet.worker(auth_token="old-token"):

@@ -26,7 +26,7 @@ from support.fleet.workers import Fleet, kill, posts
 from support.servers import Nats, Postgres, Server, Valkey
 
 if TYPE_CHECKING:
-    import subprocess
+    from multiprocessing.process import BaseProcess
 
 __all__ = ["PAGE", "Plan", "Report", "render_tables", "run", "with_table"]
 
@@ -103,7 +103,7 @@ class FleetRun:
         self.requests = {
             code: approval_request(email=f"anna+{tag}@example.com") for code, tag in self.tagged.items()
         }
-        self.workers: list[subprocess.Popen[str]] = []
+        self.workers: list[BaseProcess] = []
         self.killed: list[int] = []
 
     def start_worker(self) -> None:
@@ -146,11 +146,12 @@ class FleetRun:
 
     def check(self) -> None:
         """Raise an AssertionError if a worker has ended by itself."""
-        if any(each.poll() is not None for each in self.workers):
+        if any(not each.is_alive() for each in self.workers):
             raise AssertionError(f"a worker has ended: {self.fleet.log.read_text(encoding='utf-8')[-2000:]}")
 
     def kill_one(self) -> None:
         oldest = self.workers.pop(0)
+        assert oldest.pid is not None
         self.killed.append(oldest.pid)
         kill(oldest)
         self.start_worker()
@@ -163,7 +164,7 @@ class FleetRun:
         for each in self.workers:
             each.terminate()
         for each in self.workers:
-            each.wait(60)
+            each.join(60)
 
     async def compare(self, seconds: float) -> Report:
         """Compare the ledger with the sandbox's journal."""

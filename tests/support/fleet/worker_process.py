@@ -144,10 +144,11 @@ def make() -> AsyncBroker:
     return worker(json.loads(os.environ[SETTINGS]))
 
 
-if __name__ == "__main__":
-    # The same as `taskiq worker` does in each of its processes.
+def main(settings: str) -> None:
+    """Run a worker as `taskiq worker` does in each of its processes."""
+    os.environ[SETTINGS] = settings
     logging.basicConfig()
-    slots = json.loads(os.environ[SETTINGS]).get("slots", 100)
+    slots = json.loads(settings).get("slots", 100)
     start_listen(
         WorkerArgs(
             broker="support.fleet.worker_process:make",

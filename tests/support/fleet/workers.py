@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -18,6 +19,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message
 from support.fleet import worker_process
+from support.processes import start_process
 
 __all__ = ["Fleet", "evaluated", "posts"]
 
@@ -40,6 +42,7 @@ class Fleet:
         self.sandbox = sandbox
         self.results = folder / "results.jsonl"
         self.log = folder / "workers.log"
+        self.log.touch()
         self.settings: dict[str, Any] = {
             "broker": broker_url,
             "queue": f"q{token_hex(4)}",
@@ -51,29 +54,36 @@ class Fleet:
             "times": times,
         }
 
-    def environment(self, **settings: Any) -> dict[str, str]:
-        settings_text = json.dumps({**self.settings, **settings})
-        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path, worker_process.SETTINGS: settings_text}
+    @contextmanager
+    def worker(self, **settings: Any) -> Iterator[BaseProcess]:
+        """Start a worker, and kill it at the end of the block."""
+        process = start_process(self.log, worker_process.main, json.dumps({**self.settings, **settings}))
+        try:
+            yield process
+        finally:
+            kill(process)
 
     @contextmanager
-    def worker(self, *command: str, **settings: Any) -> Iterator["subprocess.Popen[str]"]:
-        """Start a worker, and kill it at the end of the block."""
-        with self.log.open("a") as log:
-            started = subprocess.Popen(
-                [sys.executable, *(command or [worker_process.__file__])],
-                env=self.environment(**settings),
-                stdout=subprocess.PIPE,
+    def taskiq_command(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """Start a worker by taskiq's command, and kill it and its child processes at the end of the block."""
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = {"PYTHONPATH": path, worker_process.SETTINGS: json.dumps(self.settings)}
+        command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
+        with (
+            self.log.open("a") as log,
+            subprocess.Popen(
+                [sys.executable, *command],
+                env={**os.environ, **variables},
+                stdout=log,
                 stderr=log,
-                text=True,
                 start_new_session=True,
-            )
-        try:
-            yield started
-        finally:
-            kill(started)
-            assert started.stdout is not None
-            started.stdout.close()
+            ) as started,
+        ):
+            try:
+                yield started
+            finally:
+                if started.poll() is None:
+                    os.killpg(started.pid, signal.SIGKILL)
 
     async def put(self, *messages: dict[str, Any]) -> list[str]:
         """Put messages into the queue; return their task ids."""
@@ -95,6 +105,10 @@ class Fleet:
             await client.create_request({"fiscalCode": code})
         return message(code, approval_request(email=f"anna{tag}@example.com"))
 
+    def reached(self, point: str) -> bool:
+        """Return True if a worker has printed that it stands at a point."""
+        return f"{point}\n" in self.log.read_text(encoding="utf-8")
+
     def results_of(self, task: str) -> list[dict[str, Any]]:
         return [each for each in worker_process.results(self.results) if each["task"] == task]
 
@@ -104,11 +118,10 @@ class Fleet:
         return self.results_of(task)[-1]
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
-    """Kill a process and its children with SIGKILL."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def kill(process: BaseProcess) -> None:
+    """Kill a process with SIGKILL, and wait for its end."""
+    process.kill()
+    process.join()
 
 
 async def until(ready: Callable[[], bool]) -> None:
