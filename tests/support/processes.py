@@ -14,14 +14,12 @@ from unittest import mock
 
 __all__ = ["start_fork_server", "start_process"]
 
-IMPORTED = ["asyncpg", "redis.asyncio", "loanasync.testing", "support.fleet.worker_process"]
-
 
 @cache
 def start_fork_server() -> ForkServerContext:
     """Start Python's fork server, from which also the conformance tests of ledgers start their processes."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    context.set_forkserver_preload(["support.preloaded"])
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # pytest has extended it
         forkserver.ensure_running()
     return context

@@ -1,13 +1,14 @@
 """A worker process that requests one approval and blocks at a named point, where a test kills it."""
 
 import asyncio
-import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from loanasync import LoanClient, RetryPolicy, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger
 from loanasync.testing import approval_request
+from support.builders import FISCAL_CODE
 
 POINTS = ("before claim", "after claim", "before commit", "after commit")
 TIMEOUT = Timeout(total=2, attempt=1.9, connect=1.5)  # short leases, but longer than a stall of the machine
@@ -46,23 +47,22 @@ class StoppingLedger(StoppingMixin, SqliteLedger):
     """An SQLite ledger that stops at a point."""
 
 
-async def request_approval(
-    file: str, point: str, base_url: str, shop_id: str, auth_token: str, code: str, email: str
-) -> None:
+async def _request_approval(file: Path, point: str, service: tuple[str, str, str], email: str) -> None:
+    base_url, shop_id, auth_token = service
     ledger = StoppingLedger(file)
     ledger.point = point
-    retry = RetryPolicy(attempts=1)
     async with LoanClient(
         base_url,
         shop_id=shop_id,
         auth_token=auth_token,
-        retry=retry,
+        retry=RetryPolicy(attempts=1),
         timeout=Timeout(total=4, attempt=3.9, connect=3) if point == "after send" else TIMEOUT,
         ledger=ledger,
         ledger_policy=POLICY,
     ) as client:
-        await client.approve(code, approval_request(email=email))
+        await client.approve(FISCAL_CODE, approval_request(email=email))
 
 
-if __name__ == "__main__":
-    asyncio.run(request_approval(*sys.argv[1:]))
+def request_approval(file: Path, point: str, service: tuple[str, str, str], email: str) -> None:
+    """Request an approval from a service (address, shop, token), and stop at the point."""
+    asyncio.run(_request_approval(file, point, service, email))

@@ -1,8 +1,6 @@
 """Workers killed at any point: the request is sent at most once, and an unknown outcome stays unknown."""
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +23,8 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request
 from support import stopping_worker
 from support.builders import FISCAL_CODE
+from support.fleet.workers import evaluated, posts, until
+from support.processes import start_process
 
 EMAIL = "anna@example.com"
 LONG_TIMEOUT = Timeout(total=30, attempt=20, connect=10)  # longer than the lease of a killed worker
@@ -34,34 +34,24 @@ LONG_TIMEOUT = Timeout(total=30, attempt=20, connect=10)  # longer than the leas
 async def killed(sandbox: Sandbox, file: Path, point: str, email: str) -> AsyncIterator[None]:
     """Start a worker, and kill it at a point."""
     await sandbox_client_creates(sandbox)
-    arguments = [sandbox.base_url, sandbox.shop_id, sandbox.auth_token, FISCAL_CODE, email]
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, stopping_worker.__file__, str(file), point, *arguments, stdout=asyncio.subprocess.PIPE
-    )
+    service = (sandbox.base_url, sandbox.shop_id, sandbox.auth_token)
+    log = file.with_name("worker.log")
+    worker = start_process(log, stopping_worker.request_approval, file, point, service, email)
     try:
-        if point == "after send":
-            while not evaluated(sandbox):  # noqa: ASYNC110  (in another process and another thread)
-                await asyncio.sleep(0.01)
-        else:
-            assert worker.stdout is not None
-            assert (await worker.stdout.readline()).decode().strip() == point
+        await until(lambda: bool(evaluated(sandbox)) if point == "after send" else is_printed(point, log))
     finally:
-        worker.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        await worker.communicate()
+        worker.kill()
+        await asyncio.to_thread(worker.join)
     yield
+
+
+def is_printed(text: str, log: Path) -> bool:
+    return log.exists() and f"{text}\n" in log.read_text(encoding="utf-8")
 
 
 async def sandbox_client_creates(sandbox: Sandbox) -> None:
     async with sandbox.client() as client:
         await client.create_request({"fiscalCode": FISCAL_CODE})
-
-
-def posts(sandbox: Sandbox) -> list[Any]:
-    return [entry for entry in sandbox.journal if entry.operation == "approve"]
-
-
-def evaluated(sandbox: Sandbox) -> list[Any]:
-    return [entry for entry in posts(sandbox) if entry.evaluated]
 
 
 async def result_of_next_worker(
@@ -79,7 +69,7 @@ async def result_of_next_worker(
         return ended, entry.state
 
 
-CASES = [
+CASES: list[tuple[Any, ...]] = [
     # point, tag, result of the next worker, state of the entry, number of evaluated requests
     ("before claim", "", Approved, State.APPROVED, 1),
     ("after claim", "", OutcomeUnknownError, State.UNKNOWN, 0),
@@ -91,10 +81,23 @@ CASES = [
     ("after commit", "+refused", Refused, State.REFUSED, 1),
     ("after commit", "+resetafter", OutcomeUnknownError, State.UNKNOWN, 1),
 ]
-NAMES = [f"{point}{tag}".replace(" ", "-") for point, tag, *_ in CASES]
+# Before the request, after it, after the response, and after the settlement.
+IN_GATE = [("after claim", ""), ("after send", "+hangafter"), ("before commit", ""), ("after commit", "")]
 
 
-@pytest.mark.parametrize(("point", "tag", "kind", "state", "requests"), CASES, ids=NAMES)
+def turns(cases: list[tuple[Any, ...]]) -> list[Any]:
+    """Return the parameters of all cases; those outside the gate are scheduled."""
+    return [
+        pytest.param(
+            *case,
+            id=f"{case[0]}{case[1]}".replace(" ", "-"),
+            marks=[] if case[:2] in IN_GATE else pytest.mark.scheduled,
+        )
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize(("point", "tag", "kind", "state", "requests"), turns(CASES))
 async def test_next_worker_after_a_kill_sends_only_an_unsent_request(
     point: str, tag: str, kind: type, state: State, requests: int, tmp_path: Path
 ) -> None:
@@ -108,16 +111,14 @@ async def test_next_worker_after_a_kill_sends_only_an_unsent_request(
         assert len(evaluated(sandbox)) == len(posts(sandbox)) == requests
 
 
-PROBED = [
+PROBED: list[tuple[Any, ...]] = [
     ("after claim", "", Approved, State.APPROVED, 1),
     ("after send", "+hangafter", AlreadyEvaluatedError, State.LOST, 2),
     ("before commit", "+refused", AlreadyEvaluatedError, State.LOST, 2),
 ]
 
 
-@pytest.mark.parametrize(
-    ("point", "tag", "kind", "state", "requests"), PROBED, ids=[f"{point}{tag}" for point, tag, *_ in PROBED]
-)
+@pytest.mark.parametrize(("point", "tag", "kind", "state", "requests"), turns(PROBED))
 async def test_probe_after_a_kill_sends_once_more(
     point: str, tag: str, kind: type, state: State, requests: int, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from loanasync.ledger import (
 )
 from support.servers import Postgres, Valkey
 
-MANY = 3000  # two entries each: unknown, with an expired lease, and approved without a redirect
+MANY = 1600  # two entries each: unknown, with an expired lease, and approved without a redirect
 DECISIONS = Settlement(
     state=State.APPROVED, status=201, body=b'{"redirectUrl":"https://loans.example.com/x"}'
 )

@@ -1,7 +1,6 @@
 """The PostgreSQL ledger: conformance, transactions, conflicts, access rights and tables."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,7 +20,12 @@ REFUSED = Settlement(state=State.REFUSED, status=422)
 
 
 class TestPostgresLedger(SharedLedgerConformance):
-    keys = int(os.environ.get("LEDGER_KEYS", "2000"))
+    keys = 1000
+
+    @pytest.mark.scheduled
+    async def test_very_large_ledger_returns_all_entries(self) -> None:
+        self.keys = 100_000
+        await self.test_large_ledger_returns_all_entries()
 
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self, postgres: Postgres) -> None:

@@ -1,7 +1,6 @@
 """The Redis ledger: conformance, server settings, access rights, memory and replicas."""
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +23,12 @@ REFUSED = Settlement(state=State.REFUSED, status=422)
 
 
 class TestRedisLedger(SharedLedgerConformance):
-    keys = int(os.environ.get("LEDGER_KEYS", "2000"))
+    keys = 1000
+
+    @pytest.mark.scheduled
+    async def test_very_large_ledger_returns_all_entries(self) -> None:
+        self.keys = 100_000
+        await self.test_large_ledger_returns_all_entries()
 
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self, valkey: Valkey) -> None:

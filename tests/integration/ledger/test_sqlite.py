@@ -19,7 +19,12 @@ from support.ledger_clients import Shop
 
 
 class TestSqliteLedger(SharedLedgerConformance):
-    keys = int(os.environ.get("LEDGER_KEYS", "2000"))
+    keys = 1000
+
+    @pytest.mark.scheduled
+    async def test_very_large_ledger_returns_all_entries(self) -> None:
+        self.keys = 100_000
+        await self.test_large_ledger_returns_all_entries()
 
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ client = LoanClient.from_env(
 """
 
 
+@pytest.mark.scheduled
 def test_celery_with_forked_workers_sends_one_request(
     valkey: Valkey, served: Sandbox, tmp_path: Path
 ) -> None:

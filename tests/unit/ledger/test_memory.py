@@ -1,7 +1,5 @@
 """Conformance of the memory ledger."""
 
-import os
-
 import pytest
 
 from loanasync.ledger import DecisionLedger, MemoryLedger
@@ -9,7 +7,12 @@ from loanasync.testing import LedgerConformance
 
 
 class TestMemoryLedger(LedgerConformance):
-    keys = int(os.environ.get("LEDGER_KEYS", "2000"))
+    keys = 1000
+
+    @pytest.mark.scheduled
+    async def test_very_large_ledger_returns_all_entries(self) -> None:
+        self.keys = 100_000
+        await self.test_large_ledger_returns_all_entries()
 
     @pytest.fixture(autouse=True)
     def _one_for_each_test(self) -> None:
