@@ -1,5 +1,6 @@
 """Fixtures of all tests, and a repair of aioresponses."""
 
+import gc
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +29,13 @@ pytest_plugins = ["support.network_guard", "pytester", "support.servers.fixtures
 # No deadline: a slow example on a busy machine is not an error.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("tests")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of garbage collections, each of which would visit them all."""
+    gc.collect()
+    gc.freeze()
+
 
 _REQUIRED = "stream_writer"  # parameter
 
