@@ -11,7 +11,7 @@ from support.benchmarks import printed, run
 
 def test_sandbox_is_compared_with_a_minimal_handler(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    output = printed("sandbox.py", "--rounds=2", "--approvals=1000", f"--json={file}")
+    output = printed("sandbox.py", "--rounds=1", "--approvals=100", f"--json={file}")
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
     assert [row["name"] for row in rows] == ["approvals per second", "CPU per approval (µs)"]
     for row in rows:
@@ -43,7 +43,7 @@ def test_telemetry_is_compared_with_hand_written_telemetry(tmp_path: Path) -> No
 
 def test_ledgers_are_compared_with_calls_without_ledger(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    output = printed("ledger.py", "--rounds=2", "--calls=10", "--in-flight=1,4", f"--json={file}")
+    output = printed("ledger.py", "--rounds=1", "--calls=4", "--in-flight=1,4", f"--json={file}")
     figures = json.loads(file.read_text(encoding="utf-8"))
     servers = {"Valkey", "PostgreSQL"} - figures["skipped"].keys()
     for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
@@ -106,6 +106,7 @@ def test_conversions_and_their_steps_are_measured(tmp_path: Path) -> None:
     assert all(library in output for library in ("pydantic", "msgspec")), "measured or listed as skipped"
 
 
+@pytest.mark.scheduled  # test_cost.py runs one part of it on each commit
 def test_growth_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     short = ("--in-flight=1,20,10000000", "--calls=700", "--items=100", "--rounds=1", f"--json={file}")
