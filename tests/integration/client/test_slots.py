@@ -1,6 +1,7 @@
 """Slots during the wait for a retry, and the limits of Retry-After."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ async def test_slot_of_a_cancelled_retry_wait_is_released_once() -> None:
 async def test_retry_after_of_a_minute_is_clamped(
     jitter: float, waited: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenacity.wait.random.uniform", lambda least, most: least + (most - least) * jitter)
+    monkeypatch.setattr(random, "uniform", lambda least, most: least + (most - least) * jitter)
     shop = Shop(system_error(retry_after=60), approved())
     decision = await shop.client.approve(
         FISCAL_CODE, approval_request(), timeout=Timeout(total=10, attempt=5, connect=1)
