@@ -53,7 +53,8 @@ def repaired_aioresponses() -> Iterator[None]:
     """aioresponses, repaired if the installed aiohttp needs it. Tests that use aioresponses request this."""
     assert _REQUIRED not in inspect.getsource(core), "aioresponses passes it: remove this repair"
     is_required = _REQUIRED in inspect.signature(aiohttp.ClientResponse.__init__).parameters
-    with mock.patch.object(core, "ClientResponse", RepairedResponse if is_required else core.ClientResponse):
+    response = RepairedResponse if is_required else aiohttp.ClientResponse
+    with mock.patch.object(core, "ClientResponse", response):
         yield
 
 
