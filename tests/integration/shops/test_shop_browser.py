@@ -39,7 +39,7 @@ class RunningShop:
         return [call.operation for call in self.sandbox.journal]
 
 
-@pytest.fixture(params=["fastapi", "aiohttp"])
+@pytest.fixture(params=["fastapi", pytest.param("aiohttp", marks=pytest.mark.scheduled)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningShop]:
     with listen() as sock, Sandbox.in_thread(shop_url=f"{address_of(sock)}/order") as sandbox:
         started, stopping = threading.Event(), threading.Event()
