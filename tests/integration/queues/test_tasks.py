@@ -98,6 +98,35 @@ async def test_message_is_tried_in_place_while_the_queue_is_down() -> None:
     assert len(refusals) == 2
 
 
+async def test_paused_task_keeps_messages_and_counts_no_tries() -> None:
+    def wrong_format() -> None:
+        raise ConfigurationError("ledger", "has a later format")
+
+    tried: dict[str, list[str]] = {}
+    ended = asyncio.Queue[str]()
+
+    class RecordingBroker(InMemoryBroker):
+        async def kick(self, message: Any) -> None:
+            labels = tried.setdefault(message.task_id, [])
+            labels.append(str(message.labels.get("loanasync-tried", 0)))
+            if len(labels) < 5:
+                await super().kick(message)
+            else:
+                ended.put_nowait(message.task_id)
+
+    broker = RecordingBroker()
+    shop = Shop(ledger=FailingLedger(claim=wrong_format))
+    task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.002, tries=2)
+    await broker.startup()
+    await task.kiq(MESSAGE)
+    first = await asyncio.wait_for(ended.get(), timeout=30)  # its first try has paused the task
+    later = task.kicker().with_labels(**{"loanasync-tried": 2})  # from a worker with more tries
+    await later.kiq(MESSAGE)
+    last = await asyncio.wait_for(ended.get(), timeout=30)
+    await broker.shutdown()
+    assert tried == {first: ["0"] * 5, last: ["2"] * 5}
+
+
 def test_delays_double_up_to_the_cap() -> None:
     tries = Tries(maximum=100, base=1.0, cap=10.0)
     assert [tries.delay(tried) for tried in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]

@@ -57,4 +57,5 @@ async def test_retry_after_adds_at_most_five_seconds_to_the_backoff(value: int) 
 async def test_retry_after_is_never_shorter_than_the_backoff() -> None:
     run = Run(system_error(retry_after=0), system_error(), approved())
     await run.approve(retry=RetryPolicy(base=0.5))
-    assert all(slept > 0 for slept in run.clock.slept)
+    assert len(run.clock.slept) == 2
+    assert min(run.clock.slept) > 0

@@ -281,6 +281,7 @@ def test_attempt_spans_have_a_resend_count_from_the_second(recorder: TelemetryRe
     for span in of_kind(recorder, SpanKind.CLIENT):
         assert span.parent is not None
         below[span.parent.span_id].append(attributes(span).get(http_attributes.HTTP_REQUEST_RESEND_COUNT, 0))
+    assert below, "no call was recorded"
     for span_id, counts in below.items():
         assert counts == list(range(len(counts)))
         assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
@@ -326,11 +327,14 @@ def test_metrics_have_the_published_names_units_and_boundaries(
 
 def test_metrics_agree_with_spans(recorder: TelemetryRecorder) -> None:
     recorded = [attributes(span).items() for span in recorder.spans()]
+    compared = set()
     for metric in metrics(recorder).values():
         for point in metric.data.data_points:
             if getattr(point, "value", 1):  # a zero has no span
                 labels = dict(point.attributes or {}).items()
                 assert any(labels <= each for each in recorded), (metric.name, labels)
+                compared.add(metric.name)
+    assert compared
 
 
 def test_each_attempt_is_counted_once_and_inflight_returns_to_zero(

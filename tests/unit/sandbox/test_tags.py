@@ -29,26 +29,21 @@ def test_invalid_word_ignores_case_of_the_field(field: str) -> None:
     [
         ("refuse", "+refused"),
         ("aproved", "+approved"),
-        ("500", None),
         ("500x", "+500xN"),
         ("501", "+500xN"),
-        ("resetduring", "+resetbefore"),
+        ("resetduring", "+resetafter"),
         ("500afterx2", "+500after"),
-        ("emptybefore", "+emptyafter"),
+        ("emptybefore", "+resetbefore"),
         ("slow", "+slow<ms>"),
         ("slowly", "+slow<ms>"),
-        ("invalid", "+invalid.amount"),
+        ("invalid", "+invalid."),
         ("invalid.citty", "+invalid.city"),
     ],
 )
-def test_unknown_word_suggests_the_nearest(words: str, nearest: str | None) -> None:
-    if nearest is None:
-        assert parse_words(words).before == ("500",)
-        return
+def test_unknown_word_suggests_the_nearest(words: str, nearest: str) -> None:
     with pytest.raises(UnknownTagError) as caught:
         parse_words(words)
-    if nearest != "+invalid.amount":
-        assert nearest in str(caught.value)
+    assert f"did you mean {nearest}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
