@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 from loanasync._public import name_by_package
-from loanasync.worker.dead_letters import DeadLetter, NoQueueError
+from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, NoQueueError
 from loanasync.worker.handler import TaskResult, handle, message
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def register(
     Raises:
         ConfigurationError: The client has no persistent ledger, or `redelivery` is unknown, or it is shorter
             than a call may take: then a message would be redelivered while its request is in progress.
+        ImportError: The extra is not installed, or too old.
 
     Example:
         >>> from taskiq import InMemoryBroker
@@ -75,8 +76,11 @@ def register(
         >>> run(example(scripted_client(approved(), ledger=MemoryLedger())))
         'approved'
     """
-    from loanasync.worker.delivery import Tries  # noqa: PLC0415  (needs the extra taskiq)
-    from loanasync.worker.task import register_task  # noqa: PLC0415  (needs the extra taskiq)
+    try:
+        from loanasync.worker.delivery import Tries  # noqa: PLC0415  (needs the extra taskiq)
+        from loanasync.worker.task import register_task  # noqa: PLC0415  (needs the extra taskiq)
+    except ImportError as error:
+        raise ImportError(NEEDS_EXTRA.format("register")) from error
 
     return register_task(broker, client, name, redelivery, Tries(tries, base, cap))
 

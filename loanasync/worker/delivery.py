@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
-from taskiq import AsyncBroker
 
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError, ServiceError
+
+if TYPE_CHECKING:
+    from taskiq import AsyncBroker
 
 _DENIALS = 5  # different customers in a row after which a task is paused
 _TOO_MANY_REQUESTS = 429  # the service is busy, which says nothing about the settings
@@ -115,19 +118,19 @@ class Pause:
         self._denied_customers.clear()
 
 
-def add_pause(broker: AsyncBroker, name: str) -> Pause:
+def add_pause(broker: "AsyncBroker", name: str) -> Pause:
     """Return the pause of a task of this broker; create it if necessary."""
     pauses = _pauses(broker)
     return pauses.setdefault(name, Pause(name))
 
 
-def all_paused(broker: AsyncBroker) -> bool:
+def all_paused(broker: "AsyncBroker") -> bool:
     """Return True if this broker has tasks and all of them are paused."""
     pauses, tasks = _pauses(broker), broker.get_all_tasks()
     return bool(tasks) and all(name in pauses and pauses[name].reason for name in tasks)
 
 
-def _pauses(broker: AsyncBroker) -> dict[str, Pause]:
+def _pauses(broker: "AsyncBroker") -> dict[str, Pause]:
     pauses: dict[str, Pause] = broker.state.setdefault("loanasync_pauses", {})
     return pauses
 

@@ -8,18 +8,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.errors import ConnectionReconnectingError, Error, NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
-from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceUnavailableError
-from taskiq import AckableMessage, BrokerMessage
-from taskiq_nats import PullBasedJetStreamBroker
-
 from loanasync._log import LOGGER
-from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, task_of
+from loanasync.worker.dead_letters import (
+    DEAD_LETTER,
+    NEEDS_EXTRA,
+    DeadLetter,
+    DeadLettersBase,
+    NoQueueError,
+    task_of,
+)
 from loanasync.worker.delivery import (
     RequeueBroker,
     all_paused,
@@ -27,6 +24,19 @@ from loanasync.worker.delivery import (
     raise_lost_cancellation,
     retry_while_unavailable,
 )
+
+try:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.errors import ConnectionReconnectingError, Error, NoRespondersError
+    from nats.errors import TimeoutError as NatsTimeoutError
+    from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+    from nats.js.client import JetStreamContext
+    from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceUnavailableError
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+    from taskiq_nats import PullBasedJetStreamBroker
+except ImportError as error:
+    raise ImportError(NEEDS_EXTRA.format(__name__)) from error
 
 __all__ = ["DeadLetters", "JetStream"]
 
@@ -84,7 +94,11 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
             stream_name=name,
             durable=name,
             stream_config=StreamConfig(
-                retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE, num_replicas=replicas
+                name=name,
+                subjects=[name],
+                retention=RetentionPolicy.WORK_QUEUE,
+                storage=StorageType.FILE,
+                num_replicas=replicas,
             ),
             consumer_config=ConsumerConfig(durable_name=name, ack_wait=redelivery),
             **{**defaults, **options},
@@ -101,28 +115,34 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
         assert self.consumer_config is not None  # noqa: S101  (for the type checkers)
         self.consumer_config.max_deliver = max(maximum, self.consumer_config.max_deliver or 0)
 
-    async def _add_or_reuse_stream(self) -> None:
+    async def startup(self) -> None:
+        """Connect, and create the streams and the consumer. If the server is unavailable, try again."""
+        # Not that of PullBasedJetStreamBroker, which fails if the server is unavailable.
+        await AsyncBroker.startup(self)
+        await self.client.connect(self.servers, **self.connection_kwargs)
+        self.js = self.client.jetstream()
         await retry_while_unavailable(self._add_streams, _UNAVAILABLE)
-
-    async def _add_streams(self) -> None:
-        await super()._add_or_reuse_stream()
-        try:
-            await self.js.add_stream(self._dead_letters)
-        except BadRequestError as error:  # for example because another stream has the same subject
-            if error.err_code != _NAME_IN_USE:
-                LOGGER.warning(
-                    "dead letters will not be listed: their stream cannot be created (%s)",
-                    error.description,
-                )
-
-    async def _startup_consumer(self) -> None:
         await retry_while_unavailable(self._add_consumer, _UNAVAILABLE)
 
+    async def _add_streams(self) -> None:
+        await self._add_stream(self.stream_config)
+        try:
+            await self._add_stream(self._dead_letters)
+        except BadRequestError as error:  # for example because another stream has the same subject
+            LOGGER.warning(
+                "dead letters will not be listed: their stream cannot be created (%s)", error.description
+            )
+
+    async def _add_stream(self, config: StreamConfig) -> None:
+        try:
+            await self.js.add_stream(config)
+        except BadRequestError as error:
+            if error.err_code != _NAME_IN_USE:
+                raise
+
     async def _add_consumer(self) -> None:
-        if self.is_worker_process:
-            await super()._startup_consumer()
-            return
-        # A sender may not have registered the tasks, and must not reset the limit of deliveries.
+        if self.is_worker_process:  # a sender may lack the tasks, and must not reset the limit of deliveries
+            await self.js.add_consumer(self.stream_name, self.consumer_config)
         self.consumer = await self.js.pull_subscribe(
             self.subject, self.durable, stream=self.stream_name, config=self.consumer_config
         )

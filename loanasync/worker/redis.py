@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from taskiq import AckableMessage
-from taskiq_redis import RedisStreamBroker
-
 from loanasync._log import LOGGER
-from loanasync.worker.dead_letters import DEAD_LETTER, DeadLetter, DeadLettersBase, NoQueueError, task_of
+from loanasync.worker.dead_letters import (
+    DEAD_LETTER,
+    NEEDS_EXTRA,
+    DeadLetter,
+    DeadLettersBase,
+    NoQueueError,
+    task_of,
+)
 from loanasync.worker.delivery import (
     Requeue,
     RequeueBroker,
@@ -23,6 +24,16 @@ from loanasync.worker.delivery import (
     raise_lost_cancellation,
     retry_while_unavailable,
 )
+
+try:
+    from redis.asyncio import Redis
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
+    from taskiq import AckableMessage, AsyncBroker
+    from taskiq_redis import RedisStreamBroker
+except ImportError as error:
+    raise ImportError(NEEDS_EXTRA.format(__name__)) from error
 
 __all__ = ["DeadLetters", "RedisStreams"]
 
@@ -138,14 +149,24 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
-    async def _declare_consumer_group(self) -> None:
-        await retry_while_unavailable(super()._declare_consumer_group, _UNAVAILABLE)
+    async def startup(self) -> None:
+        """Create the queue. If the server is unavailable, try again."""
+        # Not that of RedisStreamBroker, which fails if the server is unavailable.
+        await AsyncBroker.startup(self)
+        await retry_while_unavailable(self._create_group, _UNAVAILABLE)
+
+    async def _create_group(self) -> None:
+        async with Redis(connection_pool=self.connection_pool) as redis:
+            with suppress(ResponseError):  # it exists
+                await redis.xgroup_create(
+                    self.queue_name, self.consumer_group_name, id=self.consumer_id, mkstream=True
+                )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield new messages and those of dead workers. While the server is unavailable, try again."""
         while not all_paused(self):
             try:
-                await super()._declare_consumer_group()  # again, if the server has lost its data
+                await self._create_group()  # again, if the server has lost its data
                 await self._delete_consumers()
                 async with aclosing(self._deliveries()) as deliveries:
                     async for delivery in deliveries:
@@ -168,7 +189,7 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
                 else:
                     found = await self._read_new(redis, pause)
                 for number, members in found:
-                    acknowledge = self._ack_generator(id=number, queue_name=self.queue_name)
+                    acknowledge = partial(self._acknowledge, number)
                     if members:
                         # A message without data is not from taskiq, which logs a warning and acknowledges it.
                         yield AckableMessage(data=members.get(b"data", b""), ack=acknowledge)
@@ -192,25 +213,21 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         )
         return fetched[0][1] if fetched else []
 
-    def _ack_generator(self, id: str, queue_name: str) -> Callable[[], Awaitable[None]]:  # noqa: A002  (name of the base class)
-        async def acknowledge() -> None:
-            requeue = pending_requeue.get()
-            try:
-                async with Redis(connection_pool=self.connection_pool) as redis:
-                    if requeue is not None:
-                        await self._requeue(redis, id, requeue)
-                        return
-                    async with redis.pipeline() as both:
-                        both.xack(queue_name, self.consumer_group_name, id)
-                        both.xdel(queue_name, id)
-                        await both.execute()
-            except RedisError as error:  # the message will be redelivered, with the same result
-                LOGGER.warning(
-                    "a message could not be acknowledged (%s): it will be delivered again",
-                    type(error).__name__,
-                )
-
-        return acknowledge
+    async def _acknowledge(self, number: str) -> None:
+        requeue = pending_requeue.get()
+        try:
+            async with Redis(connection_pool=self.connection_pool) as redis:
+                if requeue is not None:
+                    await self._requeue(redis, number, requeue)
+                    return
+                async with redis.pipeline() as both:
+                    both.xack(self.queue_name, self.consumer_group_name, number)
+                    both.xdel(self.queue_name, number)
+                    await both.execute()
+        except RedisError as error:  # the message will be redelivered, with the same result
+            LOGGER.warning(
+                "a message could not be acknowledged (%s): it will be delivered again", type(error).__name__
+            )
 
     async def _requeue(self, redis: Any, number: str, requeue: Requeue) -> None:  # noqa: ANN401  (see `_claim_idle`)
         tried = requeue.tried + requeue.is_counted

@@ -100,6 +100,26 @@ def test_imports_load_only_what_they_need() -> None:
         assert not loaded[module] & absent, module
 
 
+@pytest.mark.parametrize(
+    ("library", "use"),
+    [
+        ("taskiq", "from loanasync.worker import register; register(None, None)"),
+        ("taskiq", "import loanasync.worker.redis"),
+        ("taskiq", "import loanasync.worker.nats"),
+        ("taskiq_redis", "import loanasync.worker.redis"),
+        ("redis", "import loanasync.worker.redis"),
+        ("taskiq_nats", "import loanasync.worker.nats"),
+        ("nats", "import loanasync.worker.nats"),
+    ],
+)
+def test_worker_without_its_extra_names_the_command(library: str, use: str) -> None:
+    script = f"import sys; sys.modules[{library!r}] = None; {use}"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, encoding="utf-8")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert last.endswith("needs an extra, or a later version of it: run pip install -U 'loanasync[taskiq]'")
+
+
 def test_pytest_plugin_loads_only_what_it_needs() -> None:
     assert not loaded_after("loanasync.pytest_plugin")["loanasync.pytest_plugin"] & NOT_LOADED_BY_PYTEST
 
