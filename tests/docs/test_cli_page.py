@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -25,28 +25,32 @@ def test_cli_page_is_up_to_date() -> None:
     assert len(COMMANDS) >= 13
 
 
+@cache
+def help_of(name: str) -> str:
+    result = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"])
+    assert result.exit_code == 0
+    return result.output
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_help_has_an_example(name: str) -> None:
-    words = name.split()[1:]
-    result = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*words, "--help"])
-    assert result.exit_code == 0
+    output = help_of(name)
     example = example_of(COMMANDS[name])
     assert example.startswith(name)
-    assert example.split()[-1] in result.output
+    assert example.split()[-1] in output
     options = re.findall("--[a-z-]+", example)
-    assert not [option for option in options if option not in result.output.replace(example, "")]
+    assert not [option for option in options if option not in output.replace(example, "")]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_cli_page_has_the_options_of_each_command(name: str) -> None:
-    result = CliRunner(env={**PLAIN, "TERM": "dumb"}).invoke(app, [*name.split()[1:], "--help"]).output
     on_page = {
         option
         for line in section(name, COMMANDS[name]).splitlines()
         if line.startswith("| `-")
         for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line.split("|")[1])
     }
-    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", result.partition("Options")[2]))
+    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", help_of(name).partition("Options")[2]))
     assert on_page == typed - {"--help"}
 
 

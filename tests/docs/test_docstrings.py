@@ -80,23 +80,24 @@ def test_public_names_are_found() -> None:
     assert PUBLIC.keys() > WITHOUT_EXAMPLE.keys()
 
 
-@pytest.mark.parametrize("path", PUBLIC)
-def test_public_name_has_a_docstring_with_a_summary(path: str) -> None:
-    text = inspect.cleandoc(PUBLIC[path].__doc__ or "")
-    assert text
-    first = text.partition("\n\n")[0].replace("\n", " ")
-    assert first.endswith((".", ":", "``")), first
+def test_each_public_name_has_a_docstring_with_a_summary() -> None:
+    summaries = {
+        path: inspect.cleandoc(item.__doc__ or "").partition("\n\n")[0] for path, item in PUBLIC.items()
+    }
+    assert {path: each for path, each in summaries.items() if not each.endswith((".", ":", "``"))} == {}
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC.keys() - WITHOUT_EXAMPLE.keys()))
-def test_public_name_has_an_example(path: str) -> None:
-    """A class or function needs its own example; a method may occur in any example of its package."""
+def has_example(path: str) -> bool:
+    """Return True for an example of its own or, for a method, one elsewhere in its package."""
     name = path.rpartition(".")[2]
-    own = example_code(PUBLIC[path].__doc__)
-    if isinstance(PUBLIC[path], type) or path.removeprefix(f"{package_of(path)}.") == name:
-        assert own
-    else:
-        assert own or re.search(rf"\.{name}\b", EXAMPLES[package_of(path)])
+    if example_code(PUBLIC[path].__doc__):
+        return True
+    is_method = not isinstance(PUBLIC[path], type) and path.removeprefix(f"{package_of(path)}.") != name
+    return is_method and re.search(rf"\.{name}\b", EXAMPLES[package_of(path)]) is not None
+
+
+def test_each_public_name_has_an_example() -> None:
+    assert {path for path in PUBLIC if not has_example(path)} == WITHOUT_EXAMPLE.keys()
 
 
 def arguments(function: object) -> list[str]:
