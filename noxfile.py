@@ -31,8 +31,8 @@ EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the packa
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # with Python files
 LONGEST_FILE = 600  # lines without blank lines and comments
-# Tests import the installed package, not the one in the working folder. Python compiles modules once, because tests
-# start many processes.
+# Tests import the installed package, not the one in the working folder. Python compiles modules once, because
+# tests start many processes.
 TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}
 SUPPORT = {**TEST_ENV, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
 # Two workers per CPU: tests spend half of their time waiting for a socket, a process or a clock. More than 16

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 import loanasync
 
