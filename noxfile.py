@@ -19,7 +19,7 @@ nox.options.error_on_missing_interpreters = False  # one Python is enough; nox r
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "tests", "docs", "build"]
 
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 # Coverage is measured with 3.13: with an audit hook (tests/support/network_guard.py), Python 3.11 sometimes
 # fails to trace a new thread.
 MEASURED = "3.13"
@@ -48,6 +48,11 @@ EACH_PYTHON = [
     *("tests/unit", "tests/contract", "tests/privacy"),
     *(f"tests/integration/{area}" for area in AREAS),
 ]
+GATE = ["-m", "not scheduled"]  # the tests of each change
+# Tests of the code that uses dependencies, for the sessions with other versions of them.
+DEPENDENT = ["tests/contract", "tests/unit"]
+DEPENDENT += [f"tests/integration/{path}" for path in ("client", "telemetry", "transport")]
+DEPENDENT += [f"tests/integration/ledger/test_{ledger}.py" for ledger in ("postgres", "redis", "sqlite")]
 # Modules that need neither an event loop nor a network; their line and branch coverage must be 100 %.
 PURE = [
     "_config.py",
@@ -63,7 +68,7 @@ PURE = [
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
     *(f"full-{python}" for python in PYTHONS),
-    *("fleet", "soak", "mutants", "readings", "floors", "instrumentation", "audit"),
+    *("fleet", "soak", "mutants", "readings", "floors", "latest", "instrumentation", "audit"),
 ]
 # Old versions of OpenTelemetry's instrumentation of aiohttp, each with those that have the same code.
 # Since 0.60b0 it respects the suppression of HTTP instrumentation. Other sessions test the newest version.
@@ -96,6 +101,24 @@ def lower_limits() -> dict[str, str]:
     for each in map(Requirement, chain(project["dependencies"], *project["optional-dependencies"].values())):
         [floors[each.name]] = [limit.version for limit in each.specifier if limit.operator == ">="]
     return floors
+
+
+def require_installed(session: nox.Session, versions: dict[str, str]) -> None:
+    script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found = str(session.run("python", "-c", script, *versions, silent=True)).split()
+    for (name, expected), version in zip(versions.items(), found, strict=True):
+        session.log(f"{name} {version}")
+        if Version(version) != Version(expected):
+            session.error(f"pyproject.toml allows {name} {expected}, but {version} was installed")
+
+
+def tests_of_dependencies(session: nox.Session, *others: str) -> list[str]:
+    """Return pytest's arguments: tests that a version of a dependency may break, or those of the command."""
+    # Versions of our dependencies do not concern browsers, frameworks, pytest, benchmarks and the dashboard.
+    others += ("package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py")
+    others += ("sandbox/test_pytest_plugin.py", "shops")
+    chosen = session.posargs or [*DEPENDENT, *GATE]
+    return [*chosen, *PARALLEL, *ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
 
 
 @nox.session
@@ -147,7 +170,7 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=TEST_ENV)
         return
     paths = ["tests"] if session.python == FIRST else EACH_PYTHON
-    run_tests(session, *paths, "-m", "not scheduled", least=None)
+    run_tests(session, *paths, *GATE, least=None)
 
 
 @nox.session(python=PYTHONS)
@@ -182,20 +205,27 @@ def run_tests(session: nox.Session, *arguments: str, least: int | None) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def floors(session: nox.Session) -> None:
-    """Run the tests with the lowest version of each dependency that pyproject.toml allows."""
+    """Test the lowest version of each dependency that pyproject.toml allows (`-- tests` runs all tests)."""
     allowed = lower_limits()
+    # The test tools need later versions of these: flask (Quart) and taskiq-redis.
+    later = {name: allowed.pop(name) for name in ("jinja2", "redis")}
     install(session, "tests", EVERYTHING, *(f"{name}=={floor}" for name, floor in allowed.items()))
-    script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
-    found = str(session.run("python", "-c", script, *allowed, silent=True)).split()
-    for (name, floor), version in zip(allowed.items(), found, strict=True):
-        session.log(f"{name} {version}")
-        if Version(version) != Version(floor):
-            session.error(f"pyproject.toml allows {name} {floor}, but {version} was installed")
-    # The lower limits do not concern browsers, frameworks, pytest, benchmarks and the dashboard.
-    others = ["package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py"]
-    others += ["sandbox/test_pytest_plugin.py", "shops"]
-    ignored = [*ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
-    session.run("pytest", "tests", *PARALLEL, *ignored, *session.posargs, env=TEST_ENV)
+    require_installed(session, allowed)
+    # The aiohttp instrumentation of this SDK would record URLs.
+    session.run("pytest", *tests_of_dependencies(session, "telemetry/test_instrumentation.py"), env=TEST_ENV)
+    session.install("-q", *(f"{name}=={floor}" for name, floor in later.items()))
+    require_installed(session, later)
+    paths = ["tests/integration/ledger/test_redis.py", "tests/integration/sandbox/test_pages.py"]
+    session.run("pytest", *paths, *PARALLEL, *GATE, env=TEST_ENV)
+
+
+@nox.session(python=ONE_PYTHON)
+def latest(session: nox.Session) -> None:
+    """Test the newest version of each dependency, also before its release (`-- tests` runs all tests)."""
+    # A limit that names a pre-release allows those of its package, and of no test tool.
+    newest = (f"{name}>={floor}.dev0" for name, floor in lower_limits().items())
+    install(session, "tests", "--upgrade", EVERYTHING, *newest)
+    session.run("pytest", *tests_of_dependencies(session), env=TEST_ENV)
 
 
 @nox.session(venv_backend="none")
