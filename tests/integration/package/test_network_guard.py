@@ -143,6 +143,7 @@ def test_network_guard_fails_a_test_that_caught_its_error(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]")  # the folder may lie in the checkout
     pytester.makepyfile("""
         import contextlib, socket
 
