@@ -35,15 +35,16 @@ LONGEST_FILE = 600  # lines without blank lines and comments
 # tests start many processes.
 TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}
 SUPPORT = {**TEST_ENV, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
-# Two workers per CPU: tests spend half of their time waiting for a socket, a process or a clock. More than 16
-# workers would only wait for the longest test.
-PARALLEL = ["-n", str(min(16, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+# Three workers per CPU: tests spend more than half of their time waiting for a socket, a process or a clock.
+# More than 16 workers would only wait for the longest test.
+PARALLEL = ["-n", str(min(16, 3 * (os.cpu_count() or 1))), "--dist", "worksteal"]
 # Tests of documents, structure and benchmarks run with one Python only, the first that is installed.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
 # With each other Python, `tests` runs only the tests of code that the version of Python may affect, such as
 # event loops, sockets and tracebacks. `full` runs the others.
-AREAS = ("bulk", "client", "event_loops", "ledger", "telemetry", "transport")
+AREAS = ("bulk", "client", "event_loops", "ledger/test_sqlite.py", "ledger/test_threads_and_forks.py")
+AREAS += ("telemetry", "transport")
 EACH_PYTHON = [
     *("tests/unit", "tests/contract", "tests/privacy"),
     *(f"tests/integration/{area}" for area in AREAS),

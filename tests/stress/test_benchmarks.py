@@ -11,7 +11,7 @@ from support.benchmarks import printed, run
 
 def test_sandbox_is_compared_with_a_minimal_handler(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    output = printed("sandbox.py", "--rounds=1", "--approvals=100", f"--json={file}")
+    output = printed("sandbox.py", "--rounds=1", "--approvals=300", f"--json={file}")
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
     assert [row["name"] for row in rows] == ["approvals per second", "CPU per approval (µs)"]
     for row in rows:

@@ -264,10 +264,11 @@ import asyncio, logging, sys
 logging.basicConfig(level=logging.WARNING)
 logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing"))
 logging.getLogger("loanasync").setLevel(logging.CRITICAL)  # it logs the expected failures
-from loanasync import LoanClient, LoanError, RetryPolicy
+from loanasync import LoanClient, LoanError, RetryPolicy, Timeout
 from loanasync.testing import approval_request, fiscal_code
 client = LoanClient(
-    sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token", retry=RetryPolicy(base=0.001)
+    sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token",
+    retry=RetryPolicy(base=0.001), timeout=Timeout(total=3),  # aclose() waits for the cancelled call
 )
 async def request_approval(tag):
     code = fiscal_code()
