@@ -54,7 +54,7 @@ def client_of(**options: object) -> LoanClient:
 
 def test_transport_is_opened_once_in_each_event_loop() -> None:
     class Counted(Recorded):
-        """Has its own counters."""
+        opened = closed = 0  # its own counters
 
     client = client_of(transport=Counted, remember=False)
 
