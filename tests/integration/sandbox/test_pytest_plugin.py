@@ -354,9 +354,12 @@ def test_failure_report_without_calls_explains_why(run: Run) -> None:
     assert result.stdout.str().count("Calls to the loan sandbox") == 2
 
 
-def test_plugin_works_with_xdist(run: Run) -> None:
-    result = run(STRICT + FAILING, "-n", "1", "--asyncio-mode=auto", apart=True)
-    result.stdout.fnmatch_lines(["*1 worker*", "*call 3: post-after-422: *", SECTION, "<JournalEntry #1 *"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.scheduled)])
+def test_plugin_works_with_xdist(run: Run, workers: str) -> None:
+    result = run(STRICT + FAILING, "-n", workers, "--asyncio-mode=auto", apart=True)
+    result.stdout.fnmatch_lines(
+        [f"*{workers} worker*", "*call 3: post-after-422: *", SECTION, "<JournalEntry #1 *"]
+    )
     result.assert_outcomes(passed=4, failed=1, errors=1)
 
 

@@ -98,3 +98,17 @@ async def test_unreachable_proxy_is_a_connect_error() -> None:
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert caught.value.outcome == "not_sent"
+
+
+async def test_own_session_ignores_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would also read credentials from .netrc."""
+    proxy = Proxy()
+    async with running(RawServer(RESPONSE)) as server, proxy.running() as address:
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, address)
+        monkeypatch.setenv("no_proxy", "")
+        async with LoanClient(
+            server.base_url, shop_id="s", auth_token=TOKEN, direct_connections=False
+        ) as client:
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+    assert proxy.received == b""
