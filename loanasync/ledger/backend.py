@@ -25,9 +25,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `poll`
 ALL = "all"
 WITHOUT_REDIRECT = "without redirect"  # approved entries that have a note or no body
 
-# Exceptions that a network or a server does not cause, so that a repeated call would fail again.
-_DEFECTS = (AttributeError, ImportError, NameError, NotImplementedError, TypeError)
-_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")  # of a TypeError
+_UNKNOWN_NAME = re.compile(r"^module '\S+' has no attribute '(\w+)'")  # of an AttributeError
 
 # The SQL condition of each list, and the indexes that a table needs for them. "IS TRUE" makes SQLite use the
 # partial index for `WITHOUT_REDIRECT`; with the index by state it would read all approvals.
@@ -171,31 +170,25 @@ def missing_library_error(backend: type[StoredLedger]) -> ConfigurationError:
     )
 
 
-def defect_of(ledger: object, error: BaseException) -> ConfigurationError | None:
-    """Return the error to raise for an exception of a ledger that a repeated call cannot avoid, or None.
+def unusable_library_error(ledger: object, error: BaseException) -> ConfigurationError | None:
+    """Return the error to raise if the version of a ledger's library does not suit, otherwise None.
 
-    For example, a library that is too old does not know an option, and raises TypeError at each connection.
+    For example, an old library does not know an option, and raises TypeError at each connection. A repeated
+    call would fail again.
     """
-    # Libraries fail with None in place of a connection that was closed during an operation.
-    if not isinstance(error, _DEFECTS) or "NoneType" in str(error):
-        return None
     library, extra = getattr(ledger, "library", ""), getattr(ledger, "extra", "")
-    name = type(ledger).__name__
     if not library:
-        return ConfigurationError(
-            "ledger",
-            f"{name} raised {type(error).__name__}: correct its code; its own methods show the traceback",
-        )
+        return None
     version = f"{library} {getattr(sys.modules.get(library), '__version__', '')}".rstrip()
     update = f"run pip install -U 'loanasync[{extra}]'"
-    if option := _UNKNOWN_OPTION.search(str(error)):
+    if isinstance(error, TypeError) and (option := _UNKNOWN_OPTION.search(str(error))):
         return ConfigurationError(
             "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"
         )
-    return ConfigurationError(
-        "ledger",
-        f"{name} raised {type(error).__name__} with {version}: {update}, or install an older {library}",
-    )
+    name = _UNKNOWN_NAME.search(str(error)) if isinstance(error, AttributeError) else None
+    if name is None and not isinstance(error, ImportError):
+        return None
+    return ConfigurationError("ledger", f"{version} does not suit {type(ledger).__name__}: {update}")
 
 
 def masked_url(url: str) -> str:

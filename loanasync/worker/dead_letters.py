@@ -9,7 +9,7 @@ from loanasync._lifecycle import Closing
 
 # A log message. It does not mention the number of tries, since an unreadable message is tried only once.
 DEAD_LETTER = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
-NEEDS_EXTRA = "{} needs an extra, or a later version of it: run pip install -U 'loanasync[taskiq]'"
+NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
 
 
 class NoQueueError(Exception):

@@ -117,7 +117,9 @@ def test_worker_without_its_extra_names_the_command(library: str, use: str) -> N
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, encoding="utf-8")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: ")
-    assert last.endswith("needs an extra, or a later version of it: run pip install -U 'loanasync[taskiq]'")
+    assert last.endswith(
+        "misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
+    )
 
 
 def test_pytest_plugin_loads_only_what_it_needs() -> None:

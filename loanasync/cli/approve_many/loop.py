@@ -12,7 +12,13 @@ from typing import Any, cast
 from attrs import define, evolve, field, frozen
 from rich.console import Console
 
-from loanasync import DecisionNotRecordedError, Dialect, LedgerUnavailableError, LoanClient
+from loanasync import (
+    ConfigurationError,
+    DecisionNotRecordedError,
+    Dialect,
+    LedgerUnavailableError,
+    LoanClient,
+)
 from loanasync.bulk import Approvals, Row, RowResult, Summary
 from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, record_of
@@ -162,6 +168,8 @@ class RequestLoop:
             self._write_dead_letter(order)
         if isinstance(row_result.error, LedgerUnavailableError):  # no other row could be claimed either
             self._stop(f"the ledger is not available ({row_result.error.cause_type})")
+        if isinstance(row_result.error, ConfigurationError):  # it concerns every row
+            self._stop(str(row_result.error))
         if self._results.failure:
             result.used_fallback = True
             self._stop(self._results.failure)

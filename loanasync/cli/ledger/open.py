@@ -21,7 +21,7 @@ from loanasync.ledger import (
     SqliteLedger,
     State,
 )
-from loanasync.ledger.backend import StoredLedger, defect_of
+from loanasync.ledger.backend import StoredLedger, unusable_library_error
 
 SANDBOX_WITHOUT_LEDGER = (
     "with --sandbox the ledger is not used: the sandbox forgets its customers when the command ends"
@@ -168,7 +168,7 @@ class OpenLedger:
         """Run a ledger operation and return its result.
 
         Raises:
-            ConfigurationError: The ledger's library or its options are wrong.
+            ConfigurationError: The ledger's library does not know an option of the address, or is too old.
             UnusableError: The operation failed for another reason.
         """
         try:
@@ -178,8 +178,8 @@ class OpenLedger:
         except Exception as error:
             if isinstance(error, OSError) and error.filename is not None:  # the caller prints file and reason
                 raise
-            if (defect := defect_of(self.ledger, error)) is not None:
-                raise defect from None
+            if (wrong := unusable_library_error(self.ledger, error)) is not None:
+                raise wrong from None
             # The texts of other errors come from the server's library and may contain a password.
             raise UnusableError(
                 f"the ledger is not available ({type(error).__name__}): check --ledger, the disk, and "

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from loanasync import ConfigurationError
+from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.cli import (
     RunningCommand,
@@ -277,6 +279,29 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     assert [each["state"] for each in listed(bulk.ledger)] == ["approved"] * len(calls)
     assert bulk.run()[0] == 0
     assert approve_calls(served) == 40
+
+
+def test_configuration_error_of_a_row_stops_the_run(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = SqliteLedger.claim
+    claimed = []
+
+    async def claim_three(self: SqliteLedger, key: str, **arguments: Any) -> Any:
+        claimed.append(key)
+        if len(claimed) > 3:
+            raise ConfigurationError("ledger", "has no option driver")
+        return await claim(self, key, **arguments)
+
+    monkeypatch.setattr(SqliteLedger, "claim", claim_three)
+    bulk = Bulk(tmp_path, served, [make_row("approved") for _ in range(12)])
+    code, errors = bulk.run("--concurrency", "1")
+    assert code == 130
+    assert "has no option driver" in errors
+    assert len(claimed) == 4
+    monkeypatch.undo()
+    assert bulk.run()[0] == 0
+    assert approve_calls(served) == 12
 
 
 def test_ledger_key_finds_entries_after_a_token_change(

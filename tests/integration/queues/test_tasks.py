@@ -192,12 +192,15 @@ async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
             pass
 
 
-async def test_defect_of_the_ledger_ends_the_worker_at_its_start() -> None:
-    def defect() -> None:
+async def test_library_without_an_option_ends_the_worker_at_its_start() -> None:
+    def connect() -> None:
         raise TypeError("connect() got an unexpected keyword argument 'driver'")
 
-    with pytest.raises(ConfigurationError, match="FailingLedger raised TypeError"):
-        async with running(Shop(ledger=FailingLedger(find=defect))):
+    class OldLibrary(FailingLedger):
+        library, extra = "redis", "redis"
+
+    with pytest.raises(ConfigurationError, match="has no option driver"):
+        async with running(Shop(ledger=OldLibrary(find=connect))):
             pass
 
 
