@@ -309,12 +309,8 @@ class _Pool:
 
 def _without_reset(connection: type) -> type:
     """Return a class of connections that send no statement after use, since only this ledger uses them."""
-
-    async def reset(self: object, *, timeout: float | None = None) -> None:
-        pass
-
     # The argument `reset` of `create_pool` needs asyncpg 0.30.
-    return type("Connection", (connection,), {"reset": reset, "__slots__": ()})
+    return type("Connection", (connection,), {"get_reset_query": lambda _: "", "__slots__": ()})
 
 
 async def _close(pool: _Pool, within: float) -> None:
