@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import pickle
 import time
 from collections.abc import AsyncIterator, Callable
@@ -183,7 +184,7 @@ async def ledger_worker(
     kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = multiprocessing.get_context(kind)
     connection, other_end = context.Pipe()
-    process = context.Process(target=_serve, args=(other_end, pickle.dumps(opener), skew))
+    process = context.Process(target=_serve, args=(other_end, dict(os.environ), pickle.dumps(opener), skew))
     await asyncio.to_thread(process.start)
     other_end.close()
     worker = LedgerWorker(process, connection)
@@ -239,8 +240,10 @@ async def _run_commands(connection: Connection, ledger: DecisionLedger) -> None:
                 await _flood(connection, ledger, **arguments)
 
 
-def _serve(connection: Connection, opener: bytes, skew: float) -> None:
+def _serve(connection: Connection, environment: dict[str, str], opener: bytes, skew: float) -> None:
     """Run the commands of the test in the child process, until it is killed."""
+    os.environ.clear()  # a fork server keeps the environment of its start
+    os.environ.update(environment)
     right, right_ns = time.time, time.time_ns
     time.time = lambda: right() + skew
     time.time_ns = lambda: right_ns() + int(skew * 1e9)
