@@ -1,5 +1,6 @@
 """OpenTelemetry's instrumentation of aiohttp, which would record the fiscal code in the URL of a request."""
 
+from functools import partial
 from types import FunctionType
 
 import aiohttp
@@ -38,10 +39,12 @@ def _is_enabled(hook: object) -> bool:
     Ask the function that the hook itself calls, because an installed version says nothing about a session
     that was made with a copy or a fork of the instrumentation.
     """
+    while isinstance(hook, partial):
+        hook = hook.func
     if not str(getattr(hook, "__module__", None)).startswith(_PACKAGE):
         return False
     if isinstance(hook, FunctionType):
         for name in _CHECKS:
-            if name in hook.__code__.co_names:
-                return bool(hook.__globals__[name]())
+            if name in hook.__code__.co_names and callable(check := hook.__globals__.get(name)):
+                return bool(check())
     return True  # an unknown version

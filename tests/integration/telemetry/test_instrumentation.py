@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -169,8 +170,10 @@ async def test_session_with_old_instrumentation_is_refused(line: str, captured: 
 async def test_old_instrumentation_added_before_the_first_call_is_refused(captured: Captured) -> None:
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         client = client_of(server, captured, session=session)
-        session.trace_configs.append(LINES[OLD].create_trace_config())
-        session.trace_configs[0].freeze()
+        config = LINES[OLD].create_trace_config()
+        config.on_request_start[:] = map(partial, config.on_request_start)
+        session.trace_configs.append(config)
+        config.freeze()
         with pytest.raises(ConfigurationError, match="upgrade"):
             await client.approve(CODE, planted(ApprovalRequest))
         assert server.requests == 0
