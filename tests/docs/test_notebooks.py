@@ -109,7 +109,6 @@ def test_each_notebook_has_a_check() -> None:
     assert {page.stem for page in FOLDER.glob("*.md")} == {"index", "first", "day", "unknown"}
 
 
-@pytest.mark.scheduled  # it starts another kernel
 def test_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     page = (FOLDER / "first.md").read_text("utf-8").replace('province="RM"', 'province="Roma"')
     with pytest.raises(CellExecutionError, match="province: must be two upper-case letters"):

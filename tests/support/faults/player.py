@@ -68,12 +68,13 @@ def _is_scheduled(row: Row, scheme: int, operation: int, session: int) -> bool:
     """Return False for cases with all pairs of a scheme, an operation and a session.
 
     Of rows that end with a timeout, which take a second, return False for each scheme, operation and session.
+    The approval over https with the client's own session is never scheduled.
     """
     if 1 in (len(row.schemes), len(row.operations)):
         return False
     if row.times_out:
-        return not scheme == operation == session % 2
-    return (scheme + operation + session) % 2 == 1
+        return not scheme != operation == session % 2
+    return (scheme + operation + session) % 2 == 0
 
 
 def _timeout(row: Row, scheme: str) -> Timeout:
