@@ -31,8 +31,8 @@ EVERYTHING = ".[cli,notebook,postgres,redis,sandbox,strict,taskiq]"  # the packa
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # with Python files
 LONGEST_FILE = 600  # lines without blank lines and comments
-# Tests import the installed package, not the one in the working folder. Python compiles modules once, because
-# tests start many processes.
+# Tests import the installed package, not the folder `loanasync`. Python compiles modules once, because tests
+# start many processes.
 TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}
 SUPPORT = {**TEST_ENV, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
 # Three workers per CPU: tests spend more than half of their time waiting for a socket, a process or a clock.
@@ -41,13 +41,14 @@ PARALLEL = ["-n", str(min(16, 3 * (os.cpu_count() or 1))), "--dist", "worksteal"
 # Tests of documents, structure and benchmarks run with one Python only, the first that is installed.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
-# With each other Python, `tests` runs only the tests of code that the version of Python may affect, such as
-# event loops, sockets and tracebacks. `full` runs the others.
-AREAS = ("bulk", "client", "event_loops", "ledger/test_sqlite.py", "ledger/test_threads_and_forks.py")
-AREAS += ("telemetry", "transport")
+# With each other Python, `tests` runs only the tests of code that the version of Python may affect most, such
+# as event loops, sockets, cancellation and tracebacks. `full` runs the others.
+LEDGER_TESTS = ("ledger_cancellation", "shutdown", "sqlite", "threads_and_forks")
 EACH_PYTHON = [
-    *("tests/unit", "tests/contract", "tests/privacy"),
-    *(f"tests/integration/{area}" for area in AREAS),
+    *("tests/unit", "tests/contract", "tests/privacy", "tests/stress/test_hostile.py"),
+    *(f"tests/integration/{area}" for area in ("bulk", "client", "event_loops", "telemetry", "transport")),
+    *(f"tests/integration/ledger/test_{name}.py" for name in LEDGER_TESTS),
+    "tests/integration/package/test_without_orjson.py",
 ]
 GATE = ["-m", "not scheduled"]  # the tests of each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
@@ -206,7 +207,7 @@ def run_tests(session: nox.Session, *arguments: str, least: int | None) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def floors(session: nox.Session) -> None:
-    """Test the lowest version of each dependency that pyproject.toml allows (`-- tests` runs all tests)."""
+    """Test the lowest version of each dependency that pyproject.toml allows (`-- tests` runs more tests)."""
     allowed = lower_limits()
     # The test tools need later versions of these: flask (Quart) and taskiq-redis.
     later = {name: allowed.pop(name) for name in ("jinja2", "redis")}
@@ -218,11 +219,14 @@ def floors(session: nox.Session) -> None:
     require_installed(session, later)
     paths = ["tests/integration/ledger/test_redis.py", "tests/integration/sandbox/test_pages.py"]
     session.run("pytest", *paths, *PARALLEL, *GATE, env=TEST_ENV)
+    # A version between the lowest and the newest one.
+    session.install("-q", "aiohttp==3.13.*")
+    session.run("pytest", "tests/integration/transport", *PARALLEL, *GATE, env=TEST_ENV)
 
 
 @nox.session(python=ONE_PYTHON)
 def latest(session: nox.Session) -> None:
-    """Test the newest version of each dependency, also before its release (`-- tests` runs all tests)."""
+    """Test the newest version of each dependency, also before its release (`-- tests` runs more tests)."""
     # A limit that names a pre-release allows those of its package, and of no test tool.
     newest = (f"{name}>={floor}.dev0" for name, floor in lower_limits().items())
     install(session, "tests", "--upgrade", EVERYTHING, *newest)
@@ -290,7 +294,7 @@ def readings(session: nox.Session) -> None:
 
 @nox.session(python=MEASURED)  # with 3.11, context variables of mutmut end the process (segmentation fault)
 def mutants(session: nox.Session) -> None:
-    """Change the code in many ways and check that a test fails: a tenth of the ways, or the tenth `-- 3`."""
+    """Change the code in many ways and check that a test fails: about a tenth of them, or that of `-- 3`."""
     install(session, "mutants", EVERYTHING)
     # Runs on ten days in a row try each change once.
     turn = session.posargs[0] if session.posargs else str(datetime.now(UTC).toordinal() % 10)

@@ -1,6 +1,6 @@
 """JSON encoding and decoding with orjson, and with the standard library for JSON that orjson refuses.
 
-Without orjson, the standard library reads the same values and writes the same bytes.
+Without orjson, the standard library reads the same values and writes equivalent JSON.
 """
 
 import json

@@ -40,7 +40,8 @@ def sessions_of_workflow(workflow: Any) -> set[str]:
         assert commands
         for name in (each.partition("-s ")[2] for each in commands):
             [placeholder] = re.findall(r"\$\{\{ matrix\.(\w+) \}\}", name) or [None]
-            values = matrix[placeholder] if placeholder else [""]
+            added = [each[placeholder] for each in matrix.get("include", []) if placeholder]
+            values = matrix[placeholder] + added if placeholder else [""]
             found |= {re.sub(r"\$\{\{.*\}\}", value, name) for value in values}
     return found
 
