@@ -66,6 +66,7 @@ PURE = [
     "_validation/*",
     "errors/*",
 ]
+PURE_TESTS = ["tests/unit", "tests/integration/client"]  # tests that cover them
 
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
@@ -172,37 +173,36 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=TEST_ENV)
         return
     paths = ["tests"] if session.python == FIRST else EACH_PYTHON
-    run_tests(session, *paths, *GATE, least=None)
+    session.run("pytest", *paths, *GATE, *PARALLEL, env=TEST_ENV)
+    if session.python == MEASURED:
+        measure(session, *PURE_TESTS)
 
 
 @nox.session(python=PYTHONS)
 def full(session: nox.Session) -> None:
     """Run all tests, also those that are too slow for each commit (scheduled)."""
     install(session, "tests", EVERYTHING)
-    once = [] if session.python == FIRST else ONCE
-    run_tests(session, "tests", *once, least=97)
+    arguments = ["tests", *([] if session.python == FIRST else ONCE)]
+    if session.python == MEASURED:
+        measure(session, *arguments)
+        session.run("coverage", "report", "--fail-under=97", env=coverage_env(session))
+    else:
+        session.run("pytest", *arguments, *PARALLEL, env=TEST_ENV)
 
 
-def run_tests(session: nox.Session, *arguments: str, least: int | None) -> None:
-    """Run pytest in parallel. With one Python, also check the coverage, which is the same with each.
-
-    Args:
-        session: A session with the package and the group `tests`.
-        arguments: Arguments for pytest.
-        least: The least coverage of the whole package in percent; None to check the pure modules only.
-    """
-    env = {**TEST_ENV, "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
-    if session.python != MEASURED:
-        session.run("pytest", *arguments, *PARALLEL, env=env)
-        return
+def measure(session: nox.Session, *arguments: str) -> None:
+    """Run pytest, and check the coverage of the pure modules, which is the same with each Python."""
+    env = coverage_env(session)
     session.run("coverage", "erase", env=env)
     # Not pytest-cov: pytest loads our plugin, and the package with it, before pytest-cov starts to measure.
     session.run("coverage", "run", "-m", "pytest", *arguments, *PARALLEL, env=env)
     session.run("coverage", "combine", "-q", env=env)
     pure = ",".join(f"*/loanasync/{pattern}" for pattern in PURE)
     session.run("coverage", "report", f"--include={pure}", "--fail-under=100", env=env)
-    if least is not None:
-        session.run("coverage", "report", f"--fail-under={least}", env=env)
+
+
+def coverage_env(session: nox.Session) -> dict[str, str | None]:
+    return {**TEST_ENV, "COVERAGE_FILE": str(Path(session.create_tmp()) / "coverage")}
 
 
 @nox.session(python=ONE_PYTHON)

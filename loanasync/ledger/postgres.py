@@ -104,7 +104,8 @@ class PostgresLedger(StoredLedger):
         absent="this database has no ledger table: name the database and the table that your clients use, "
         "such as postgresql://host/shop?table=loanasync_decisions",
     )
-    library, extra = "asyncpg", "postgres"
+    library: ClassVar[str] = "asyncpg"
+    extra: ClassVar[str] = "postgres"
 
     def __init__(
         self,

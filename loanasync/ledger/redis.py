@@ -77,7 +77,8 @@ class RedisLedger(StoredLedger):
         absent="this database has no ledger with this prefix: name the address, the number of the database "
         "and the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
     )
-    library, extra = "redis", "redis"
+    library: ClassVar[str] = "redis"
+    extra: ClassVar[str] = "redis"
 
     def __init__(
         self, url: str, *, prefix: str = _PREFIX, connections: int = 10, durable: bool = True

@@ -35,8 +35,8 @@ try:
     from nats.js.errors import BadRequestError, NotFoundError, ServerError, ServiceUnavailableError
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage
     from taskiq_nats import PullBasedJetStreamBroker
-except ImportError as error:
-    raise ImportError(NEEDS_EXTRA.format(__name__)) from error
+except ImportError as _error:
+    raise ImportError(NEEDS_EXTRA.format(__name__)) from _error
 
 __all__ = ["DeadLetters", "JetStream"]
 
@@ -120,7 +120,7 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
         # Not that of PullBasedJetStreamBroker, which fails if the server is unavailable.
         await AsyncBroker.startup(self)
         await self.client.connect(self.servers, **self.connection_kwargs)
-        self.js = self.client.jetstream()
+        self.js: JetStreamContext = self.client.jetstream()
         await retry_while_unavailable(self._add_streams, _UNAVAILABLE)
         await retry_while_unavailable(self._add_consumer, _UNAVAILABLE)
 

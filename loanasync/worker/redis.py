@@ -32,8 +32,8 @@ try:
     from redis.exceptions import TimeoutError as RedisTimeoutError
     from taskiq import AckableMessage, AsyncBroker
     from taskiq_redis import RedisStreamBroker
-except ImportError as error:
-    raise ImportError(NEEDS_EXTRA.format(__name__)) from error
+except ImportError as _error:
+    raise ImportError(NEEDS_EXTRA.format(__name__)) from _error
 
 __all__ = ["DeadLetters", "RedisStreams"]
 
