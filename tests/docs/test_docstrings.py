@@ -88,7 +88,7 @@ def test_each_public_name_has_a_docstring_with_a_summary() -> None:
 
 
 def has_example(path: str) -> bool:
-    """Return True for an example of its own or, for a method, one elsewhere in its package."""
+    """Return True if the docstring has an example. A method may have it elsewhere in its package."""
     name = path.rpartition(".")[2]
     if example_code(PUBLIC[path].__doc__):
         return True
