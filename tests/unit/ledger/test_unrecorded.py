@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from attrs import evolve
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import LedgerPolicy
+from loanasync.ledger import Entry, LedgerPolicy, State
 from loanasync.testing import approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
@@ -44,6 +45,19 @@ async def test_bulk_without_home_and_temp_folder_carries_decision() -> None:
     assert isinstance(result.error, DecisionNotRecordedError)
     assert result.decision is result.error.decision
     assert (result.status, result.error.file) == ("approved", None)
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_approve_resolved_otherwise_meanwhile_carries_decision() -> None:
+    """A person resolved the entry as refused while the request was in progress."""
+
+    class ResolvedLedger(FailingLedger):
+        async def settle(self, key: str, **options: Any) -> Entry:
+            return evolve(await super().settle(key, **options), state=State.REFUSED)
+
+    error = await Shop(approved(), ledger=ResolvedLedger()).result()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (error.file, type(error.decision)) == (None, Approved)
 
 
 async def test_approve_with_a_folder_that_raises_tries_the_next(
