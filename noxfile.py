@@ -227,7 +227,7 @@ def floors(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def latest(session: nox.Session) -> None:
     """Test the newest version of each dependency, also before its release (`-- tests` runs more tests)."""
-    # A limit that names a pre-release allows those of its package, and of no test tool.
+    # A limit such as 1.0.dev0 allows pre-releases of this package, but not of the test tools.
     newest = (f"{name}>={floor}.dev0" for name, floor in lower_limits().items())
     install(session, "tests", "--upgrade", EVERYTHING, *newest)
     session.run("pytest", *tests_of_dependencies(session), env=TEST_ENV)

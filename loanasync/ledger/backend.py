@@ -58,11 +58,11 @@ class StoredLedger(Closing, DecisionLedger):
 
     To add a backend, derive from this class, define `address` and the methods of `DecisionLedger` that are
     not defined here, and add the class to ``loanasync.ledger.BACKENDS``. If it needs an extra, define
-    `library` and `extra` too.
+    `driver` and `extra` too.
     """
 
     address: ClassVar[Address]
-    library: ClassVar[str] = ""  # the module of the extra that connects to the server
+    driver: ClassVar[str] = ""  # the module of the extra that connects to the server
     extra: ClassVar[str] = ""
 
     @abstractmethod
@@ -163,23 +163,23 @@ def page_queries(select: str, first: str, last: str) -> dict[str, str]:
     return {part: f"{select} WHERE {condition} AND {page}" for part, condition in _CONDITIONS.items()}
 
 
-def missing_library_error(backend: type[StoredLedger]) -> ConfigurationError:
-    """Return the error for a backend whose library is not installed."""
+def missing_driver_error(backend: type[StoredLedger]) -> ConfigurationError:
+    """Return the error for a backend whose driver is not installed."""
     return ConfigurationError(
-        "ledger", f"needs {backend.library}: run pip install 'loanasync[{backend.extra}]'"
+        "ledger", f"needs {backend.driver}: run pip install 'loanasync[{backend.extra}]'"
     )
 
 
-def unusable_library_error(ledger: object, error: BaseException) -> ConfigurationError | None:
-    """Return the error to raise if the version of a ledger's library does not suit, otherwise None.
+def unsuitable_driver_error(ledger: object, error: BaseException) -> ConfigurationError | None:
+    """Return the error to raise if the version of a ledger's driver does not suit, otherwise None.
 
-    For example, an old library does not know an option, and raises TypeError at each connection. A repeated
+    For example, an old driver does not know an option, and raises TypeError at each connection. A repeated
     call would fail again.
     """
-    library, extra = getattr(ledger, "library", ""), getattr(ledger, "extra", "")
-    if not library:
+    driver, extra = getattr(ledger, "driver", ""), getattr(ledger, "extra", "")
+    if not driver:
         return None
-    version = f"{library} {getattr(sys.modules.get(library), '__version__', '')}".rstrip()
+    version = f"{driver} {getattr(sys.modules.get(driver), '__version__', '')}".rstrip()
     update = f"run pip install -U 'loanasync[{extra}]'"
     if isinstance(error, TypeError) and (option := _UNKNOWN_OPTION.search(str(error))):
         return ConfigurationError(

@@ -17,7 +17,7 @@ from loanasync.ledger.backend import (
     Address,
     StoredLedger,
     masked_url,
-    missing_library_error,
+    missing_driver_error,
     page_queries,
 )
 from loanasync.ledger.model import (
@@ -104,7 +104,7 @@ class PostgresLedger(StoredLedger):
         absent="this database has no ledger table: name the database and the table that your clients use, "
         "such as postgresql://host/shop?table=loanasync_decisions",
     )
-    library: ClassVar[str] = "asyncpg"
+    driver: ClassVar[str] = "asyncpg"
     extra: ClassVar[str] = "postgres"
 
     def __init__(
@@ -279,7 +279,7 @@ def _check_address(url: str) -> None:
     try:
         import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
     except ImportError:
-        raise missing_library_error(PostgresLedger) from None
+        raise missing_driver_error(PostgresLedger) from None
     if url.partition("://")[0] not in PostgresLedger.address.schemes:
         raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
 

@@ -26,7 +26,7 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.backend import unusable_library_error
+from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.ledger.keys import Digests, digests_of, key_of
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
@@ -231,7 +231,7 @@ class RecordedApproval:
                 raise
             return self._unavailable(error)  # raised by the backend, for example when it was closed meanwhile
         except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
-            return unusable_library_error(self._ledger, error) or self._unavailable(error)
+            return unsuitable_driver_error(self._ledger, error) or self._unavailable(error)
 
     def _unavailable(self, error: BaseException) -> LoanError:
         return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)

@@ -20,7 +20,7 @@ from loanasync.ledger.backend import (
     Address,
     StoredLedger,
     masked_url,
-    missing_library_error,
+    missing_driver_error,
 )
 from loanasync.ledger.model import (
     FORMAT,
@@ -77,7 +77,7 @@ class RedisLedger(StoredLedger):
         absent="this database has no ledger with this prefix: name the address, the number of the database "
         "and the prefix that your clients use, such as redis://host/0?prefix=loanasync:",
     )
-    library: ClassVar[str] = "redis"
+    driver: ClassVar[str] = "redis"
     extra: ClassVar[str] = "redis"
 
     def __init__(
@@ -86,7 +86,7 @@ class RedisLedger(StoredLedger):
         try:
             from redis.asyncio.connection import parse_url  # noqa: PLC0415  (its extra may not be installed)
         except ImportError:
-            raise missing_library_error(RedisLedger) from None
+            raise missing_driver_error(RedisLedger) from None
         try:
             parse_url(url)
         except (AttributeError, TypeError, ValueError):

@@ -32,7 +32,7 @@ from loanasync._client import LoanClient
 from loanasync._log import LOGGER
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
-from loanasync.ledger.backend import unusable_library_error
+from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.worker.delivery import (
     Pause,
     Requeue,
@@ -155,7 +155,7 @@ def register_task(
             async with asyncio.timeout(patience):
                 await ledger.find(customer=f"worker {token_hex(8)}")  # makes each ledger check its format
         except Exception as error:  # noqa: BLE001  (raised by any backend)
-            wrong = error if isinstance(error, ConfigurationError) else unusable_library_error(ledger, error)
+            wrong = error if isinstance(error, ConfigurationError) else unsuitable_driver_error(ledger, error)
             if wrong is None:  # it may work later
                 LOGGER.warning(
                     "the ledger is not available (%s): no request is sent until it works",

@@ -96,7 +96,7 @@ def is_noticed(edit: Edit) -> bool:
     """Return True if a test fails. The tests of the module's package run first."""
     source = edit.file.read_text(encoding="utf-8")
     changed = replace(source, edit.node, edit.text)
-    ast.parse(changed)  # a change that is no Python would be noticed always
+    ast.parse(changed)  # invalid Python would fail every test
     nearest = Path("tests/unit", *edit.file.parts[1:-1])
     edit.file.write_text(changed, encoding="utf-8")
     try:

@@ -21,7 +21,7 @@ from loanasync.ledger import (
     SqliteLedger,
     State,
 )
-from loanasync.ledger.backend import StoredLedger, unusable_library_error
+from loanasync.ledger.backend import StoredLedger, unsuitable_driver_error
 
 SANDBOX_WITHOUT_LEDGER = (
     "with --sandbox the ledger is not used: the sandbox forgets its customers when the command ends"
@@ -178,7 +178,7 @@ class OpenLedger:
         except Exception as error:
             if isinstance(error, OSError) and error.filename is not None:  # the caller prints file and reason
                 raise
-            if (wrong := unusable_library_error(self.ledger, error)) is not None:
+            if (wrong := unsuitable_driver_error(self.ledger, error)) is not None:
                 raise wrong from None
             # The texts of other errors come from the server's library and may contain a password.
             raise UnusableError(

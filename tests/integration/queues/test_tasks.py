@@ -192,15 +192,15 @@ async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
             pass
 
 
-async def test_library_without_an_option_ends_the_worker_at_its_start() -> None:
+async def test_driver_without_an_option_ends_the_worker_at_its_start() -> None:
     def connect() -> None:
         raise TypeError("connect() got an unexpected keyword argument 'driver'")
 
-    class OldLibrary(FailingLedger):
-        library, extra = "redis", "redis"
+    class OldDriver(FailingLedger):
+        driver, extra = "redis", "redis"
 
     with pytest.raises(ConfigurationError, match="has no option driver"):
-        async with running(Shop(ledger=OldLibrary(find=connect))):
+        async with running(Shop(ledger=OldDriver(find=connect))):
             pass
 
 

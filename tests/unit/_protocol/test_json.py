@@ -1,4 +1,4 @@
-"""JSON with orjson, and without it: both read the same values and write the same bytes."""
+"""JSON with orjson, and without it: both read the same values and write equivalent JSON."""
 
 import importlib.util
 import sys

@@ -78,7 +78,7 @@ async def test_any_exception_of_a_custom_ledger_means_unavailable(fault: Any) ->
         await shop.approve()
 
 
-async def test_option_that_the_library_lacks_names_its_version() -> None:
+async def test_option_that_the_driver_lacks_names_its_version() -> None:
     shop = Shop(approved(), ledger=RedisLedger("redis://shop:SECRET@127.0.0.1:1/0?driver=1", durable=False))
     expected = rf"redis {redis.__version__} has no option driver: .* pip install -U 'loanasync\[redis\]'"
     with pytest.raises(ConfigurationError, match=expected) as caught:
@@ -88,7 +88,7 @@ async def test_option_that_the_library_lacks_names_its_version() -> None:
 
 
 @pytest.mark.parametrize(("module", "extra"), [("redis.asyncio", "redis"), ("asyncpg", "postgres")])
-async def test_library_that_is_too_old_is_named(
+async def test_driver_that_is_too_old_is_named(
     module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger: DecisionLedger
