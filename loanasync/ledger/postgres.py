@@ -309,9 +309,16 @@ class _Pool:
 
 
 def _without_reset(connection: type) -> type:
-    """Return a class of connections that send no statement after use, since only this ledger uses them."""
-    # The argument `reset` of `create_pool` needs asyncpg 0.30.
-    return type("Connection", (connection,), {"get_reset_query": lambda _: "", "__slots__": ()})
+    """Return a class of connections that send no statement after use.
+
+    Only this ledger uses them, and it opens no transaction that a reset would have to end.
+    """
+
+    async def reset(self: object, *, timeout: float | None = None) -> None:
+        pass
+
+    # The argument `reset` of `create_pool` and the method `get_reset_query` need asyncpg 0.30.
+    return type("Connection", (connection,), {"reset": reset, "__slots__": ()})
 
 
 async def _close(pool: _Pool, within: float) -> None:
