@@ -17,7 +17,7 @@ from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
 from loanasync._settings import Limits
 from loanasync._validation import validators as values
-from loanasync._validation.validators import Rule, Text
+from loanasync._validation.validators import Boolean, Choice, Day, Integer, Number, Optional, Rule, Text
 
 
 def normalize_fiscal_code(value: str) -> str:
@@ -57,7 +57,7 @@ def check_approval(
         yield _wrong_type(ApprovalRequest, request)
         return
     names = dialect.approval_names
-    yield from _check_fields(_approval_rules(limits).remaining_for(request), names, request)
+    yield from _check_fields(approval_rules(limits).remaining_for(request), names, request)
     if dialect.order_token_required and _is_blank(request.order_token):
         yield Problem("order_token", names["order_token"], "is required in this dialect")
     for field, is_sent in (
@@ -88,7 +88,7 @@ def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem
     if not isinstance(data, UserData):
         yield _wrong_type(UserData, data)
         return
-    yield from _check_fields(_user_data_rules(limits), USER_DATA_NAMES, data)
+    yield from _check_fields(user_data_rules(limits), USER_DATA_NAMES, data)
     yield from _check_extra(data.extra, _USER_DATA_MEMBERS)
 
 
@@ -113,7 +113,7 @@ def _check_additional(additional: object, limits: Limits, *, needed: bool) -> It
     if additional is not None and not isinstance(additional, AdditionalData):
         yield Problem("additional", "", f"must be an AdditionalData, not {values.type_name(additional)}")
         return
-    for field, rule in _additional_rules(limits).items():
+    for field, rule in additional_rules(limits).items():
         value = getattr(additional, field, None)
         # spec §2.1: each field is required when additionalDataNeeded is true, and only then
         is_missing = needed and value is None
@@ -156,41 +156,8 @@ def _has_right_check_letter(code: str) -> bool:
     return bool(codicefiscale.is_valid(code))
 
 
-def _optional(rule: Rule) -> Rule:
-    def optional(value: object) -> str | None:
-        if value is None:
-            return None
-        message = rule(value)
-        return (
-            f"{message}; use None for missing values"
-            if message and values.missing_value_name(value)
-            else message
-        )
-
-    return optional
-
-
-def _address(value: str) -> str | None:
-    if "," in value:
-        return "must be the street name without commas; put the number into street_number"
-    return None
-
-
 def _is_blank(value: object) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
-
-
-def _mobile_phone(pattern: str | None) -> Callable[[str], str | None]:
-    matches = None if pattern is None else re.compile(pattern).fullmatch
-
-    def rule(value: str) -> str | None:
-        if _PREFIX.match(value):
-            return "must not contain the international prefix; put it into country_calling_code"
-        if matches is None or matches(value):
-            return None
-        return "must be a mobile number that matches limits.mobile_phone"
-
-    return rule
 
 
 def _province_hint(value: object) -> str:
@@ -211,8 +178,11 @@ class _Rules(dict[str, Rule]):
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         super().__init__(rules)
         self._texts = attrgetter(*(field for field, rule in rules.items() if isinstance(rule, Text)))
-        special = {field: rule.check if isinstance(rule, Text) else rule for field, rule in rules.items()}
-        self._special = {field: rule for field, rule in special.items() if rule is not None}
+        self._special: Mapping[str, Callable[..., str | None]] = {
+            field: rule.check_form if isinstance(rule, Text) else rule
+            for field, rule in rules.items()
+            if not isinstance(rule, Text) or rule.has_form
+        }
 
     def remaining_for(self, model: object) -> "Mapping[str, Callable[..., str | None]]":
         """Return the rules to check: all rules, or only the special ones if all texts are valid."""
@@ -226,43 +196,48 @@ def _rules_by_field(
     text = Text(single_line=limits.single_line)
     by_type: Mapping[object, Rule] = {
         str: text,
-        str | None: _optional(evolve(text, may_be_blank=True)),
-        bool | None: _optional(values.boolean),
-        date | None: _optional(values.day),
+        str | None: Optional(evolve(text, may_be_blank=True)),
+        bool | None: Optional(Boolean()),
+        date | None: Optional(Day()),
     }
     fields = [each for each in attrs.fields(model) if each.name in names]
     return {each.name: special[each.name] if each.name in special else by_type[each.type] for each in fields}
 
 
 def _make_approval_rules(limits: Limits) -> _Rules:
-    text = Text(single_line=limits.single_line)
-    matching = partial(values.matching, single_line=limits.single_line)
+    text = partial(Text, single_line=limits.single_line)
     special: dict[str, Rule] = {
-        "amount": values.number(
+        "amount": Number(
             limits.amount_min, limits.amount_max, "euro cents", "; 125.50 euros are 12550 cents"
         ),
-        "instalments": values.number(limits.instalments_min, limits.instalments_max, "instalments"),
+        "instalments": Number(limits.instalments_min, limits.instalments_max, "instalments"),
         # spec §2.1: a valid e-mail address; only the service can check that it exists
-        "email": matching(
-            r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"
+        "email": text(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"),
+        "mobile_phone": text(
+            limits.mobile_phone,
+            "a mobile number that matches limits.mobile_phone",
+            excluded=r"^[\s(]*(\+|00)",
+            exclusion="must not contain the international prefix; put it into country_calling_code",
         ),
-        "mobile_phone": evolve(text, check=_mobile_phone(limits.mobile_phone)),
-        "address": evolve(text, check=_address),
-        "province": matching(limits.province, "two upper-case letters, such as RM", _province_hint),
-        "postal_code": matching(
+        "address": text(
+            excluded=",",
+            exclusion="must be the street name without commas; put the number into street_number",
+        ),
+        "province": text(limits.province, "two upper-case letters, such as RM", hint=_province_hint),
+        "postal_code": text(
             limits.postal_code,
             "five digits; if it is shorter, it may have lost leading zeros",
-            _postal_code_hint,
+            hint=_postal_code_hint,
         ),
-        "citizenship": values.choice((*Citizenship, "Italian")),
-        "payment_day_of_month": _optional(values.day_of_month),
+        "citizenship": Choice((*Citizenship, "Italian")),
+        "payment_day_of_month": Optional(_DAY_OF_MONTH),
     }
     if limits.country_calling_code is not None:
-        special["country_calling_code"] = _optional(
-            matching(limits.country_calling_code, "a calling code that matches limits.country_calling_code")
+        special["country_calling_code"] = Optional(
+            text(limits.country_calling_code, "a calling code that matches limits.country_calling_code")
         )
     if limits.street_number is not None:
-        special["street_number"] = matching(
+        special["street_number"] = text(
             limits.street_number, "a street number that matches limits.street_number"
         )
     return _Rules(_rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special))
@@ -271,38 +246,39 @@ def _make_approval_rules(limits: Limits) -> _Rules:
 def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
     euros = "whole euros"
     special: dict[str, Rule] = {
-        "residence": values.choice(Residence),
-        "educational_qualification": values.choice(EducationalQualification),
+        "residence": Choice(Residence),
+        "educational_qualification": Choice(EducationalQualification),
         # The specification's examples do not include "0", but customers without children exist.
-        "children": values.choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
-        "salary_type": values.choice(SalaryType),
-        "salary": values.integer(euros, "; cents are not sent")
+        "children": Choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
+        "salary_type": Choice(SalaryType),
+        "salary": Integer(euros, "; cents are not sent")
         if limits.salary_max is None
-        else values.number(0, limits.salary_max, euros, "; cents are not sent"),
+        else Number(0, limits.salary_max, euros, "; cents are not sent"),
     }
-    special = {field: _optional(rule) for field, rule in special.items()}
+    special = {field: Optional(rule) for field, rule in special.items()}
     return _rules_by_field(AdditionalData, APPROVAL_NAMES, limits, special)
 
 
 def _make_user_data_rules(limits: Limits) -> Mapping[str, Rule]:
     text = Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
     special: dict[str, Rule] = {
-        "document_type": values.choice(DocumentType),
+        "document_type": Choice(DocumentType),
         "document_code": text,
         "document_city": text,
-        "payment_day_of_month": values.day_of_month,
+        "payment_day_of_month": _DAY_OF_MONTH,
     }
-    special = {field: _optional(rule) for field, rule in special.items()}
+    special = {field: Optional(rule) for field, rule in special.items()}
     return _rules_by_field(UserData, USER_DATA_NAMES, limits, special)
 
 
+# The rules of a model by field, without the rules that concern a dialect or several fields.
 # Not decorators, because mutation testing skips decorated functions.
-_approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
-_additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
-_user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
+approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
+additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
+user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
 
+_DAY_OF_MONTH = Number(1, 31, "day of the month")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
-_PREFIX = re.compile(r"[\s(]*(\+|00)")  # of a mobile number
 
 _APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

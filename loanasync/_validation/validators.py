@@ -1,17 +1,17 @@
-"""Validators for types of values. Each returns a message if the value is invalid, else None."""
+"""Rules for values, as data. Calling a rule returns a message if the value is invalid, else None."""
 
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeAlias
 
-from attrs import frozen
-
-Rule = Callable[[object], str | None]
+from attrs import field, frozen
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ANY_TEXT = r"[\s\S]*"
+_NOTHING = r"(?!)"
 _INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
 
 
@@ -41,27 +41,59 @@ def are_printable_texts(candidates: Sequence[object]) -> bool:
         return False
 
 
+def _plain_texts(values: Iterable[str]) -> tuple[str, ...]:
+    """Return members of enumerations as plain str."""
+    return tuple(map(str, values))
+
+
 @frozen
 class Text:
-    """The rule for a text: a str that is not blank, that UTF-8 can encode, and that passes `check`.
+    """The rule for a text: a str that is not blank, that UTF-8 can encode, and that has the right form.
 
     Args:
-        check: Returns a message for a str that breaks a further rule, else None.
+        pattern: Regular expression that the whole text must match; None accepts every text.
+        meaning: Form of a text that matches `pattern`, for the message.
+        excluded: Regular expression that must not match any part of the text; None excludes nothing.
+        exclusion: Message for a text that contains `excluded`.
         hint: Returns a text to append to the message for a value.
         may_be_blank: Accept empty texts and texts of spaces.
         single_line: Refuse line breaks and other control characters.
     """
 
-    check: Callable[[str], str | None] | None = None
+    pattern: str | None = None
+    meaning: str = ""
+    excluded: str | None = None
+    exclusion: str = ""
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
     single_line: bool = False
+    _matches: Callable[[str], object] = field(init=False, eq=False, repr=False)
+    _contains: Callable[[str], object] = field(init=False, eq=False, repr=False)
+
+    @_matches.default
+    def _compile_pattern(self) -> Callable[[str], object]:
+        return re.compile(_ANY_TEXT if self.pattern is None else self.pattern).fullmatch
+
+    @_contains.default
+    def _compile_excluded(self) -> Callable[[str], object]:
+        return re.compile(_NOTHING if self.excluded is None else self.excluded).search
+
+    @property
+    def has_form(self) -> bool:
+        """True if the rule has a pattern or an exclusion."""
+        return self.pattern is not None or self.excluded is not None
 
     def __call__(self, value: object) -> str | None:
         message = self._check_text(value)
-        if message is None and self.check is not None:
-            message = self.check(str(value))
+        if message is None:
+            message = self.check_form(str(value))
         return None if message is None else message + self.hint(value)
+
+    def check_form(self, value: str) -> str | None:
+        """Check a printable text that is not blank."""
+        if self._contains(value):
+            return self.exclusion
+        return None if self._matches(value) else f"must be {self.meaning}"
 
     def _check_text(self, value: object) -> str | None:
         if value is None:
@@ -77,54 +109,72 @@ class Text:
         return None
 
 
-def matching(
-    pattern: str, meaning: str, hint: Callable[[object], str] = lambda _: "", *, single_line: bool = False
-) -> Text:
-    """Return the rule for a text that matches the whole pattern."""
-    matches = re.compile(pattern).fullmatch
-    return Text(lambda value: None if matches(value) else f"must be {meaning}", hint, single_line=single_line)
-
-
 text = Text(single_line=True)  # for settings and codes, which are used in URLs and headers
 
 
-def choice(allowed: Iterable[str], hint: str = "") -> Rule:
-    """Return the rule for a value of an enumeration."""
-    options = tuple(allowed)
+@frozen
+class Choice:
+    """The rule for a value of an enumeration.
 
-    def rule(value: object) -> str | None:
+    Args:
+        options: The values that are accepted.
+        hint: Text to append to the message.
+    """
+
+    options: tuple[str, ...] = field(converter=_plain_texts)
+    hint: str = ""
+
+    def __call__(self, value: object) -> str | None:
         if value is None:
             return "is required"
-        if isinstance(value, str) and value in options:
+        if isinstance(value, str) and value in self.options:
             return None
-        return f"must be one of {', '.join(options)}{hint}"
-
-    return rule
+        return f"must be one of {', '.join(self.options)}{self.hint}"
 
 
-def number(least: int, most: int, unit: str, hint: str = "") -> Rule:
-    """Return the rule for an int in a range. It refuses True and 12.0."""
-    span = f"between {least} and {most}"
+@frozen
+class Number:
+    """The rule for an int in a range. It refuses True and 12.0.
 
-    def rule(value: object) -> str | None:
+    Args:
+        least: The smallest number that is accepted.
+        most: The largest number that is accepted.
+        unit: Unit of the number, for the message.
+        hint: Text to append to the message for a value of another type.
+    """
+
+    least: int
+    most: int
+    unit: str
+    hint: str = ""
+
+    def __call__(self, value: object) -> str | None:
+        if type(value) is int and self.least <= value <= self.most:
+            return None
+        span = f"between {self.least} and {self.most}"
         if value is None:
-            return f"is required: an int {span} ({unit})"
+            return f"is required: an int {span} ({self.unit})"
         if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {unit}, {span}{_int_hint(value, hint)}"
-        return None if least <= value <= most else f"must be {span} ({unit})"
-
-    return rule
+            return f"must be an int, not {type_name(value)}: {self.unit}, {span}{_int_hint(value, self.hint)}"
+        return f"must be {span} ({self.unit})"
 
 
-def integer(unit: str, hint: str = "") -> Rule:
-    """Return the rule for an int without a range. It checks the type and that the value fits into 64 bits."""
+@frozen
+class Integer:
+    """The rule for an int without a range. It checks the type and that the value fits into 64 bits.
 
-    def rule(value: object) -> str | None:
+    Args:
+        unit: Unit of the number, for the message.
+        hint: Text to append to the message for a value of another type.
+    """
+
+    unit: str
+    hint: str = ""
+
+    def __call__(self, value: object) -> str | None:
         if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {unit}{_int_hint(value, hint)}"
-        return None if value in _INT64 else f"must be {unit} as an int of at most 64 bits"
-
-    return rule
+            return f"must be an int, not {type_name(value)}: {self.unit}{_int_hint(value, self.hint)}"
+        return None if value in _INT64 else f"must be {self.unit} as an int of at most 64 bits"
 
 
 def _int_hint(value: object, hint: str) -> str:
@@ -132,16 +182,41 @@ def _int_hint(value: object, hint: str) -> str:
     return "; convert it with int(...)" if is_convertible else hint
 
 
-day_of_month = number(1, 31, "day of the month")
+@frozen
+class Boolean:
+    """The rule for a bool; 1, "true" and NumPy's bool are refused."""
+
+    def __call__(self, value: object) -> str | None:
+        return None if type(value) is bool else f"must be True or False, not {type_name(value)}"
 
 
-def boolean(value: object) -> str | None:
-    """Check that a value is a bool; 1, "true" and NumPy's bool are refused."""
-    return None if type(value) is bool else f"must be True or False, not {type_name(value)}"
+@frozen
+class Day:
+    """The rule for a date without a time."""
+
+    def __call__(self, value: object) -> str | None:
+        if missing_value_name(value) or not isinstance(value, date):  # NaT of pandas is an instance of date
+            return f"must be a datetime.date, not {type_name(value)}"
+        return (
+            "must be a date without a time; convert it with .date()" if isinstance(value, datetime) else None
+        )
 
 
-def day(value: object) -> str | None:
-    """Check that a value is a date without a time."""
-    if missing_value_name(value) or not isinstance(value, date):  # NaT of pandas is an instance of date
-        return f"must be a datetime.date, not {type_name(value)}"
-    return "must be a date without a time; convert it with .date()" if isinstance(value, datetime) else None
+@frozen
+class Optional:
+    """The rule for a field that may be None.
+
+    Args:
+        rule: The rule for all other values.
+    """
+
+    rule: "Rule"
+
+    def __call__(self, value: object) -> str | None:
+        if value is None:
+            return None
+        message = self.rule(value)
+        return f"{message}; use None for missing values" if message and missing_value_name(value) else message
+
+
+Rule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day | Optional

@@ -13,7 +13,7 @@ from loanasync._validation import rules
 
 @pytest.fixture(autouse=True)
 def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in (rules._approval_rules, rules._additional_rules, rules._user_data_rules):
+    for cached in (rules.approval_rules, rules.additional_rules, rules.user_data_rules):
         cached.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
