@@ -50,6 +50,8 @@ def raise_invalid_request(model: Model) -> Model:
 
 
 def _unknown_field(name: str, known: frozenset[str]) -> str:
+    if name == "fiscal_code":
+        return "is not a field of this model; it is the first argument of approve(), check() and complete()"
     similar = difflib.get_close_matches(name, known, n=1)
     suggestion = f"did you mean {similar[0]}? " if similar else ""
     return f"is not a field of this model; {suggestion}pass members that this version does not know in extra"

@@ -91,6 +91,16 @@ def test_model_reports_all_missing_and_unknown_fields() -> None:
     assert "did you mean" not in messages["zzz"]
 
 
+@pytest.mark.parametrize("model", [ApprovalRequest, UserData])
+def test_model_names_the_call_that_takes_the_fiscal_code(model: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        model(**{**attrs.asdict(approval_request()), "fiscal_code": "TSTXYZ00A00A000A"})
+    [message] = [each.message for each in caught.value.problems if each.field == "fiscal_code"]
+    assert message == (
+        "is not a field of this model; it is the first argument of approve(), check() and complete()"
+    )
+
+
 def test_additional_data_fields_are_optional() -> None:
     assert set(attrs.asdict(AdditionalData()).values()) == {None}
     assert AdditionalData(salary=1).salary == 1
