@@ -5,7 +5,7 @@ from typing import Literal, NoReturn, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display.masking import EMPTY_BODY, JSON, mask
+from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask, masked_unless
 from loanasync._enums import Citizenship
 
 
@@ -82,7 +82,7 @@ class Meta:
 
 
 @frozen
-class RawResponse:
+class RawResponse(MaskedPairs):
     """Status and body of a response as received. The body is personal data and masked in `repr()`.
 
     Args:
@@ -103,7 +103,7 @@ class RawResponse:
 
 # Without slots, because setting twenty frozen fields is three times faster that way.
 @frozen(kw_only=True, slots=False)
-class _Echo:
+class _Echo(MaskedPairs):
     """Fields of both decisions (spec §2.1, response). A member that is missing in the body is None."""
 
     email: str | None = field(default=None, repr=mask)
@@ -142,7 +142,7 @@ class _Echo:
     """Token of the order (spec §2.1)."""
     payment_day_of_month: int | None = None
     """Day of the month on which instalments are paid (spec §2.1)."""
-    raw: Mapping[str, JSON] = field(default=EMPTY_BODY, hash=False)
+    raw: Mapping[str, JSON] = field(default=EMPTY_BODY, hash=False, repr=masked_unless(Body))
     """The received body, read-only, including unknown members (spec §2.1)."""
     meta: Meta
     """Status, attempts, elapsed seconds and trace id (spec §4.1)."""

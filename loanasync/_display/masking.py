@@ -1,7 +1,9 @@
 """Masking of personal data in `repr()` and logs. Attributes return the real value."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias, overload
+from typing import NoReturn, TypeAlias, overload
+
+import attrs
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -19,6 +21,29 @@ def mask(value: object) -> str:
 def masked_unless(kind: type) -> Callable[[object], str]:
     """Return a ``repr`` for attrs fields that masks all values except those of a type that masks itself."""
     return lambda value: repr(value) if isinstance(value, kind) else mask(value)
+
+
+class MaskedPairs:
+    """Base class of attrs classes of which a web framework must send no personal data by accident.
+
+    ``dict(value)`` has the names and values of the fields, masked as in `repr()`. FastAPI's encoder calls it
+    for types that it does not know; without it, the encoder would read `vars`. pydantic, which writes
+    annotated responses, is refused.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        for each in attrs.fields(type(self)):  # type: ignore[arg-type]  # subclasses are attrs classes
+            value = getattr(self, each.name)
+            yield each.name, each.repr(value) if callable(each.repr) and value is not None else value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> NoReturn:
+        raise TypeError(
+            f"{cls.__name__} contains personal data, so it is no type of a response or of a pydantic field;"
+            " use a model of your own with the fields that the page needs, such as redirect_url"
+        )
 
 
 class Body(Mapping[str, JSON]):

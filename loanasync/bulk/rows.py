@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display.masking import mask, masked_unless
+from loanasync._display.masking import MaskedPairs, mask, masked_unless
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.errors import (
@@ -46,7 +46,7 @@ RowLike: TypeAlias = Row | tuple[str, ApprovalRequest]
 
 
 @frozen
-class RowResult:
+class RowResult(MaskedPairs):
     """The result of one row of `LoanClient.approve_many`.
 
     ====================  =================================================  ===============================

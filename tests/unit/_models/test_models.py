@@ -17,6 +17,7 @@ from loanasync import (
     InvalidRequestError,
     Meta,
     Problem,
+    RawResponse,
     Refused,
     UserData,
 )
@@ -141,6 +142,21 @@ def test_decision_has_no_truth_value(decision: Approved | Refused) -> None:
     )
     with pytest.raises(TypeError, match=f"^{re.escape(advice)}$"):
         bool(decision)
+
+
+def test_decision_pairs_are_masked_like_its_repr() -> None:
+    decision = Approved(email="anna@example.com", amount=45_000, raw=Body({"email": "anna@"}), meta=META)
+    pairs = dict(decision)
+    assert list(pairs) == [each.name for each in attrs.fields(Approved)]
+    assert (pairs["email"], pairs["iban"], pairs["amount"]) == ("***", None, 45_000)
+    assert (pairs["raw"], pairs["meta"], pairs["approved"]) == ("<Body of 1 member>", META, True)
+    assert "anna" not in str(pairs)
+
+
+@pytest.mark.parametrize("model", [Approved, Refused, RawResponse])
+def test_pydantic_is_refused_a_type_with_personal_data(model: Any) -> None:
+    with pytest.raises(TypeError, match=f"^{model.__name__} contains personal data, so .* own with the"):
+        model.__get_pydantic_core_schema__(model, None)
 
 
 def test_decision_approved_is_fixed_by_its_class() -> None:
