@@ -1,9 +1,9 @@
 """Results of calls: decisions, problems, and metadata of responses."""
 
 from collections.abc import Mapping
-from typing import Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
 
-from attrs import field, frozen
+from attrs import asdict, field, fields, frozen
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask, masked_unless
 from loanasync._enums import Citizenship
@@ -153,6 +153,49 @@ class _Echo(MaskedPairs):
             "or match with case Approved() and case Refused()"
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole decision as plain JSON values, to store it. The result contains personal data.
+
+        It has the attributes under their Python names, `raw` and `meta` included. `from_dict` restores an
+        equal decision.
+
+        Example:
+            >>> import json
+            >>> decision = run(client.approve(fiscal_code, request))
+            >>> stored = json.dumps(decision.to_dict())
+            >>> Approved.from_dict(json.loads(stored)) == decision
+            True
+        """
+        members = asdict(self, recurse=False)
+        citizenship = None if self.citizenship is None else str(self.citizenship)  # not a member of an Enum
+        meta = asdict(self.meta) | {"unread": list(self.meta.unread)}
+        return {**members, "citizenship": citizenship, "raw": dict(self.raw), "meta": meta}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the decision that `to_dict` wrote, also in an older or newer version of this package.
+
+        Unknown members are ignored, and missing ones have their default. For a row of either kind, select the
+        class first: ``kind = Approved if data["approved"] else Refused``.
+
+        Raises:
+            ValueError: ``data`` is not a mapping, has no ``approved``, is a decision of the other kind, or a
+                member has a wrong type. The message contains no personal data.
+
+        Example:
+            >>> Refused.from_dict({"approved": False, "amount": 45_000}).amount
+            45000
+            >>> Approved.from_dict({"approved": False, "amount": 45_000})
+            Traceback (most recent call last):
+                ...
+            ValueError: Approved.from_dict: approved is False: use Refused.from_dict for this decision
+        """
+        members = _restored_members(cls, data)
+        if isinstance(members, str):
+            del data  # personal: must not be in the traceback
+            raise ValueError(f"{cls.__name__}.from_dict: {members}")  # noqa: TRY004  (mostly wrong content)
+        return cls(**members)
+
 
 @frozen(kw_only=True, slots=False)
 class Approved(_Echo):
@@ -206,3 +249,42 @@ class Refused(_Echo):
 
 Decision: TypeAlias = Approved | Refused
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
+
+
+_CITIZENSHIPS = frozenset(map(str, Citizenship))
+# Types of stored members where they differ from those of the attributes.
+_STORED_TYPES: dict[str, tuple[type, ...]] = {
+    "approved": (bool,), "raw": (dict,), "meta": (dict,), "unread": (list, tuple), "elapsed": (float, int)
+}  # fmt: skip
+
+
+def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
+    """Return the arguments of a decision from `_Echo.to_dict`, or a sentence without personal data."""
+    if not isinstance(data, Mapping):
+        found = type(data).__name__
+        return f"data must be the dict that to_dict() returned, not {found}; read a JSON text with json.loads"
+    if "approved" not in data:
+        return "the member approved is missing: pass the whole dict that to_dict() returned"
+    if wrong := _wrong_member(kind, data) or _wrong_member(Meta, data.get("meta", {})):
+        return wrong
+    if data["approved"] is not issubclass(kind, Approved):
+        other = Refused if issubclass(kind, Approved) else Approved
+        return f"approved is {data['approved']}: use {other.__name__}.from_dict for this decision"
+    members = {each.name: data[each.name] for each in fields(kind) if each.init and each.name in data}
+    if members.get("citizenship") in _CITIZENSHIPS:
+        members["citizenship"] = Citizenship(members["citizenship"])
+    stored = data.get("meta", {})
+    # Without `meta`, the status is that of spec §3.
+    meta: dict[str, Any] = {"status": 201 if data["approved"] else 422, "attempts": 0, "elapsed": 0.0}
+    meta |= {each.name: stored[each.name] for each in fields(Meta) if each.name in stored}
+    meta["unread"] = tuple(meta.get("unread", ()))
+    return {**members, "raw": Body(data.get("raw")), "meta": Meta(**meta)}
+
+
+def _wrong_member(model: type, data: Mapping[str, Any]) -> str | None:
+    """Return a sentence about the first stored member that has a wrong type."""
+    for each in fields(model):
+        expected = _STORED_TYPES.get(each.name) or get_args(each.type) or (each.type,)
+        if each.name in data and type(data[each.name]) not in expected:
+            return f"the member {each.name} has the wrong type {type(data[each.name]).__name__}"
+    return None

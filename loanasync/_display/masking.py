@@ -49,10 +49,14 @@ class MaskedPairs:
 class Body(Mapping[str, JSON]):
     """A read-only JSON object whose `repr` shows no content. It can be compared and pickled.
 
+    It is not a dict, because programs that log JSON would write its content: ``dict(body)`` returns that.
+
     Example:
         >>> body = Body({"email": "anna@example.com"})
         >>> body["email"], body
         ('anna@example.com', <Body of 1 member>)
+        >>> dict(body)
+        {'email': 'anna@example.com'}
     """
 
     __slots__ = ("_members",)
@@ -71,6 +75,10 @@ class Body(Mapping[str, JSON]):
 
     def __repr__(self) -> str:
         return f"<Body of {len(self)} member{'' if len(self) == 1 else 's'}>"
+
+
+# JSON encoders name the class of a value that they refuse, so this message says what to call instead.
+Body.__name__ = "Body (masked; dict(...) returns its content)"
 
 
 class Items(Sequence[JSON]):
@@ -108,6 +116,9 @@ class Items(Sequence[JSON]):
 
     def __repr__(self) -> str:
         return f"<Items of {len(self)} value{'' if len(self) == 1 else 's'}>"
+
+
+Items.__name__ = "Items (masked; list(...) returns its content)"
 
 
 AnyJSON: TypeAlias = Mapping[str, JSON] | Sequence[JSON] | bool | int | float | str | None

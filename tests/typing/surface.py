@@ -53,6 +53,8 @@ def decisions_are_matched_exhaustively(decision: Decision) -> str | None:
 def attributes(decision: Decision, error: AlreadyEvaluatedError, service: ServiceError) -> None:
     assert_type(decision.approved, bool)
     assert_type(decision.net_amount, int | None)
+    kind = Approved if decision.to_dict()["approved"] else Refused
+    assert_type(kind.from_dict(decision.to_dict()), Approved | Refused)
     assert_type(error.after_retry, bool)
     assert_type(service.status, int)
     assert_type(service.problems, tuple[Problem, ...])

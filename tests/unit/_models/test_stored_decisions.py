@@ -1,0 +1,137 @@
+"""`to_dict` and `from_dict` of decisions: JSON round trips, other versions, and wrong data."""
+
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loanasync import Approved, Citizenship, Decision, Meta, Refused
+from loanasync._display.masking import Body, Items
+from support.builders import BY_TYPE, TEXTS
+
+META = Meta(
+    status=201, attempts=2, elapsed=0.25, trace_id="0" * 32, unread=("netAmount",), request_id="r", date="d",
+    retry_after="3", entry="c0ffee", after_unknown=True,
+)  # fmt: skip
+BODY = Body({"approved": True, "lastname": "Prova", "later": [{"a": None}, 1.5], "netAmount": "x"})
+WHOLE = Approved(
+    **{each.name: "Prova" for each in attrs.fields(Approved) if each.type == str | None},
+    citizenship=Citizenship.ITALIAN, amount=45_000, net_amount=43_650, instalments=12,
+    zero_interest_rate=False, payment_day_of_month=5, raw=BODY, meta=META,
+)  # fmt: skip
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+VALUES = {
+    **BY_TYPE,
+    int | None: st.none() | st.integers(),
+    Citizenship | str | None: st.none() | st.sampled_from(Citizenship) | TEXTS,
+}
+METAS = st.builds(
+    Meta, st.integers(100, 599), st.integers(0, 9), st.floats(0, 1e6), st.none() | TEXTS,
+    st.lists(TEXTS, max_size=3).map(tuple), st.none() | TEXTS, entry=st.none() | TEXTS,
+    after_unknown=st.booleans(),
+)  # fmt: skip
+
+
+def decisions(kind: type[Approved] | type[Refused]) -> st.SearchStrategy[Decision]:
+    named = {each.name: VALUES[each.type] for each in attrs.fields(kind) if each.type in VALUES}
+    bodies = st.dictionaries(TEXTS, JSON_VALUES, max_size=4).map(Body)
+    return st.builds(kind, meta=METAS, raw=bodies, **named)
+
+
+@given(decisions(Approved) | decisions(Refused))
+def test_stored_decision_is_restored_equal(decision: Decision) -> None:
+    stored = decision.to_dict()
+    kind = Approved if stored["approved"] else Refused
+    assert kind.from_dict(stored) == decision
+    restored = kind.from_dict(json.loads(json.dumps(stored)))
+    assert restored == decision
+    assert repr(restored) == repr(decision)
+
+
+def test_stored_decision_has_every_attribute_as_plain_json() -> None:
+    stored = WHOLE.to_dict()
+    assert stored.keys() == attrs.fields_dict(Approved).keys()
+    assert stored["meta"].keys() == attrs.fields_dict(Meta).keys()
+    assert None not in stored.values()
+    assert json.loads(json.dumps(stored)) == stored
+    assert orjson.loads(orjson.dumps(stored)) == stored
+    assert (type(stored["citizenship"]), stored["raw"]) == (str, dict(BODY))
+    assert type(Approved.from_dict(stored).citizenship) is Citizenship
+
+
+def test_missing_and_unknown_members_are_accepted() -> None:
+    """An older version did not write a member, or a newer one wrote another."""
+    stored = WHOLE.to_dict() | {"added_later": {"a": 1}}
+    stored["meta"] |= {"added_later": "x"}
+    assert Approved.from_dict(stored) == WHOLE
+    for name in stored.keys() - {"approved", "added_later"}:
+        less = {member: value for member, value in stored.items() if member != name}
+        defaults = {"meta": Meta(status=201, attempts=0, elapsed=0.0), "raw": Body()}
+        change: dict[str, Any] = {name: defaults.get(name)}
+        assert Approved.from_dict(less) == attrs.evolve(WHOLE, **change)
+    assert Refused.from_dict({"approved": False}) == Refused(meta=Meta(status=422, attempts=0, elapsed=0.0))
+    assert Refused.from_dict({"approved": False, "meta": {"attempts": 3}}).meta.attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("read", "data", "sentence"),
+    [
+        (Refused.from_dict, WHOLE.to_dict(), "approved is True: use Approved.from_dict"),
+        (Approved.from_dict, Refused(meta=META).to_dict(), "approved is False: use Refused.from_dict"),
+        (Approved.from_dict, {"email": "Prova"}, "the member approved is missing"),
+        (Approved.from_dict, {"approved": 1}, "the member approved has the wrong type int"),
+        (
+            Approved.from_dict,
+            '{"email": "Prova"}',
+            "must be the dict that to_dict() returned, not str;",
+        ),
+        (Approved.from_dict, None, "must be the dict that to_dict() returned, not NoneType"),
+        (Approved.from_dict, {"approved": True, "amount": "Prova"}, "amount has the wrong type str"),
+        (Approved.from_dict, {"approved": True, "amount": True}, "amount has the wrong type bool"),
+        (Approved.from_dict, {"approved": True, "raw": ["Prova"]}, "raw has the wrong type list"),
+        (Approved.from_dict, {"approved": True, "meta": "Prova"}, "meta has the wrong type str"),
+        (
+            Approved.from_dict,
+            {"approved": True, "meta": {"status": "Prova"}},
+            "status has the wrong type",
+        ),
+    ],
+)
+def test_wrong_data_is_refused_without_personal_data(
+    read: Callable[[Any], Decision], data: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match="from_dict: ") as caught:
+        read(data)
+    assert sentence in str(caught.value)
+    frames = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    own = [frame for frame in frames.stack if frame.filename.endswith("_results.py")]
+    assert own
+    assert "Prova" not in str([frame.locals for frame in own]) + str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "call"), [(BODY, "dict(...)"), (Items(["Prova"]), "list(...)")], ids=["object", "array"]
+)
+@pytest.mark.parametrize("encode", [json.dumps, orjson.dumps])
+def test_json_of_a_masked_value_names_the_call(
+    encode: Callable[[object], object], value: object, call: str
+) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable") as caught:
+        encode({"raw": value})
+    assert call in str(caught.value)
+    assert "Prova" not in str(caught.value)
+
+
+def test_content_of_raw_can_be_written_as_json() -> None:
+    assert json.loads(json.dumps(dict(WHOLE.raw))) == WHOLE.raw
