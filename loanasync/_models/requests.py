@@ -9,10 +9,12 @@ import difflib
 from collections.abc import Callable, Mapping
 from datetime import date
 from functools import wraps
-from typing import TypeVar
+from operator import index
+from typing import SupportsIndex, TypeVar
 
 import attrs
 from attrs import field, frozen
+from attrs.converters import optional
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
@@ -57,6 +59,19 @@ def _unknown_field(name: str, known: frozenset[str]) -> str:
     return f"is not a field of this model; {suggestion}pass members that this version does not know in extra"
 
 
+def as_int(value: SupportsIndex) -> int:
+    """Return an exact integer, such as one of NumPy, as an int. Return other values unchanged for the rules.
+
+    A bool and a float are not exact integers: the rules refuse True and 12.0.
+    """
+    if type(value) is int or isinstance(value, bool):
+        return value
+    try:
+        return index(value)
+    except TypeError:
+        return value  # type: ignore[return-value]  # the rules report it
+
+
 @raise_invalid_request
 @frozen(kw_only=True)
 class AdditionalData:
@@ -97,7 +112,7 @@ class AdditionalData:
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
     salary_type: SalaryType | str | None = field(default=None, metadata={"wire": "salaryType"})
     """Meaning of `salary`: net per month or gross per year (spec §2.1)."""
-    salary: int | None = field(default=None, metadata={"wire": "salary"})
+    salary: int | None = field(default=None, converter=optional(as_int), metadata={"wire": "salary"})
     """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
@@ -109,9 +124,9 @@ class AdditionalData:
 class ApprovalRequest:
     """Data of an order and its customer for `LoanClient.approve` (spec §2.1).
 
-    The constructor only checks that all required fields are present. `LoanClient.check` and
-    `LoanClient.approve` check the rules and report all broken ones at once. Personal fields are masked in
-    `repr()`.
+    The constructor only checks that all required fields are present, and converts exact integers, such as
+    those of NumPy, to int. `LoanClient.check` and `LoanClient.approve` check the rules and report all broken
+    ones at once. Personal fields are masked in `repr()`.
 
     Args:
         amount: Loan amount in euro cents, 5000 to 1500000.
@@ -149,9 +164,9 @@ class ApprovalRequest:
         (45000, 'ecommerce_shop')
     """
 
-    amount: int = field(metadata={"wire": "amount"})
+    amount: int = field(converter=as_int, metadata={"wire": "amount"})
     """Loan amount, euro cents, 5000 to 1500000 (spec §2.1, §8)."""
-    instalments: int = field(metadata={"wire": "instalments"})
+    instalments: int = field(converter=as_int, metadata={"wire": "instalments"})
     """Number of instalments, 3 to 60 (spec §2.1, §8)."""
     loan_finality: str = field(default="ecommerce_shop", metadata={"wire": "loanFinality"})
     """Purpose of the loan (spec §2.1)."""
@@ -183,7 +198,9 @@ class ApprovalRequest:
     """True or False, or None for the setting of the shop (not sent) (spec §2.1)."""
     order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
-    payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
+    payment_day_of_month: int | None = field(
+        default=None, converter=optional(as_int), metadata={"wire": "paymentDayOfMonth"}
+    )
     """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
     additional: AdditionalData | None = field(
         default=None, repr=masked_unless(AdditionalData), metadata={"wire": None}
@@ -245,7 +262,9 @@ class UserData:
     """True for a US citizen (spec §2.2)."""
     marketing: bool | None = field(default=None, metadata={"wire": "marketing"})
     """True if the data may be used for marketing (spec §2.2)."""
-    payment_day_of_month: int | None = field(default=None, metadata={"wire": "paymentDayOfMonth"})
+    payment_day_of_month: int | None = field(
+        default=None, converter=optional(as_int), metadata={"wire": "paymentDayOfMonth"}
+    )
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
     profession: str | None = field(default=None, metadata={"wire": "profession"})
     """Profession of the customer (spec §2.2)."""

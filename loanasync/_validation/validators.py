@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
-from typing import SupportsIndex, TypeAlias
+from typing import TypeAlias
 
 from attrs import field, frozen
 
@@ -155,7 +155,7 @@ class Number:
         if value is None:
             return f"is required: an int {span} ({self.unit})"
         if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {self.unit}, {span}{_int_hint(value, self.hint)}"
+            return f"must be an int, not {type_name(value)}: {self.unit}, {span}{self.hint}"
         return f"must be {span} ({self.unit})"
 
 
@@ -173,13 +173,8 @@ class Integer:
 
     def __call__(self, value: object) -> str | None:
         if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {self.unit}{_int_hint(value, self.hint)}"
+            return f"must be an int, not {type_name(value)}: {self.unit}{self.hint}"
         return None if value in _INT64 else f"must be {self.unit} as an int of at most 64 bits"
-
-
-def _int_hint(value: object, hint: str) -> str:
-    is_convertible = isinstance(value, SupportsIndex) and not isinstance(value, bool)
-    return "; convert it with int(...)" if is_convertible else hint
 
 
 @frozen

@@ -10,13 +10,13 @@ import pytest
 
 from loanasync import ApprovalRequest, LoanClient, Problem, UserData
 from loanasync.bulk import Row
+from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 
 NAPOLI = "; pandas reads NA (Napoli) as a missing value: read the column as text"
 ZEROS = "; give five digits as text, because a number loses its leading zeros (00100 is Roma)"
 CENTS = ": euro cents, between 5000 and 1500000"
-CONVERT = f"{CENTS}; convert it with int(...)"
 DECIMALS = f"{CENTS}; 125.50 euros are 12550 cents"
 DAY = ": day of the month, between 1 and 31"
 NONE = "; use None for missing values"
@@ -29,8 +29,9 @@ def problems(request: ApprovalRequest | UserData, code: Any = FISCAL_CODE) -> tu
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("amount", np.int64(45_000), f"must be an int, not numpy.int64{CONVERT}"),
-        ("amount", np.uint16(45_000), f"must be an int, not numpy.uint16{CONVERT}"),
+        ("amount", np.float64(45_000), f"must be an int, not numpy.float64{DECIMALS}"),
+        ("amount", np.bool_(1), f"must be an int, not numpy.bool{DECIMALS}"),
+        ("amount", np.array([45_000]), f"must be an int, not numpy.ndarray{DECIMALS}"),
         ("amount", np.float64(450.5), f"must be an int, not numpy.float64{DECIMALS}"),
         ("amount", float("nan"), f"must be an int, not NaN{DECIMALS}"),
         ("amount", pd.NA, f"must be an int, not NA{DECIMALS}"),
@@ -72,6 +73,24 @@ def test_pandas_and_numpy_dates_are_reported(value: Any, sentence: str) -> None:
 def test_missing_fiscal_code_is_reported() -> None:
     [problem] = problems(approval_request(), float("nan"))
     assert (problem.field, problem.message) == ("fiscal_code", "must be a str, not NaN")
+
+
+async def test_numpy_integers_are_the_same_approval_as_ints(sandbox: Sandbox) -> None:
+    """The ledger compares key and payload of each call. `.iloc` returns NumPy integers."""
+    orders = pd.DataFrame({"amount": [45_000], "instalments": [12], "day": [5], "salary": [1600]})
+    kinds = [orders.iloc[0], orders.astype("int32").iloc[0], orders.astype("uint16").iloc[0]]
+    assert [type(order.amount) for order in kinds] == [np.int64, np.int32, np.uint16]
+    async with sandbox.client(ledger=MemoryLedger(), remember=False) as client:
+        await client.create_request({"fiscalCode": FISCAL_CODE})
+        for order in (next(orders.itertuples()), *kinds):
+            request = approval_request(
+                amount=order.amount,
+                instalments=order.instalments,
+                payment_day_of_month=order.day,
+                additional=additional_data(salary=order.salary),
+            )
+            assert (await client.approve(FISCAL_CODE, request)).approved
+    sandbox.journal.assert_once(operation="approve")
 
 
 FILE = """fiscal_code,amount,email,province,postal_code,since
@@ -118,12 +137,12 @@ async def test_data_frame_rows_are_rejected_and_not_sent(
     sandbox: Sandbox,
 ) -> None:
     orders: Any = pd.read_csv(StringIO(FILE), dtype=str)
-    bad = Row(float("nan"), approval_request(amount=np.int64(45_000)), id=np.int64(7))  # type: ignore[arg-type]
+    bad = Row(float("nan"), approval_request(amount=np.float64(45_000)), id=np.int64(7))  # type: ignore[arg-type]
     async with sandbox.client() as client:
         for rows in (orders, orders.itertuples(), orders.to_dict("records"), [bad]):
             results = [result async for result in client.approve_many(rows)]
             assert {result.status for result in results} == {"rejected"}
-    assert "fiscal_code: must be a str, not NaN; amount: must be an int, not numpy.int64" in str(
+    assert "fiscal_code: must be a str, not NaN; amount: must be an int, not numpy.float64" in str(
         results[0].error
     )
     sandbox.journal.assert_never(operation="approve")

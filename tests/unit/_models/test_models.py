@@ -7,6 +7,7 @@ from collections import UserDict
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 from loanasync import (
@@ -237,3 +238,31 @@ def test_wire_names_field_without_metadata_raises_type_error() -> None:
 
     with pytest.raises(TypeError, match=r"Extended\.seller_code"):
         wire_names(Extended)
+
+
+class Exact:
+    def __index__(self) -> int:
+        return 12
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.int64(12), 12), (np.int32(12), 12), (np.uint8(12), 12), (Exact(), 12), (12, 12), (True, True),
+        (np.bool_(1), np.bool_(1)), (np.float64(12), np.float64(12)), (12.0, 12.0),
+        ("12", "12"), (None, None),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_integer_fields_convert_exact_integers_only(given: Any, kept: Any) -> None:
+    request = approval_request(
+        amount=given,
+        instalments=given,
+        payment_day_of_month=given,
+        additional=additional_data(salary=given),
+    )
+    data = user_data(payment_day_of_month=given)
+    found = [request.amount, request.instalments, request.payment_day_of_month, data.payment_day_of_month]
+    assert request.additional is not None
+    for value in [*found, request.additional.salary]:
+        assert (type(value), value) == (type(kept), kept)
