@@ -28,7 +28,7 @@ from loanasync._results import Decision, Problem
 from loanasync._runtime.memory import Memory
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._settings import Limits, RetryPolicy, Timeout
+from loanasync._settings import Limits, RetryPolicy, Timeout, require_wait
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import Telemetry
 from loanasync._transport.base import user_transport_factory
@@ -368,6 +368,7 @@ class LoanClient(Closing):
         additional_data_needed: bool = False,
         scope: str = "",
         repeat_unknown: bool = False,
+        wait: float | None = None,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> Decision:
@@ -385,6 +386,9 @@ class LoanClient(Closing):
                 not contain personal data.
             repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been
                 evaluated.
+            wait: With a ledger, seconds to wait for another process that is requesting the same approval,
+                never longer than ``timeout.total``. By default ``LedgerPolicy.wait``, 2 seconds. Calls of
+                this client wait for each other in any case, and so have no use for it without a ledger.
             timeout: Time limits of this call instead of the client's.
             retry: Retries of this call instead of the client's.
 
@@ -398,6 +402,7 @@ class LoanClient(Closing):
             TransportError: No response arrived; see its `outcome`.
             OutcomeUnknownError: An earlier request has an unknown outcome; no request was sent.
             PayloadMismatchError: This customer's approval was requested with other data.
+            InFlightError: The approval is still being decided by another worker; no request was sent.
             LedgerError: The ledger prevents the call, or could not be written.
 
         Example:
@@ -409,7 +414,10 @@ class LoanClient(Closing):
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        return cast("Decision", await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown))
+        return cast(
+            "Decision",
+            await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown, wait=wait),
+        )
 
     def approve_many(
         self,
@@ -549,6 +557,7 @@ class LoanClient(Closing):
         scope: str | None = None,
         *,
         repeat_unknown: bool = False,
+        wait: float | None = None,
     ) -> Outcome:
         if isinstance(call, InvalidRequestError):
             # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
@@ -556,10 +565,12 @@ class LoanClient(Closing):
         options = self._options
         if timeout is not None or retry is not None:
             options = options.with_changes(timeout=timeout, retry=retry)
+        if wait is not None:
+            require_wait("wait", wait)
         if self._memory is None or scope is None:
             return await self._pipeline.run(call, options.timeout, options.retry)
         return await self._memory.approve(
-            call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown
+            call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown, wait=wait
         )
 
     async def aclose(self) -> None:

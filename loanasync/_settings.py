@@ -14,6 +14,16 @@ def _require_seconds(owner: str, **settings: object) -> None:
             raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds greater than 0")
 
 
+def require_wait(setting: str, value: object) -> None:
+    """Check the number of seconds that a call waits for another owner; infinity is allowed.
+
+    Raises:
+        ConfigurationError: The value is not a number of at least 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigurationError(setting, "must be a number of seconds, 0 or more")
+
+
 def _require_count(owner: str, minimum: int, **settings: object) -> None:
     for name, value in settings.items():
         if type(value) is not int or value < minimum:

@@ -116,7 +116,7 @@ GROUPS: dict[str, list[Row]] = {
             errors.LedgerUnavailableError("approve", "c0ffee", "OSError"),
         ),
         Row(
-            "another call or worker waits for the response: wait, then call again",
+            "still being decided by another worker or call: call again later",
             errors.InFlightError("approve", "c0ffee"),
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),

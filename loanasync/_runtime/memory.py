@@ -194,7 +194,7 @@ class Approval(Protocol):
 class Recorder(Protocol):
     """Protocol of the ledger of a client (`loanasync.ledger.recorder.LedgerRecorder`)."""
 
-    def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> Approval:
+    def approval(self, call: Call, scope: str, *, repeat_unknown: bool, wait: float | None) -> Approval:
         """Return an approval that runs with the ledger, and set `call.entry` to the key of its entry."""
 
 
@@ -237,6 +237,7 @@ class Memory:
         scope: str,
         *,
         repeat_unknown: bool,
+        wait: float | None,
     ) -> Outcome:
         """Return the remembered decision, or the decision of a request in progress or of a new request.
 
@@ -246,6 +247,7 @@ class Memory:
             retry: Its retry policy.
             scope: Distinguishes several loan requests of one customer.
             repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
+            wait: Seconds to wait for another owner of the ledger's entry; None: as the ledger's policy says.
 
         Raises:
             InvalidRequestError: The scope of the ledger needs an order token, and the request has none.
@@ -253,7 +255,7 @@ class Memory:
         """
         pipeline, approval = self._pipeline, None
         if self._recorder is not None:
-            approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown)
+            approval = self._recorder.approval(call, scope, repeat_unknown=repeat_unknown, wait=wait)
         customer_key, key = self._keys(call, scope)
         provisional: Unknown | None = None
         while True:

@@ -30,6 +30,7 @@ class Approve(Protocol):
         request: ApprovalRequest,
         *,
         additional_data_needed: bool,
+        wait: float,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
     ) -> Coroutine[Any, Any, Decision]:
@@ -75,7 +76,8 @@ class Approvals:
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
-            partial(approve, timeout=timeout, retry=retry),
+            # Nobody watches a single row, so wait for other processes until `timeout.total`.
+            partial(approve, wait=math.inf, timeout=timeout, retry=retry),
             self._tally,
             self._bar if self._bar is not None else progress if callable(progress) else None,
             concurrency=concurrency,

@@ -95,20 +95,22 @@ class LedgerUnavailableError(LedgerError):
 
 
 class InFlightError(LedgerError):
-    """Another call or worker has requested this approval, and its response did not arrive in time.
+    """The approval is still being decided by another worker or call. This call sent no request.
 
-    No request was sent by this call. Call again later to get the decision, or to learn that its outcome is
-    unknown.
+    `approve` raises it after waiting for `LedgerPolicy.wait` seconds, or for its argument `wait`. Show the
+    shopper "your request is still being decided", with a button that repeats the call with the same data.
+    This is safe, although `repeatable` is False. A later call returns the decision once the other worker has
+    it. If that worker was killed, a later call raises `OutcomeUnknownError` once its lease has expired.
 
     Example:
         >>> print(InFlightError("approve", "c0ffee"))
-        approve, entry c0ffee: another call is waiting for this approval; request not sent; call again later
+        approve, entry c0ffee: still being decided by another worker; request not sent; call again later
     """
 
     outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
-        return f"{self._entry}: another call is waiting for this approval; request not sent; call again later"
+        return f"{self._entry}: still being decided by another worker; request not sent; call again later"
 
 
 @define(slots=False, repr=False)

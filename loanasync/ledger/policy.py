@@ -12,6 +12,7 @@ from attrs.converters import optional
 
 from loanasync._display.masking import mask
 from loanasync._log import LOGGER
+from loanasync._settings import require_wait
 from loanasync.errors import ConfigurationError
 
 _LEAST_KEY = 16  # bytes
@@ -115,6 +116,10 @@ class LedgerPolicy:
         patience: Seconds that one ledger operation may take. Operations before the request also end with
             ``Timeout.total``; writing the result may take `patience` once more. So a call with a ledger
             ends after ``Timeout.total + patience`` seconds at the latest.
+        wait: Seconds that `LoanClient.approve` waits for another process that is requesting the same
+            approval, never longer than ``Timeout.total``. Then the call raises `InFlightError`. It is short,
+            so that a shopper gets a page soon after the other process was killed. `approve_many`, the
+            command line and `loanasync.worker` wait until ``Timeout.total`` instead.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -134,6 +139,7 @@ class LedgerPolicy:
     encrypt: Cipher | None = field(default=None, repr=mask)
     orphan_folder: Path | None = field(default=None, converter=optional(Path))
     patience: float = 10.0
+    wait: float = 2.0
 
     def __attrs_post_init__(self) -> None:
         if self.unknown not in ("hold", "probe"):
@@ -151,6 +157,7 @@ class LedgerPolicy:
             )
         if not self.patience > 0:
             raise ConfigurationError("ledger_policy.patience", "must be a number of seconds greater than 0")
+        require_wait("ledger_policy.wait", self.wait)
         if self.encrypt is not None and not _round_trips(self.encrypt):
             raise ConfigurationError(
                 "ledger_policy.encrypt", "must be a cipher whose decrypt() returns what encrypt() was given"

@@ -44,6 +44,7 @@ T = TypeVar("T")
 CallResult: TypeAlias = Outcome | LoanError
 
 _MAX_BACKOFF = 0.05  # seconds
+_READ_MARGIN = 0.5  # seconds for the last read of a wait
 _CLOSE_TIMEOUT = 5.0  # seconds for releasing the last claims while a client closes
 # A lease lasts `timeout.total` plus two times `patience`, so that it does not expire before the call settles.
 _LEASE_MARGIN = 2
@@ -69,7 +70,9 @@ class LedgerRecorder:
         self.policy = policy
         self.unsent_claims: UnsentClaims = UnsentClaims(ledger, policy.patience)
 
-    def approval(self, call: Call, scope: str, *, repeat_unknown: bool) -> "RecordedApproval":
+    def approval(
+        self, call: Call, scope: str, *, repeat_unknown: bool, wait: float | None = None
+    ) -> "RecordedApproval":
         """Return an approval to run with the ledger, and set ``call.entry`` to the key of its entry.
 
         Raises:
@@ -77,7 +80,8 @@ class LedgerRecorder:
         """
         if self._lacks_order_token(call.order_token):
             raise InvalidRequestError((_NO_ORDER_TOKEN,))
-        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown)
+        wait = self.policy.wait if wait is None else wait
+        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown, wait=wait)
 
     def entry_key(
         self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
@@ -99,20 +103,22 @@ class RecordedApproval:
     """One approval with a ledger: sends the request only if the ledger proves that this is safe.
 
     Before the request is sent, each ledger operation may take `LedgerPolicy.patience` seconds, but never
-    longer than the rest of ``timeout.total``. Only the wait for another owner may take `patience` seconds
-    longer than that rest. After the request, the settlement may take `patience` seconds once more. So the
-    approval ends after ``timeout.total + patience`` seconds at the latest.
+    longer than the rest of ``timeout.total``. After the request, the settlement may take `patience` seconds
+    once more. So the approval ends after ``timeout.total + patience`` seconds at the latest.
 
     Args:
         recorder: The ledger, its policy, and the client's claims whose request was never sent.
         call: The approval.
         scope: Distinguishes several applications of one customer.
         repeats_unknown: Send the request even if the outcome of an earlier request is unknown.
+        wait: Seconds to wait for other owners of the entry.
     """
 
     _record: CallRecord
 
-    def __init__(self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool) -> None:
+    def __init__(
+        self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool, wait: float
+    ) -> None:
         self._ledger = recorder.ledger
         self._policy = recorder.policy
         self._unsent_claims = recorder.unsent_claims
@@ -120,6 +126,8 @@ class RecordedApproval:
         self._digests = digests_of(call, self._policy, scope)
         self._use_digests(self._digests[0])
         self._repeats_unknown = repeats_unknown
+        self._wait = wait
+        self._wait_until: float | None = None  # set when an entry of another owner is found
         self._started = 0.0
         self._total = 0.0
         self._token = ""
@@ -168,9 +176,8 @@ class RecordedApproval:
                 found = await self._call_ledger_in_time(partial(self._unsent_claims.release, found.token))
                 continue
             outcome = self._outcome_of(found)
-            if isinstance(outcome, InFlightError) and (left := self._time_left()) > 0:
-                waiting = partial(self._ledger.wait, self._key, left)
-                found = await self._call_ledger(waiting, left + self._policy.patience)
+            if isinstance(outcome, InFlightError) and (left := self._wait_left()) > 0:
+                found = await self._wait_for_owner(found, left)
                 if isinstance(found, Entry) and found.state is State.INFLIGHT:
                     return outcome
                 continue
@@ -212,6 +219,24 @@ class RecordedApproval:
     def _time_left(self) -> float:
         return self._started + self._total - time.monotonic()
 
+    def _wait_left(self) -> float:
+        """Return the seconds left to wait for other owners, counted from the first call of this method."""
+        now = time.monotonic()
+        if self._wait_until is None:
+            self._wait_until = min(now + self._wait, self._started + self._total)
+        return self._wait_until - now
+
+    async def _wait_for_owner(self, found: Entry | None, within: float) -> Entry | LoanError | None:
+        """Wait until the owner of the entry settles it; return the entry.
+
+        If the ledger does not respond in time, return the entry as `found` before.
+        """
+        try:
+            async with asyncio.timeout(within + _READ_MARGIN):
+                return await self._call_ledger(partial(self._ledger.wait, self._key, within), None)
+        except TimeoutError:
+            return found
+
     async def _call_ledger_in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
         """Run a ledger operation before the request is sent, limited by the rest of ``timeout.total``."""
         left = self._time_left()
@@ -219,7 +244,7 @@ class RecordedApproval:
             return self._unavailable(TimeoutError())
         return await self._call_ledger(action, min(left, self._policy.patience))
 
-    async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
+    async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float | None) -> T | LoanError:
         """Run a ledger operation; return its result, or an error if the ledger cannot be used."""
         try:
             async with asyncio.timeout(within):

@@ -1,5 +1,6 @@
 """Queue messages: creation, parsing, and the approval that each message requests."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
@@ -175,7 +176,8 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
 
 async def _approve(client: "LoanClient", message: object) -> Decision | Exception:
     try:
-        return await client.approve(**arguments_of(message))
+        # Wait for another worker until `timeout.total`: each redelivery costs the queue more.
+        return await client.approve(**arguments_of(message), wait=math.inf)
     except Exception as error:  # noqa: BLE001  (`task_result` reports any exception)
         error.__traceback__ = error.__context__ = None  # the frames contain personal data
         return error

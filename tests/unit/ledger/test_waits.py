@@ -1,0 +1,163 @@
+"""Time that a call waits for another owner of its ledger entry."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from loanasync import Approved, ConfigurationError, InFlightError, Timeout
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, State
+from loanasync.testing import approved, timed_out
+from loanasync.worker import handle, message
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger, Shop, held_response
+
+SHORT = Timeout(total=0.05, attempt=0.04, connect=0.01)
+
+
+class RecordingLedger(MemoryLedger):
+    """A memory ledger that records the seconds of each wait, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        self.waits.append(within)
+        return await self.get(key)
+
+
+async def busy_shop(**policy: Any) -> tuple[Shop, RecordingLedger]:
+    """Return a shop whose approval belongs to another owner, and its ledger."""
+    ledger = RecordingLedger()
+    shop = Shop(approved(), ledger=ledger, **policy)
+    await shop.put(State.INFLIGHT)
+    return shop, ledger
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments", "longest"),
+    [
+        ({}, {}, 2.0),
+        ({"wait": 7.0}, {}, 7.0),
+        ({}, {"wait": 20}, 20.0),
+        ({"wait": 7.0}, {"wait": 1.0}, 1.0),
+        ({"wait": math.inf}, {}, 60.0),
+        ({}, {"wait": 7.0, "timeout": SHORT}, 0.05),
+    ],
+)
+async def test_wait_is_that_of_the_call_or_else_of_the_policy(
+    policy: dict[str, float], arguments: dict[str, Any], longest: float
+) -> None:
+    shop, ledger = await busy_shop(**policy)
+    error = await shop.result(**arguments)
+    assert isinstance(error, InFlightError)
+    assert len(ledger.waits) == 1
+    assert longest / 2 < ledger.waits[0] <= longest
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("unknown", ["hold", "probe"])
+async def test_wait_of_zero_seconds_returns_at_once(unknown: str) -> None:
+    shop, ledger = await busy_shop(unknown=unknown)
+    assert isinstance(await shop.result(wait=0), InFlightError)
+    assert ledger.waits == []
+    assert shop.script.left == 1
+
+
+async def test_busy_entry_is_found_before_waiting_for_a_slot() -> None:
+    """The claim is not the only step that finds a busy entry: with old keys the entry is read first."""
+    shop, ledger = await busy_shop(old_keys=["an-old-token"])
+    assert isinstance(await shop.result(), InFlightError)
+    assert len(ledger.waits) == 1
+    assert ledger.waits[0] <= 2.0
+
+
+async def test_probe_that_another_worker_starts_first_waits_for_it() -> None:
+    class OvertakenLedger(RecordingLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            if options["over"] is not None:
+                await super().claim(key, **{**options, "token": "of another probe"})
+            return await super().claim(key, **options)
+
+    ledger = OvertakenLedger()
+    shop = Shop(timed_out(), approved(), ledger=ledger, unknown="probe")
+    await shop.result()
+    assert isinstance(await shop.result(wait=5.0), InFlightError)
+    assert len(ledger.waits) == 1
+    assert 2.0 < ledger.waits[0] <= 5.0
+    assert shop.script.left == 1
+
+
+async def test_waits_for_several_owners_share_one_limit() -> None:
+    class ChangingLedger(RecordingLedger):
+        async def wait(self, key: str, within: float) -> Entry | None:
+            """Release the entry, and let the next owner claim it at once."""
+            self.waits.append(within)
+            await asyncio.sleep(0.05)
+            entry = await self.get(key)
+            assert entry is not None
+            released = Settlement(state=State.RELEASED)
+            await self.settle(key, token=entry.token, payload=entry.payload, settlement=released)
+            after = await self.get(key)
+            await self.claim(key, token=f"owner {len(self.waits)}", payload=entry.payload, lease=60.0)
+            return after
+
+    shop = Shop(approved(), ledger=ChangingLedger())
+    await shop.put(State.INFLIGHT)
+    assert isinstance(await shop.result(wait=0.2), InFlightError)
+    ledger = shop.ledger
+    assert isinstance(ledger, ChangingLedger)
+    assert len(ledger.waits) > 1
+    assert all(
+        later <= earlier - 0.04 for earlier, later in zip(ledger.waits, ledger.waits[1:], strict=False)
+    )
+
+
+async def test_hanging_ledger_does_not_lengthen_the_wait() -> None:
+    """For example, a write of another call waits for the lock of an SQLite file."""
+    ledger = FailingLedger(wait=asyncio.Event().wait)
+    shop = Shop(approved(), ledger=ledger, patience=3600.0)
+    await shop.put(State.INFLIGHT)
+    async with asyncio.timeout(30):  # less than `patience`, and much more than the wait
+        assert isinstance(await shop.result(wait=0.01), InFlightError)
+    assert ledger.operations[-1] == "wait"
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_second_call_of_one_client_waits_for_the_first(*, has_ledger: bool) -> None:
+    step, arrived, go = held_response(approved())
+    shop = Shop(step)
+    client = shop.client if has_ledger else shop.new_client(ledger=None, ledger_policy=None)
+    first = asyncio.create_task(shop.approve(client, wait=0))
+    await arrived.wait()
+    second = asyncio.create_task(shop.approve(client, wait=0))
+    done, _ = await asyncio.wait({second}, timeout=0.05)
+    assert not done
+    go.set()
+    assert isinstance(await first, Approved)
+    assert isinstance(await second, Approved)
+
+
+async def test_bulk_approvals_and_workers_wait_until_the_deadline() -> None:
+    shop, ledger = await busy_shop()
+    async with shop.client.approve_many([(FISCAL_CODE, approval_request())]) as results:
+        errors = [result.error async for result in results]
+    assert [type(error) for error in errors] == [InFlightError]
+    with pytest.raises(InFlightError):
+        await handle(shop.client, message(FISCAL_CODE, approval_request()))
+    assert len(ledger.waits) == 2
+    assert all(50.0 < within <= 60.0 for within in ledger.waits)
+
+
+@pytest.mark.parametrize("value", [-1, -0.001, math.nan, True, "2", b"2"])
+async def test_invalid_wait_is_a_configuration_error(value: Any) -> None:
+    shop = Shop(approved())
+    for client in (shop.client, shop.new_client(ledger=None, ledger_policy=None)):
+        with pytest.raises(ConfigurationError, match=r"^wait: must be a number of seconds, 0 or more$"):
+            await shop.approve(client, wait=value)
+    assert shop.script.left == 1
+    with pytest.raises(ConfigurationError, match=r"^ledger_policy\.wait: must be a number"):
+        LedgerPolicy(wait=value)
