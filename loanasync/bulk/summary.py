@@ -2,17 +2,19 @@
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from attrs import frozen
 
 from loanasync._results import Approved
+from loanasync.bulk.causes import FailureGroup, FailureTally
 from loanasync.bulk.rows import RowResult, Status
 
 _STATUSES = ("approved", "refused", "rejected", "unknown", "error")
 _BUCKETS_PER_OCTAVE = 32  # latency buckets from one power of two to the next, for a precision of 3 %
 _MIN_LATENCY = 1e-6  # seconds
+_MOST_NOTES = 10  # groups of failures in a notebook
 
 
 @frozen(kw_only=True)
@@ -36,6 +38,7 @@ class Summary:
         latency_95: 95 % of the decisions arrived within this time, in seconds.
         latency_99: 99 % of the decisions arrived within this time, in seconds.
         latency_max: All decisions arrived within this time, in seconds.
+        failures: The rejected, unknown and error rows, grouped by cause. The largest group comes first.
 
     Example:
         >>> from loanasync.bulk import Summary
@@ -57,6 +60,7 @@ class Summary:
     latency_95: float = 0.0
     latency_99: float = 0.0
     latency_max: float = 0.0
+    failures: tuple[FailureGroup, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -72,7 +76,15 @@ class Summary:
         euro = f"{self.amount_approved / 100:.2f} euro approved"
         half, most = f"{self.latency_50:.3g} s", f"{self.latency_99:.3g} s"
         latency = f"half of the decisions within {half}, 99 % within {most}"
-        return f"<{self._title}: {counts}; {euro}; {latency}>"
+        failures = "; failures: " + self._failures_by_type if self.failures else ""
+        return f"<{self._title}: {counts}; {euro}; {latency}{failures}>"
+
+    @property
+    def _failures_by_type(self) -> str:
+        counts: Counter[str] = Counter()
+        for group in self.failures:
+            counts[group.cause.partition(":")[0]] += group.count
+        return ", ".join(f"{count} × {name}" for name, count in counts.most_common())
 
     @property
     def _title(self) -> str:
@@ -90,7 +102,10 @@ class Summary:
         notes = [
             f"net amount {notebook.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
             f"decisions: {within}, all within {self.latency_max:.3g} s",
+            *map(str, self.failures[:_MOST_NOTES]),
         ]
+        if len(self.failures) > _MOST_NOTES:
+            notes.append(f"and {len(self.failures) - _MOST_NOTES} other causes, see failures")
         return notebook.table(self._title, ("status", "rows", "amount"), rows, notes)
 
 
@@ -109,6 +124,7 @@ class Tally:
         }  # fmt: skip
         self._amounts: dict[Status, int] = dict.fromkeys(self._counts, 0)
         self._net = 0
+        self._failures = FailureTally()
         self._latencies: dict[int, int] = defaultdict(int)  # number of decisions by logarithmic bucket
 
     def start(self) -> None:
@@ -122,6 +138,7 @@ class Tally:
         self._counts[status] += 1
         decision = result.decision
         if decision is None:
+            self._failures.add(result, result.index)
             if status == "unknown" and type(result.request.amount) is int:
                 self._amounts[status] += result.request.amount
             return
@@ -144,6 +161,7 @@ class Tally:
             latency_95=self._quantile(0.95),
             latency_99=self._quantile(0.99),
             latency_max=self._quantile(1),
+            failures=self._failures.groups(),
         )
 
     def _quantile(self, share: float) -> float:
