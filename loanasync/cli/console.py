@@ -4,7 +4,7 @@ import asyncio
 import io
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, cast
 
@@ -65,6 +65,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         plural: The noun for all other numbers; by default `noun` with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed_lines(first: Iterable[int], count: int) -> str:
+    """Return line numbers as text: "line 7", "lines 3 and 7", "lines 3, 7, 9 and 39 others".
+
+    Args:
+        first: The first line numbers.
+        count: The number of all lines.
+    """
+    numbers = [f"{line:,}" for line in sorted(first)]
+    if others := count - len(numbers):
+        numbers.append(f"{others:,} other{'s' if others > 1 else ''}")
+    *most, last = numbers
+    return f"lines {', '.join(most)} and {last}" if most else f"line {last}"
 
 
 @contextmanager

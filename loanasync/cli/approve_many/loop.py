@@ -19,7 +19,8 @@ from loanasync import (
     LedgerUnavailableError,
     LoanClient,
 )
-from loanasync.bulk import Approvals, Row, RowResult, Summary
+from loanasync.bulk import Approvals, FailureGroup, Row, RowResult, Summary
+from loanasync.bulk.causes import FailureTally
 from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, record_of
 from loanasync.cli.approve_many.resume import PastRequests, PastStatus
@@ -63,6 +64,12 @@ class RunResult:
     decided: int = 0  # requests of this run that the service has approved or refused
     unrecorded: int = 0  # decisions that the ledger could not record
     unknown_lines: list[int] = field(factory=list)
+    failures: tuple[FailureGroup, ...] = ()  # their `rows` are line numbers
+
+    @property
+    def repeatable(self) -> int:
+        """Number of failed rows that the next run sends again."""
+        return sum(each.count for each in self.failures if each.outcome in ("not_sent", "not_evaluated"))
 
 
 @frozen
@@ -99,6 +106,7 @@ class RequestLoop:
     _result: RunResult = field(init=False, factory=RunResult)
     _finished: int = field(init=False, default=0)
     _failed: int = field(init=False, default=0)
+    _failures: FailureTally = field(init=False, factory=FailureTally)
     _is_aborted: bool = field(init=False, default=False)
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
@@ -122,6 +130,7 @@ class RequestLoop:
             await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
         update_progress(approvals.summary)
         self._result.summary = approvals.summary
+        self._result.failures = self._failures.groups()
         return self._result
 
     async def _rows(self) -> AsyncIterator[Row]:
@@ -162,6 +171,8 @@ class RequestLoop:
         order, result = pending.order, self._result
         self._write(record_of(order, row_result, self._earlier.entry_key(order.code)))
         result.unrecorded += isinstance(row_result.error, DecisionNotRecordedError)
+        if not row_result.is_decided:
+            self._failures.add(row_result, order.line)
         if row_result.status == "unknown":
             result.unknown_lines.append(order.line)
         if row_result.outcome in ("not_sent", "not_evaluated"):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -11,9 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from loanasync.bulk import Summary
-from loanasync.cli.console import counted
+from loanasync.bulk import FailureGroup, Summary
+from loanasync.cli.console import counted, listed_lines
 
+_MOST_GROUPS = 10  # groups of failed rows or problems that are printed
+_ADVICE = {
+    "not_sent": "correct the cause, then send these rows again",
+    "not_evaluated": "correct the cause, then send these rows again",
+    "unknown": "ask the service for the outcomes; do not send these rows again",
+}
+_OTHER_ADVICE = "the customers were decided before; do not send these rows again"
 _LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
 
 UpdateProgress: TypeAlias = Callable[[Summary], None]
@@ -112,11 +119,26 @@ def duration_line(summary: Summary, *, has_decisions: bool) -> str:
     return f"{summary.elapsed:.1f} s; half of the decisions arrived within {half}, 99 % within {most}"
 
 
+def failure_lines(failures: Sequence[FailureGroup], results: str) -> Iterator[str]:
+    """Yield a line for each of the largest groups of failed rows.
+
+    Args:
+        failures: The groups, the largest one first. Their `rows` are line numbers.
+        results: Name of the results, which contain the error of each row.
+    """
+    for group in failures[:_MOST_GROUPS]:
+        yield f"{group} ({listed_lines(group.rows, group.count)})"
+    if (others := len(failures) - _MOST_GROUPS) > 0:
+        yield f"and {counted(others, 'other cause')} in {results}"
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds * 1_000, 1):.0f} ms"
 
 
-def report_members(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -> dict[str, Any]:
+def report_members(
+    summary: Summary, failures: Sequence[FailureGroup], *, invalid: int, plan: Plan, unsent: int
+) -> dict[str, Any]:
     """Return the results of a run as the members of the JSON report."""
     results = {
         status: getattr(summary, status) for status in ("approved", "refused", "rejected", "unknown", "error")
@@ -127,6 +149,16 @@ def report_members(summary: Summary, *, invalid: int, plan: Plan, unsent: int) -
         "results": results,
         "earlier": {kind: plan.already_reported(kind) for kind in ("decided", "unknown", "failed")},
         "not_requested": unsent,
+        "failures": [
+            {
+                "cause": group.cause,
+                "count": group.count,
+                "outcome": group.outcome,
+                "lines": sorted(group.rows),
+                "advice": _ADVICE.get(group.outcome, _OTHER_ADVICE),
+            }
+            for group in failures
+        ],
         "cents": {
             "approved": summary.amount_approved,
             "refused": summary.amount_refused,

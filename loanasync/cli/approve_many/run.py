@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from itertools import chain, islice
@@ -18,6 +19,7 @@ from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
 from loanasync.cli.approve_many.report import (
     Plan,
     duration_line,
+    failure_lines,
     plan_table,
     progress_display,
     report_members,
@@ -209,10 +211,12 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
     unsent = plan.results_to_write - summary.rows
     numbers: dict[str, Any] = {"invalid": result.invalid, "plan": plan, "unsent": unsent}
     console.print(summary_table(summary, **numbers))
+    for line in failure_lines(result.failures, _results_name(options)):
+        print_message(line)
     print_message(duration_line(summary, has_decisions=result.decided > 0), "bold")
     code = _exit_code(plan, result, unsent)
     if options.report is not None:
-        report = report_members(summary, **numbers) | {
+        report = report_members(summary, result.failures, **numbers) | {
             "interrupted": result.interrupted or result.stopped or None,
             "unknown_lines": sorted(result.unknown_lines),
             "exit_code": int(code),
@@ -230,26 +234,42 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
                 "bold",
             )
             code = code or Exit.FAILED
+    for message in _final_messages(options, plan, result, unsent):
+        print_message(message, "bold")
+    return code
+
+
+def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: int) -> Iterator[str]:
+    """Yield why the run ended early, and what the user has to do."""
+    summary = result.summary
+    can_resume = options.out != STANDARD_OUTPUT or options.ledger is not None
     for reason in (result.interrupted, result.stopped):
         if reason:
-            can_resume = unsent and (options.out != STANDARD_OUTPUT or options.ledger is not None)
-            print_message(f"{reason}; run the same command to resume" if can_resume else reason, "bold")
+            yield f"{reason}; run the same command to resume" if can_resume and unsent else reason
     if result.dead_letters_failure:
-        print_message(result.dead_letters_failure, "bold")
+        yield result.dead_letters_failure
     if result.unrecorded:
-        print_message(
+        yield (
             f"{counted(result.unrecorded, 'decision')} could not be recorded in the ledger; the results "
-            f"contain them. When the ledger works again, run: {_ledger_command(options, 'import-orphans')}",
-            "bold",
+            f"contain them. When the ledger works again, run: {_ledger_command(options, 'import-orphans')}"
+        )
+    if (repeatable := result.repeatable) and can_resume:
+        subject, pronoun = ("row was", "it") if repeatable == 1 else ("rows were", "them")
+        yield (
+            f"{repeatable:,} failed {subject} not evaluated: correct the cause, then run the same command to "
+            f"send {pronoun} again"
         )
     if (summary.rejected or summary.error) and options.out != STANDARD_OUTPUT:
-        print_message(f"the reasons of failed rows are in {options.out}", "bold")
+        yield f"the reasons of failed rows are in {options.out}"
     if unknown := summary.unknown + plan.already_reported("unknown"):
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
         command = _ledger_command(options, "resolve")
         resolve = f", then run: {command}" if command else ""
-        print_message(f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again", "bold")
-    return code
+        yield f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again"
+
+
+def _results_name(options: RunOptions) -> str:
+    return "the results" if options.out == STANDARD_OUTPUT else str(options.out)
 
 
 def _ledger_command(options: RunOptions, name: str) -> str:

@@ -86,6 +86,37 @@ def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: 
         assert {path.stat().st_mode & 0o077 for path in written} == {0}
 
 
+def test_failed_rows_are_grouped_by_cause_on_the_terminal_and_in_the_report(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [make_row(tag) for tag in ("approved", "forbidden", "resetafter", "forbidden", "invalid.city")]
+    created = [*rows, make_row("approved")]
+    create(served, created[:5])
+    file, out, report = (tmp_path / name for name in ("rows.jsonl", "out.jsonl", "report.json"))
+    command = ("approve-many", write(file, created), "-o", out, "--report", report)
+    done = run(served, *command)
+    assert done.returncode == 3
+    failures = json.loads(report.read_text(encoding="utf-8"))["failures"]
+    assert [(each["cause"].partition(":")[0], each["count"], each["lines"]) for each in failures[:1]] == [
+        ("AccessDeniedError", 2, [2, 4])
+    ]
+    assert {each["cause"].partition(":")[0]: each["lines"] for each in failures[1:]} == {
+        "ConnectionLostError": [3], "RejectedError": [5], "UserNotFoundError": [6]
+    }  # fmt: skip
+    for each in failures:
+        assert f"{each['count']} × {each['cause']} (line" in done.stderr
+    assert "(lines 2 and 4)\n" in done.stderr
+    assert (
+        "4 failed rows were not evaluated: correct the cause, then run the same command to send them again\n"
+    ) in done.stderr
+    create(served, created[5:])
+    again = run(served, *command)
+    assert "3 failed rows were not evaluated" in again.stderr
+    assert statuses(out)[created[5]["fiscal_code"]] == "approved"
+    shown = done.stderr + again.stderr + report.read_text(encoding="utf-8")
+    assert not [row for row in rows if row["fiscal_code"] in shown or row["email"] in shown]
+
+
 @pytest.mark.parametrize("name", ["dead.csv", "dead.csv.gz"])
 def test_dead_letters_are_utf_8_and_readable_with_the_same_encoding(
     tmp_path: Path, served: Sandbox, name: str

@@ -6,8 +6,15 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from loanasync.bulk import Summary
-from loanasync.cli.approve_many.report import duration_line, progress_display
+from loanasync.bulk import FailureGroup, Summary
+from loanasync.cli.approve_many.report import (
+    Plan,
+    duration_line,
+    failure_lines,
+    progress_display,
+    report_members,
+)
+from loanasync.cli.console import listed_lines
 
 
 def test_progress_on_a_terminal_is_a_bar() -> None:
@@ -42,3 +49,53 @@ def test_duration_line_has_latencies_only_with_decisions() -> None:
     assert duration_line(slow, has_decisions=True) == (
         "12.0 s; half of the decisions arrived within 1.2 s, 99 % within 10.5 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "count", "text"),
+    [
+        ((7,), 1, "line 7"),
+        ((7, 3), 2, "lines 3 and 7"),
+        ((7, 3, 9), 3, "lines 3, 7 and 9"),
+        ((7, 3, 9), 4, "lines 3, 7, 9 and 1 other"),
+        ((7_000, 3, 9), 2_003, "lines 3, 9, 7,000 and 2,000 others"),
+    ],
+)
+def test_listed_lines_names_the_first_and_counts_the_others(
+    lines: tuple[int, ...], count: int, text: str
+) -> None:
+    assert listed_lines(lines, count) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "end"), [(10, []), (11, ["and 1 other cause in out"]), (13, ["and 3 other causes in out"])]
+)
+def test_failure_lines_are_ten_and_a_count(number: int, end: list[str]) -> None:
+    groups = [FailureGroup(f"Error{each}: no", 54, "unknown", (9, 3, 7)) for each in range(number)]
+    first, *others = failure_lines(groups, "out")
+    assert first == "54 × Error0: no (lines 3, 7, 9 and 51 others)"
+    assert others[9:] == end
+
+
+def test_report_has_the_causes_with_advice() -> None:
+    groups = [
+        FailureGroup("ConnectError: no", 3, "not_sent", (9, 3, 7)),
+        FailureGroup("PayloadMismatchError: no", 1, "approved", (12,)),
+    ]
+    members = report_members(Summary(), groups, invalid=0, plan=Plan(), unsent=0)
+    assert members["failures"] == [
+        {
+            "cause": "ConnectError: no",
+            "count": 3,
+            "outcome": "not_sent",
+            "lines": [3, 7, 9],
+            "advice": "correct the cause, then send these rows again",
+        },
+        {
+            "cause": "PayloadMismatchError: no",
+            "count": 1,
+            "outcome": "approved",
+            "lines": [12],
+            "advice": "the customers were decided before; do not send these rows again",
+        },
+    ]
