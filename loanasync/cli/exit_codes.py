@@ -14,5 +14,7 @@ class Exit(IntEnum):
     """Options or input are wrong. Nothing was sent or changed."""
     UNKNOWN = 3
     """Outcomes are unknown, or a queue has dead letters: a person has to act."""
+    DEADLINE = 124
+    """``--deadline`` has passed before the end, as with the command ``timeout``. The same command resumes."""
     INTERRUPTED = 130
-    """Stopped before the end. The same command resumes."""
+    """Stopped before the end by a person or a failing file. The same command resumes."""

@@ -76,11 +76,20 @@ def approve_many(
         ),
     ] = 0,
     max_errors: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop when N rows have failed.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Stop when N rows have failed. Calls in progress finish, so some more rows may fail. Without"
+            " this option, the run stops if its first 20 rows all fail for the same cause.",
+        ),
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Send no further row after this number of seconds."),
+        typer.Option(
+            metavar="SECONDS",
+            help="Send no further row after this number of seconds. Calls in progress finish.",
+        ),
     ] = None,
     dialect: Annotated[
         DialectName,
@@ -120,7 +129,7 @@ def approve_many(
     their outcomes become unknown.
 
     Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows failed, 2 nothing was sent,
-    3 outcomes are unknown, 130 interrupted.
+    3 outcomes are unknown, 124 --deadline has passed, 130 interrupted.
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
     """

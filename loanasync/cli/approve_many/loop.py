@@ -25,9 +25,13 @@ from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, record_of
 from loanasync.cli.approve_many.resume import PastRequests, PastStatus
 from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible
+from loanasync.cli.exit_codes import Exit
 from loanasync.cli.rows.append import AppendFile
 from loanasync.cli.rows.orders import Order, Orders
 
+# If this many rows fail for one cause, before any row is decided, the cause concerns the whole file. Fewer
+# rows could fail by chance. With more, a wrong setting would cost more calls.
+_FIRST_ROWS = 20
 _UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
 
 
@@ -57,6 +61,7 @@ class RunResult:
 
     summary: Summary = field(factory=Summary)
     interrupted: str = ""  # the reason if a signal, a deadline or a failing file or ledger stopped the run
+    interrupt_code: Exit = Exit.INTERRUPTED
     stopped: str = ""  # the reason if failed rows stopped the run
     dead_letters_failure: str = ""
     used_fallback: bool = False  # the results file could not be written
@@ -74,10 +79,16 @@ class RunResult:
 
 @frozen
 class _Pending:
-    """A row in progress. For a row that is not new, the client only reads the result from the ledger."""
+    """A row in progress.
+
+    Args:
+        order: The row.
+        number: Number of the row among the new rows of this run, from 0. None for a row that is not new: the
+            client only reads its result from the ledger.
+    """
 
     order: Order
-    is_new: bool
+    number: int | None
 
 
 @define
@@ -107,6 +118,7 @@ class RequestLoop:
     _finished: int = field(init=False, default=0)
     _failed: int = field(init=False, default=0)
     _failures: FailureTally = field(init=False, factory=FailureTally)
+    _first_failures: FailureTally = field(init=False, factory=FailureTally)
     _is_aborted: bool = field(init=False, default=False)
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
@@ -144,8 +156,9 @@ class RequestLoop:
                         return
                 if self._options.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
-                sent += 1
-            yield evolve(row, id=_Pending(order, is_new=status == "new"))
+            is_new = status == "new"
+            yield evolve(row, id=_Pending(order, sent if is_new else None))
+            sent += is_new
 
     def _selected_rows(self) -> Iterator[tuple[Order, Row, PastStatus]]:
         """Yield the rows that need a result. Those in progress in another command come last: they wait."""
@@ -184,25 +197,46 @@ class RequestLoop:
         if self._results.failure:
             result.used_fallback = True
             self._stop(self._results.failure)
-        if pending.is_new:
+        if pending.number is not None:
             self._finished += 1
             result.decided += row_result.is_decided
             self._failed += not row_result.is_decided
+            if pending.number < _FIRST_ROWS and not row_result.is_decided:
+                self._first_failures.add(row_result, order.line)
             self._check_limits()
 
     def _check_limits(self) -> None:
         options, result = self._options, self._result
-        if options.max_errors is not None and self._failed >= options.max_errors and not result.stopped:
-            result.stopped = f"stopped by --max-errors: {counted(self._failed, 'row')} failed"
+        if options.max_errors is None:
+            self._check_first_rows()
+        elif self._failed >= options.max_errors:
+            others = self._failed - options.max_errors
+            after = f" ({others:,} of them while the calls in progress finished)" if others else ""
+            result.stopped = f"stopped by --max-errors: {counted(self._failed, 'row')} failed{after}"
             self._approvals.stop()
         if self._finished == options.canary:
-            if self._failed:
+            if self._failed and not result.stopped:
                 rows = counted(self._finished, "row")
                 result.stopped = f"stopped by --canary: of the first {rows}, {self._failed:,} failed"
             self._canary_is_done.set()
 
-    def _stop(self, reason: str) -> None:
+    def _check_first_rows(self) -> None:
+        """Stop if the first rows have all failed for the same cause.
+
+        These are the first rows that were sent, not the first results: failures may arrive before decisions.
+        """
+        groups = self._first_failures.groups()
+        if len(groups) == 1 and groups[0].count == _FIRST_ROWS and not self._result.stopped:
+            cause = groups[0].cause.partition(":")[0]
+            self._result.stopped = (
+                f"stopped because the first {_FIRST_ROWS} rows all failed for the same cause ({cause}); "
+                "to send the other rows anyway, add --max-errors N"
+            )
+            self._approvals.stop()
+
+    def _stop(self, reason: str, code: Exit = Exit.INTERRUPTED) -> None:
         self._result.interrupted = reason
+        self._result.interrupt_code = code
         self._approvals.stop()
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -249,8 +283,12 @@ class RequestLoop:
         if deadline is None:
             yield
             return
-        reason = f"stopped by --deadline ({deadline:g} s)"
-        timer = asyncio.get_running_loop().call_later(deadline, self._stop, reason)
+
+        def stop() -> None:
+            if not self._result.interrupted:  # another reason explains more
+                self._stop(f"stopped by --deadline ({deadline:g} s)", Exit.DEADLINE)
+
+        timer = asyncio.get_running_loop().call_later(deadline, stop)
         try:
             yield
         finally:

@@ -217,7 +217,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
     code = _exit_code(plan, result, unsent)
     if options.report is not None:
         report = report_members(summary, result.failures, **numbers) | {
-            "interrupted": result.interrupted or result.stopped or None,
+            "interrupted": result.interrupted or (result.stopped if unsent else "") or None,
             "unknown_lines": sorted(result.unknown_lines),
             "exit_code": int(code),
         }
@@ -243,9 +243,15 @@ def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: 
     """Yield why the run ended early, and what the user has to do."""
     summary = result.summary
     can_resume = options.out != STANDARD_OUTPUT or options.ledger is not None
-    for reason in (result.interrupted, result.stopped):
+    for reason in (result.interrupted, result.stopped if unsent else ""):
         if reason:
             yield f"{reason}; run the same command to resume" if can_resume and unsent else reason
+    evaluated = plan.decided + plan.unknown + plan.failed + plan.busy + summary.rows - result.repeatable
+    if result.stopped and unsent and not evaluated and can_resume:
+        yield (
+            "no customer was evaluated: if the address or the shop id was wrong, correct it and name a new "
+            "results file with -o"
+        )
     if result.dead_letters_failure:
         yield result.dead_letters_failure
     if result.unrecorded:
@@ -283,8 +289,9 @@ def _ledger_command(options: RunOptions, name: str) -> str:
 
 def _exit_code(plan: Plan, result: RunResult, unsent: int) -> Exit:
     summary = result.summary
-    if result.interrupted and (unsent or summary.unknown):
-        return Exit.INTERRUPTED
+    is_incomplete = unsent or (summary.unknown and result.interrupt_code is Exit.INTERRUPTED)
+    if result.interrupted and is_incomplete:  # a second Ctrl-C makes outcomes unknown
+        return result.interrupt_code
     if summary.unknown or plan.already_reported("unknown"):
         return Exit.UNKNOWN
     failed = summary.rejected + summary.error + result.invalid + plan.already_reported("failed") + unsent
