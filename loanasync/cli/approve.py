@@ -17,7 +17,8 @@ from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, client_options
 from loanasync.cli.rows.convert import CONVERTERS, CellError
-from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, normalize_name, offline_client
+from loanasync.cli.rows.mapping import FieldMapping, normalize_name
+from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, offline_client
 from loanasync.cli.rows.parse import CANNOT_BE_PARSED, ParsedRow, Table, unique_members
 from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
 from loanasync.ledger import DecisionLedger
@@ -171,7 +172,7 @@ def _parse_object(source: Source) -> dict[str, object]:
 
 
 def _parse_order(table: Table, members: Mapping[str, object], dialect: DialectName, *, euro: bool) -> Order:
-    orders = Orders(table, offline_client(dialect_of(dialect)), {}, euro, ignore_unknown=False)
+    orders = Orders(table, offline_client(dialect_of(dialect)), FieldMapping(), euro, ignore_unknown=False)
     return orders.convert(ParsedRow(0, members, ""))
 
 

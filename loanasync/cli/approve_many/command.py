@@ -1,6 +1,5 @@
 """``loanasync approve-many``: its options."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from math import isfinite
 from pathlib import Path
@@ -16,7 +15,8 @@ from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, UnusableError
 from loanasync.cli.rows.append import STANDARD_OUTPUT
-from loanasync.cli.rows.orders import FIELDS, DialectName, Orders, dialect_of, offline_client
+from loanasync.cli.rows.mapping import field_mapping
+from loanasync.cli.rows.orders import DialectName, Orders, dialect_of, offline_client
 from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import Source, UnreadableError
 
@@ -51,6 +51,13 @@ def approve_many(
         list[str] | None,
         typer.Option(
             metavar="FIELD=NAME", help="Read FIELD from the column or JSON member NAME. Can be repeated."
+        ),
+    ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with the names of columns, and with values to replace or to add. --column wins.",
         ),
     ] = None,
     encoding: Annotated[
@@ -159,11 +166,11 @@ def approve_many(
         dry_run=dry_run,
         sandbox=sandbox,
     )
+    fields = field_mapping(column or (), mapping)
     try:
-        column_by_field = _parse_columns(column or ())
         with closing(Source(rows, encoding)) as source:
             table = Table(source)
-            orders = Orders(table, offline_client(options.dialect), column_by_field, euro, ignore_unknown)
+            orders = Orders(table, offline_client(options.dialect), fields, euro, ignore_unknown)
             code = run(options, orders, stderr_console())
     except UnreadableError as error:
         name = "standard input" if rows == "-" else rows
@@ -173,7 +180,9 @@ def approve_many(
         print_message(str(error), "bold")
         code = Exit.NOTHING_SENT
     except OSError as error:
-        print_message(f"{error.filename or out}: {error.strerror}", "bold")
+        is_missing_folder = isinstance(error, FileNotFoundError) and error.filename in own_files
+        name = out if is_missing_folder else error.filename or out
+        print_message(f"{name}: {error.strerror}", "bold")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
 
@@ -197,19 +206,3 @@ def _is_file(name: str) -> bool:
 
 def _resolved(name: str) -> str:
     return str(Path(name.removeprefix("sqlite:///")).resolve())
-
-
-def _parse_columns(options: Sequence[str]) -> dict[str, str]:
-    """Return the column by field from the values of ``--column``."""
-    columns = {}
-    for option in options:
-        name, separator, column = option.partition("=")
-        if not separator or not column:
-            raise typer.BadParameter(f"'{option}' must be FIELD=NAME", param_hint="--column")
-        if name not in FIELDS:
-            fields = ", ".join(sorted(FIELDS))
-            raise typer.BadParameter(
-                f"unknown field '{name}'; the fields are {fields}", param_hint="--column"
-            )
-        columns[name] = column
-    return columns

@@ -21,12 +21,28 @@ _MONTH = re.compile("([0-9]{1,2})/([0-9]{4})")
 _AMOUNT = re.compile("[0-9]{1,12}(?:([.,])([0-9]{1,2}))?")
 _AMOUNT_WITH_THOUSANDS = re.compile("[0-9]{1,3}(?:([.,' ])[0-9]{3})(?:\\1[0-9]{3})*([.,])([0-9]{2})")
 _AMBIGUOUS_AMOUNT = re.compile("[0-9]{1,3}[.,][0-9]{3}")
+_SHORTENED = re.compile("[0-9]+(?:[.,][0-9]+)?[Ee][+-][0-9]+")  # 3,33E+09: the other digits are lost
+_WITH_ZERO_DECIMALS = re.compile("[0-9]+[.,]0+")
+_SERIAL_DATE = re.compile("[0-9]{5}(?:[.,]0+)?")
 _TRUE = frozenset({"true", "1", "yes", "y", "si", "sì", "vero"})
 _FALSE = frozenset({"false", "0", "no", "n", "falso"})
 
 
 class CellError(Exception):
     """A cell or member that cannot be converted. The text becomes a problem's message, without the value."""
+
+
+def check_number_is_complete(value: object) -> None:
+    """Raise an error for a number that a spreadsheet has shortened.
+
+    Raises:
+        CellError: The text is in scientific notation.
+    """
+    if isinstance(value, str) and _SHORTENED.fullmatch(value):
+        raise CellError(
+            "a spreadsheet has shortened this number to scientific notation, such as 3,33E+09; "
+            "format the column as text, and enter the whole number again"
+        )
 
 
 def to_int(value: object) -> object:
@@ -37,7 +53,8 @@ def to_int(value: object) -> object:
     """
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value):
-            raise CellError("must be a whole number, digits only")
+            hint = "; format the column without decimals" if _WITH_ZERO_DECIMALS.fullmatch(value) else ""
+            raise CellError(f"must be a whole number, digits only{hint}")
         return int(value)
     return value
 
@@ -73,6 +90,10 @@ def to_date(value: object) -> object:
             return date(int(found[2]), int(found[1]), 1)
     except ValueError:
         pass
+    if _SERIAL_DATE.fullmatch(value):
+        raise CellError(
+            "is a spreadsheet's number for a date; format the column as a date, such as 31/05/2019"
+        )
     raise CellError("must be a date, such as 2019-05-31 or 31/05/2019, or a month, such as 05/2019")
 
 
@@ -102,7 +123,9 @@ def euro_to_cents(value: object) -> object:
         return int("".join(re.findall("[0-9]", text)))
     if isinstance(value, str) and _AMBIGUOUS_AMOUNT.fullmatch(text):
         raise CellError("ambiguous: the separator may mean thousands or decimals; write 1250,00 or 1250.00")
-    raise CellError("must be an amount in euro with at most two decimals, such as 450,50")
+    raise CellError(
+        "must be an amount in euro with at most two decimals and no currency sign, such as 450,50"
+    )
 
 
 _BY_TYPE: Mapping[object, Converter] = {

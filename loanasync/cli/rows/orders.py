@@ -2,49 +2,38 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, cast
 
-import attrs
 from attrs import define, field, frozen
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
-from loanasync.cli.rows.convert import CONVERTERS, CellError, Converter, cents_to_int, euro_to_cents
+from loanasync.cli.rows.convert import (
+    CONVERTERS,
+    CellError,
+    Converter,
+    cents_to_int,
+    check_number_is_complete,
+    euro_to_cents,
+)
+from loanasync.cli.rows.mapping import (
+    ADDITIONAL_FIELDS,
+    FIELD_BY_NAME,
+    FIELDS,
+    REQUEST_FIELDS,
+    REQUIRED_FIELDS,
+    FieldMapping,
+    normalize_name,
+)
 from loanasync.cli.rows.parse import ParsedRow, Table
 from loanasync.cli.rows.source import InputProblem, UnreadableError
 
-_REQUEST_FIELDS = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
-_ADDITIONAL_FIELDS = tuple(attrs.fields_dict(AdditionalData))
-_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id")
-_REQUIRED_FIELDS = (
-    "fiscal_code",
-    *(each.name for each in attrs.fields(ApprovalRequest) if each.default is attrs.NOTHING),
-)
-_ALL_FIELDS = (*_REQUEST_FIELDS, *_ADDITIONAL_FIELDS, *_ROW_FIELDS)
-
-
-def normalize_name(name: str) -> str:
-    """Return the common form of ``fiscalCode``, ``fiscal_code`` and ``Fiscal Code``: ``fiscalcode``."""
-    return re.sub("[^a-z0-9]", "", name.lower())
-
-
-# Fields by the normalized form of our name, of the specification's name, and of its aliases.
-_FIELD_BY_NAME = {
-    **{normalize_name(wire): name for name, wire in APPROVAL_NAMES.items() if name in _ALL_FIELDS},
-    **{
-        normalize_name(alias): name
-        for alias, wire in READ_ALIASES.items()
-        for name, own in APPROVAL_NAMES.items()
-        if own == wire
-    },
-    **{normalize_name(name): name for name in _ALL_FIELDS},
-}
-FIELDS = frozenset(_FIELD_BY_NAME.values())
+# Fields with an enumeration, whose values are often written in another language.
+_CHOICES = frozenset({"citizenship", "residence", "educational_qualification", "children", "salary_type"})
 
 
 class DialectName(StrEnum):
@@ -92,14 +81,14 @@ class Orders:
     Args:
         table: The rows.
         client: Validates the rows. It sends nothing.
-        column_by_field: Column or member of each field that has another name, from ``--column``.
+        mapping: Other names and values of fields, from ``--column`` and ``--mapping``.
         euro: True if amounts are in euro, False if they are in euro cents.
         ignore_unknown: Skip unknown columns and members. Otherwise each one is a problem.
     """
 
     table: Table
     client: LoanClient
-    column_by_field: Mapping[str, str]
+    mapping: FieldMapping
     euro: bool
     ignore_unknown: bool
     _first_line: dict[str, int] = field(init=False, factory=dict)  # by fiscal code
@@ -120,14 +109,22 @@ class Orders:
         for column, name in fields.items():
             if name is None and not self.ignore_unknown:
                 yield self.table.problem(self._unknown_message(column), 1, f"column {column!r}")
-        for name in _REQUIRED_FIELDS:
-            if name not in fields.values():
-                yield self.table.problem(
-                    f"no column for this field; if it has another name, add --column {name}=NAME", 1, "", name
-                )
-        for name, column in self.column_by_field.items():
+        for name in (*REQUIRED_FIELDS, *sorted(FIELDS.difference(REQUIRED_FIELDS))):
+            own = [column for column, found in fields.items() if found == name]
+            if message := self._assignment_message(name, own):
+                yield self.table.problem(message, 1, "", name)
+        for name, column in self.mapping.columns.items():
             if column not in columns:
-                yield self.table.problem(f"--column {name}={column}: there is no column {column!r}", 1)
+                yield self.table.problem(f"{self.mapping.origins[name]}: there is no column {column!r}", 1)
+
+    def _assignment_message(self, name: str, columns: Sequence[str]) -> str:
+        if len(columns) > 1:
+            names = " and ".join(map(repr, columns))
+            option = f"{_column_option(name, columns[0])} --ignore-unknown"
+            return f"columns {names} have names of this field; choose one: {option}"
+        if columns or name not in REQUIRED_FIELDS or name in self.mapping.constants:
+            return ""
+        return f"no column for this field; if it has another name, add --column {name}=NAME"
 
     def read(self) -> Iterator[Order]:
         """Yield all rows from the beginning. The second row of a customer is a problem."""
@@ -140,23 +137,22 @@ class Orders:
             yield Order(ParsedRow(line, {}, ""), None, (self.table.problem(str(error), line),))
 
     def _field_of(self, column: str) -> str | None:
-        for name, mapped in self.column_by_field.items():
+        for name, mapped in self.mapping.columns.items():
             if mapped == column:
                 return name
-        found = _FIELD_BY_NAME.get(normalize_name(column))
-        return None if found in self.column_by_field else found
+        found = FIELD_BY_NAME.get(normalize_name(column))
+        return None if found in self.mapping.columns else found
 
     def _unknown_message(self, column: str) -> str:
         kind = "member" if self.table.columns is None else "column"
-        if (own := _FIELD_BY_NAME.get(normalize_name(column), "")) in self.column_by_field:
+        if (own := FIELD_BY_NAME.get(normalize_name(column), "")) in self.mapping.columns:
             return (
-                f"not used, because --column maps {own} to {self.column_by_field[own]!r}; "
+                f"not used, because {self.mapping.origins[own]} maps {own} to {self.mapping.columns[own]!r}; "
                 f"remove one of the two, or add --ignore-unknown to skip unknown {kind}s"
             )
-        near = get_close_matches(normalize_name(column), _FIELD_BY_NAME, n=1)
-        field_name = _FIELD_BY_NAME[near[0]] if near else "FIELD"
-        question = f"; did you mean {field_name}?" if near else "."
-        option = f"--column {shlex.quote(f'{field_name}={column}')}"
+        name = _similar_field(column)
+        question = f"; did you mean {name}?" if name else "."
+        option = _column_option(name or "FIELD", column)
         return f"unknown {kind}{question} Map it: {option}, or skip unknown {kind}s: --ignore-unknown"
 
     def convert(self, parsed: ParsedRow) -> Order:
@@ -173,7 +169,11 @@ class Orders:
         found = self.client.check(
             row.fiscal_code, row.request, additional_data_needed=row.additional_data_needed
         )
-        messages.update({each.field: each.message for each in found if each.field not in messages})
+        messages |= {
+            each.field: each.message + self._values_hint(each.field, values)
+            for each in found
+            if each.field not in messages
+        }
         is_duplicate = False
         if not messages:
             first = self._first_line.setdefault(normalize_fiscal_code(row.fiscal_code), parsed.line)
@@ -210,11 +210,33 @@ class Orders:
                 continue
             if name in values:
                 messages[name] = "appears twice, under two names"
-            try:
-                values[name] = self._converters[name](value) if name in self._converters else value
-            except CellError as error:
-                messages[name] = str(error)
+            self._convert_value(name, value, values, messages)
+        for name in sorted(self.mapping.constants.keys() - values.keys() - messages.keys()):
+            columns[name] = "constant of the mapping"
+            self._convert_value(name, self.mapping.constants[name], values, messages)
         return values, columns, messages
+
+    def _convert_value(
+        self, name: str, value: object, values: dict[str, Any], messages: dict[str, str]
+    ) -> None:
+        try:
+            values[name] = self._converted(name, value)
+        except CellError as error:
+            messages[name] = str(error)
+
+    def _converted(self, name: str, value: object) -> object:
+        value = self.mapping.value_of(name, value)
+        if name != "id":
+            check_number_is_complete(value)
+        return self._converters[name](value) if name in self._converters else value
+
+    def _values_hint(self, name: str, values: Mapping[str, object]) -> str:
+        is_other_text = name in _CHOICES and isinstance(values.get(name), str)
+        return (
+            f"; to translate the values of the file, use --mapping with [values.{name}]"
+            if is_other_text
+            else ""
+        )
 
     def _location(self, column: str, name: str) -> str:
         """Return the column of a field, or the member if its name is not that of the field."""
@@ -223,11 +245,25 @@ class Orders:
         return "" if column == name else f"member {column!r}"
 
 
+def _column_option(name: str, column: str) -> str:
+    """Return the option that maps a column, with the quotes that a shell needs."""
+    return f"--column {shlex.quote(f'{name}={column}')}"
+
+
+def _similar_field(column: str) -> str:
+    """Return the field that a column may mean: one of its words is a name, or the whole is similar to one."""
+    for word in re.split(r"[\W_]+", column):
+        if found := FIELD_BY_NAME.get(normalize_name(word)):
+            return found
+    near = get_close_matches(normalize_name(column), FIELD_BY_NAME, n=1)
+    return FIELD_BY_NAME[near[0]] if near else ""
+
+
 def _request_of(values: Mapping[str, object]) -> ApprovalRequest:
     """Return a request with None for missing fields, so that one validation reports all problems."""
-    own: dict[str, Any] = dict.fromkeys(name for name in _REQUIRED_FIELDS if name != "fiscal_code")
-    own |= {name: value for name, value in values.items() if name in _REQUEST_FIELDS}
-    if not values.keys().isdisjoint(_ADDITIONAL_FIELDS):
-        additional: dict[str, Any] = {name: values.get(name) for name in _ADDITIONAL_FIELDS}
+    own: dict[str, Any] = dict.fromkeys(name for name in REQUIRED_FIELDS if name != "fiscal_code")
+    own |= {name: value for name, value in values.items() if name in REQUEST_FIELDS}
+    if not values.keys().isdisjoint(ADDITIONAL_FIELDS):
+        additional: dict[str, Any] = {name: values.get(name) for name in ADDITIONAL_FIELDS}
         own["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**own)

@@ -15,6 +15,12 @@ from attrs import frozen
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF_8_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # Excel saves "Unicode text" as UTF-16
+# A spreadsheet or a data file under the name of a text file.
+_NOT_TEXT = {
+    b"PK\x03\x04": "a workbook (.xlsx, .ods) or another zip file",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook (.xls)",
+    b"PAR1": "a Parquet file",
+}
 _MAX_LINE = 1_000_000  # characters; a longer line means that the file does not consist of lines
 _MAX_IN_MEMORY = 8_000_000  # bytes of a pipe; longer input is kept in a temporary file
 
@@ -110,6 +116,10 @@ class Source:
                 buffered.detach()
 
     def _decoded_lines(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
+        if kind := _NOT_TEXT.get(file.peek(4)[:4]):
+            raise UnreadableError(
+                f"this is {kind}, not text; open it in the program that wrote it, and save it as CSV (UTF-8)"
+            )
         start = file.peek(3)[:3]
         encoding = self._encoding or ("utf-16" if start[:2] in _UTF_16_MARKS else "utf-8-sig")
         if start == _UTF_8_MARK:  # as in our dead letters: they are UTF-8, whatever the encoding of the rows

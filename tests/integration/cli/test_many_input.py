@@ -144,11 +144,24 @@ def test_ambiguous_or_invalid_amount_is_a_problem(tmp_path: Path, written: objec
     ("field", "value", "message"),
     [
         *(
-            ("instalments", "12.0", "must be a whole number, digits only"),
+            (
+                "instalments",
+                "12.0",
+                "must be a whole number, digits only; format the column without decimals",
+            ),
+            (
+                "instalments",
+                "12,00",
+                "must be a whole number, digits only; format the column without decimals",
+            ),
+            ("instalments", "dodici", "must be a whole number, digits only"),
+            ("mobile_phone", "3,33E+09", "mobile_phone: a spreadsheet has shortened this number"),
+            ("amount", "4,5E+02", "amount: a spreadsheet has shortened this number"),
             ("instalments", 12.5, "must be an int"),
         ),
         *(
             ("residence_start_date", "31/02/2019", "must be a date, such as"),
+            ("residence_start_date", "45231", "is a spreadsheet's number for a date; format the column as a"),
             ("residence_start_date", 5, "must be a"),
         ),
         *(("zero_interest_rate", 1, "must be"), ("additional", 5, "must be an object")),
@@ -173,22 +186,22 @@ def test_csv_header_with_an_open_quote_is_refused(tmp_path: Path) -> None:
 
 
 def test_columns_may_have_our_names_the_specs_names_or_mapped_names(tmp_path: Path) -> None:
-    head = "Fiscal Code,amount,installments,e-mail,lastname,firstname,mobilePhone,city,address,province,CAP"
+    head = "Fiscal Code,amount,installments,e-mail,lastname,firstname,mobilePhone,city,address,province,ZIP"
     text = f"{head},civicNumber,citizenship\n{LINE}\n"
     code, output = check(tmp_path, text)
     assert (code, len(output)) == (2, 2)
     assert output[0].startswith(
-        "line 1, column 'CAP': unknown column. Map it: --column FIELD=CAP, or skip unknown columns"
+        "line 1, column 'ZIP': unknown column. Map it: --column FIELD=ZIP, or skip unknown columns"
     )
     assert output[1] == (
         "line 1: postal_code: no column for this field; if it has another name, add --column postal_code=NAME"
     )
-    assert check(tmp_path, text, "--column", "postal_code=CAP")[0] == 0
-    assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "city=address")[1][0] == (
-        "line 1, column 'city': not used, because --column maps city to 'address';"
+    assert check(tmp_path, text, "--column", "postal_code=ZIP")[0] == 0
+    assert check(tmp_path, text, "--column", "postal_code=ZIP", "--column", "city=address")[1][0] == (
+        "line 1, column 'city': not used, because --column city=address maps city to 'address';"
         " remove one of the two, or add --ignore-unknown to skip unknown columns"
     )
-    assert check(tmp_path, text, "--column", "postal_code=CAP", "--column", "iban=IBAN") == (
+    assert check(tmp_path, text, "--column", "postal_code=ZIP", "--column", "iban=IBAN") == (
         *(2, ["line 1: --column iban=IBAN: there is no column 'IBAN'"]),
     )
     assert check(tmp_path, f"{HEAD},note\n{LINE},soon\n", "--ignore-unknown")[0] == 0
@@ -199,12 +212,12 @@ def test_columns_may_have_our_names_the_specs_names_or_mapped_names(tmp_path: Pa
 
 
 def test_problems_of_columns_and_of_rows_are_reported_together(tmp_path: Path) -> None:
-    head = HEAD.replace("postal_code", "CAP") + ",note"
+    head = HEAD.replace("postal_code", "ZIP") + ",note"
     wrong = LINE.replace("45000", "1").replace("00A000A", "00A000B")
     code, output = check(tmp_path, f"{head}\n{LINE},soon\n{wrong},late\n{LINE}\n")
     assert code == 2
     assert [line.partition(";")[0].partition(". ")[0] for line in output] == [
-        "line 1, column 'CAP': unknown column",
+        "line 1, column 'ZIP': unknown column",
         "line 1, column 'note': unknown column",
         "line 1: postal_code: no column for this field",
         "line 3, column 'amount': amount: must be between 5000 and 1500000 (euro cents)",
@@ -224,6 +237,9 @@ def test_problems_of_columns_and_of_rows_are_reported_together(tmp_path: Path) -
         (f"{HEAD}\n{LINE}\n\0\n", "line 3: contains NUL bytes; this is not a text file"),
         ('{"a": 1}\n{"b": nope}\n', "line 2: invalid JSON at character 7"),
         ("[{}]", "contains a JSON array; write one object per line"),
+        (b"PK\x03\x04\x14\x00", "this is a workbook (.xlsx, .ods) or another zip file, not text; open it in"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "this is an Excel workbook (.xls), not text; open it in"),
+        (b"PAR1\x15\x04", "this is a Parquet file, not text; open it in"),
         ("", "contains no rows"),
         ("\n \n", "contains no rows"),
         (gzip.compress(f"{HEAD}\n{LINE}\n".encode())[:-9], "the gzip data is incomplete or damaged"),
@@ -305,7 +321,7 @@ def test_invalid_options_are_reported(tmp_path: Path) -> None:
         assert (invoked.exit_code, expected in invoked.stderr) == (2, True), (options, invoked.stderr)
     for more, expected in (
         (["-o", tmp_path / "out", "--rate", "0"], "must be a number of calls per second greater than 0"),
-        (["-o", tmp_path / "no" / "out"], "No such file or directory"),
+        (["-o", tmp_path / "no" / "out"], f"{tmp_path / 'no' / 'out'}: No such file or directory"),
     ):
         done = run(None, "approve-many", file, "--sandbox", *more)
         assert (done.returncode, expected in done.stderr) == (2, True), (more, done.stderr)
