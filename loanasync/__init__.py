@@ -10,6 +10,8 @@ from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
+from loanasync._schema.json_schema import schema
+from loanasync._schema.pydantic import RequestRules
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._transport.base import Transport
 from loanasync.errors import (
@@ -82,6 +84,7 @@ __all__ = [
     "Refused",
     "RejectedError",
     "Request",
+    "RequestRules",
     "Residence",
     "Response",
     "RetryPolicy",
@@ -97,6 +100,7 @@ __all__ = [
     "UserData",
     "UserNotFoundError",
     "__version__",
+    "schema",
 ]
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ one for the type.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import wraps
 from operator import index
-from typing import SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -20,6 +20,9 @@ from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unle
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._results import Problem
 from loanasync.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from loanasync._schema.pydantic import RequestRules
 
 Model = TypeVar("Model", bound=type)
 
@@ -51,12 +54,43 @@ def raise_invalid_request(model: Model) -> Model:
     return model
 
 
-def _unknown_field(name: str, known: frozenset[str]) -> str:
+def _unknown_field(name: str, known: Iterable[str]) -> str:
     if name == "fiscal_code":
         return "is not a field of this model; it is the first argument of approve(), check() and complete()"
+    return (
+        f"is not a field of this model; {did_you_mean(name, known)}"
+        "pass members that this version does not know in extra"
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the most similar field, empty if no field is similar."""
     similar = difflib.get_close_matches(name, known, n=1)
-    suggestion = f"did you mean {similar[0]}? " if similar else ""
-    return f"is not a field of this model; {suggestion}pass members that this version does not know in extra"
+    return f"did you mean {similar[0]}? " if similar else ""
+
+
+class PydanticType:
+    """Base class of the models, which makes them types of pydantic fields and of FastAPI bodies.
+
+    pydantic calls these methods. Other programs do not need it.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, model: type[Any], handler: object) -> object:
+        return _default_rules().__get_pydantic_core_schema__(model, handler)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Mapping[str, Any], handler: object) -> object:
+        return _default_rules().__get_pydantic_json_schema__(core_schema, handler)
+
+
+def _default_rules() -> "RequestRules":
+    # The only import of a layer above: the class that pydantic asks is here, and the rules are there.
+    from loanasync._schema.pydantic import RequestRules  # noqa: PLC0415
+
+    return RequestRules()
 
 
 def as_int(value: SupportsIndex) -> int:
@@ -74,7 +108,7 @@ def as_int(value: SupportsIndex) -> int:
 
 @raise_invalid_request
 @frozen(kw_only=True)
-class AdditionalData:
+class AdditionalData(PydanticType):
     """Additional data of an approval (spec §2.1). Fields that are None are not sent.
 
     All fields are required if the service asked for the additional data (``additionalDataNeeded``). Pass
@@ -121,7 +155,7 @@ class AdditionalData:
 
 @raise_invalid_request
 @frozen(kw_only=True)
-class ApprovalRequest:
+class ApprovalRequest(PydanticType):
     """Data of an order and its customer for `LoanClient.approve` (spec §2.1).
 
     The constructor only checks that all required fields are present, and converts exact integers, such as
@@ -129,8 +163,8 @@ class ApprovalRequest:
     ones at once. Personal fields are masked in `repr()`.
 
     Args:
-        amount: Loan amount in euro cents, 5000 to 1500000.
-        instalments: Number of instalments, 3 to 60.
+        amount: Loan amount in euro cents, by default 5000 to 1500000.
+        instalments: Number of instalments, by default 3 to 60.
         loan_finality: Purpose of the loan. The default is the only value in the specification.
         email: E-mail address.
         last_name: Family name, sent as ``lastname``.
@@ -214,7 +248,7 @@ class ApprovalRequest:
 
 @raise_invalid_request
 @frozen(kw_only=True)
-class UserData:
+class UserData(PydanticType):
     """Data of the customer that complete an approved request, sent and returned (spec §2.2).
 
     All fields are optional, because the specification does not say which ones the service requires

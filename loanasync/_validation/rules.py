@@ -70,7 +70,7 @@ def check_approval(
                 names[field],
                 f"is not part of this dialect; omit it, or set sends_{field}=True in the Dialect",
             )
-    yield from _check_additional(request.additional, limits, needed=additional_data_needed)
+    yield from check_additional(request.additional, limits, needed=additional_data_needed)
     yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
 
 
@@ -107,7 +107,8 @@ def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
         yield Problem(name, "", "must have only keys of type str")
 
 
-def _check_additional(additional: object, limits: Limits, *, needed: bool) -> Iterator[Problem]:
+def check_additional(additional: object, limits: Limits, *, needed: bool) -> Iterator[Problem]:
+    """Yield the problems of the additional data of an approval (spec §2.1)."""
     if additional is None and not needed:
         return
     if additional is not None and not isinstance(additional, AdditionalData):

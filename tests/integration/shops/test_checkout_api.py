@@ -9,10 +9,8 @@ import httpx
 import pytest
 from checkout import open_client
 from checkout_api import app, make_app
-from fastapi import FastAPI
-from fastapi.exceptions import FastAPIError
 
-from loanasync import ApprovalRequest, ConfigurationError
+from loanasync import ConfigurationError
 from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
@@ -169,13 +167,3 @@ async def test_apps_use_the_ledger_key_of_the_environment(
     monkeypatch.delenv("LOANASYNC_LEDGER_KEY")
     async with open_client() as client:
         assert client.entry_key(CODE) != key
-
-
-def test_fastapi_rejects_sdk_models_as_body() -> None:
-    """FastAPI builds its schemas with pydantic, which does not support attrs classes."""
-    application = FastAPI()
-
-    async def with_body(request: ApprovalRequest) -> None: ...
-
-    with pytest.raises(FastAPIError):
-        application.post("/")(with_body)

@@ -1,0 +1,1 @@
+"""JSON Schema of the request models, and their validation in pydantic models and FastAPI routes."""

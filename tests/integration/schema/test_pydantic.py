@@ -1,0 +1,201 @@
+"""Request models as fields of pydantic models and as bodies of FastAPI routes."""
+
+import copy
+import json
+from datetime import date
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import Body, FastAPI
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from loanasync import AdditionalData, ApprovalRequest, Citizenship, Limits, RequestRules, Residence, UserData
+from support.builders import approval_request
+from support.privacy.plants import found_in, planted, values_of
+
+ADDITIONAL: dict[str, Any] = {"residence": "rent", "residence_start_date": "2019-05-01", "salary": 1_600}
+ORDER: dict[str, Any] = {
+    "amount": 45_000,
+    "instalments": 12,
+    "email": "anna@example.com",
+    "last_name": "Prova",
+    "first_name": "Anna",
+    "mobile_phone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postal_code": "00100",
+    "street_number": "12",
+    "citizenship": "outside_eu",
+    "additional": ADDITIONAL,
+}
+
+
+class Form(BaseModel):
+    fiscal_code: str
+    order: Annotated[ApprovalRequest, RequestRules(additional_data_needed=True)]
+
+
+def errors_of(kind: Any, value: object) -> dict[tuple[str | int, ...], tuple[str, str]]:
+    """Return type and message of each error, by place; the same in both modes of validation."""
+    adapter = TypeAdapter(kind)
+    with pytest.raises(ValidationError) as in_json:
+        adapter.validate_json(json.dumps(value))
+    with pytest.raises(ValidationError) as in_python:
+        adapter.validate_python(value)
+    found = in_json.value.errors(include_url=False)
+    assert found == in_python.value.errors(include_url=False)
+    return {each["loc"]: (each["type"], each["msg"]) for each in found}
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_json_object_becomes_a_request(is_json: bool) -> None:  # noqa: FBT001
+    adapter = TypeAdapter(ApprovalRequest)
+    order = adapter.validate_json(json.dumps(ORDER)) if is_json else adapter.validate_python(ORDER)
+    assert order == ApprovalRequest(
+        **{**ORDER, "additional": AdditionalData(**{**ADDITIONAL, "residence_start_date": date(2019, 5, 1)})}
+    )
+    assert order.citizenship is Citizenship.OUTSIDE_EU
+    assert order.additional.residence is Residence.RENT
+
+
+def test_request_and_dates_are_accepted_in_python() -> None:
+    request = approval_request()
+    assert TypeAdapter(ApprovalRequest).validate_python(request) is request
+    data = UserData(document_issue_date=date(2019, 5, 1))
+    assert TypeAdapter(UserData).validate_python({"document_issue_date": date(2019, 5, 1)}) == data
+
+
+def test_all_problems_are_reported_at_once_with_their_places() -> None:
+    order = copy.deepcopy(ORDER)
+    del order["city"]
+    order |= {"amount": 450, "instalments": "12", "adress": "Via Prova", "zzz": 1, "province": None}
+    order["additional"] |= {"salary": 1.5, "residence_start_date": "05/2019", "residense": "rent"}
+    assert errors_of(ApprovalRequest, order) == {
+        ("city",): ("missing", "is required"),
+        ("additional", "residence_start_date"): ("date_type", "must be a date as YYYY-MM-DD"),
+        ("additional", "residense"): (
+            "extra_forbidden",
+            "is not a field of AdditionalData; did you mean residence?",
+        ),
+        ("adress",): ("extra_forbidden", "is not a field of ApprovalRequest; did you mean address?"),
+        ("zzz",): ("extra_forbidden", "is not a field of ApprovalRequest"),
+    } | {
+        place: ("value_error", message)
+        for place, message in {
+            ("amount",): "must be between 5000 and 1500000 (euro cents)",
+            ("instalments",): "must be an int, not str: instalments, between 3 and 60",
+            ("province",): (
+                "is required; pandas reads NA (Napoli) as a missing value: read the column as text"
+            ),
+            ("additional", "salary"): "must be an int, not float: whole euros; cents are not sent",
+        }.items()
+    }
+
+
+def test_fields_that_only_python_sets_are_unknown_in_json() -> None:
+    unknown = errors_of(ApprovalRequest, {**ORDER, "extra": {"newField": 1}})
+    assert unknown == {("extra",): ("extra_forbidden", "is not a field of ApprovalRequest")}
+    assert set(errors_of(UserData, {"extra": {}, "unread": []})) == {("extra",), ("unread",)}
+
+
+@pytest.mark.parametrize("value", [[], "x", 7, None])
+def test_another_type_than_an_object_is_one_problem(value: object) -> None:
+    expected = {(): ("dict_type", "must be an object with the fields of ApprovalRequest")}
+    assert errors_of(ApprovalRequest, value) == expected
+
+
+def test_annotation_sets_the_rules() -> None:
+    assert ("order", "additional", "children") in errors_of(Form, {"fiscal_code": "", "order": ORDER})
+    assert ("order", "additional", "salary") in errors_of(
+        Form, {"fiscal_code": "", "order": {**ORDER, "additional": None}}
+    )
+    small = Annotated[ApprovalRequest, RequestRules(limits=Limits(amount_max=200_000))]
+    assert list(errors_of(small, {**ORDER, "amount": 200_001})) == [("amount",)]
+    block = Annotated[AdditionalData, RequestRules(additional_data_needed=True)]
+    assert set(errors_of(block, ADDITIONAL)) == {
+        ("children",),
+        ("educational_qualification",),
+        ("salary_type",),
+    }
+
+
+@pytest.mark.parametrize("model", [ApprovalRequest, UserData, AdditionalData])
+def test_errors_contain_no_value(model: Any) -> None:
+    wrong = {name: [str(value)] for name, value in values_of(model).items()}
+    assert found_in(str(wrong))
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(model).validate_json(json.dumps(wrong))
+    error = caught.value
+    assert error.error_count() >= len(wrong)
+    assert not found_in(f"{error} {error!r} {error.errors()} {error.json()}")
+
+
+def test_schemas_of_pydantic_are_those_of_the_models() -> None:
+    made = Form.model_json_schema()
+    assert made["properties"]["order"]["properties"]["amount"]["maximum"] == 1_500_000
+    assert "additional" in made["properties"]["order"]["required"]
+    assert "$schema" not in json.dumps(made)
+    plain = TypeAdapter(ApprovalRequest).json_schema(mode="serialization")
+    assert "additional" not in plain["required"]
+
+
+def test_json_of_a_request_is_refused() -> None:
+    form = Form.model_construct(fiscal_code="", order=planted(ApprovalRequest))
+    assert form.model_dump()["order"] is form.order
+    with pytest.raises(PydanticSerializationError, match="use a model of your own for responses") as caught:
+        form.model_dump_json()
+    assert not found_in(str(caught.value))
+
+
+@pytest.fixture
+def application() -> FastAPI:
+    application = FastAPI()
+
+    @application.post("/orders")
+    async def pay(order: Annotated[ApprovalRequest, Body()]) -> int:
+        return order.amount
+
+    @application.post("/forms")
+    async def pay_form(form: Form) -> int:
+        return form.order.amount
+
+    @application.get("/orders")
+    async def order() -> ApprovalRequest:
+        request: ApprovalRequest = planted(ApprovalRequest, province="RM", postal_code="00100")
+        return request
+
+    return application
+
+
+async def test_fastapi_reads_a_body(application: FastAPI) -> None:
+    transport = httpx.ASGITransport(application)
+    order = {**ORDER, "additional": {**ADDITIONAL, "educational_qualification": "diploma"}}
+    order["additional"] |= {"children": "0", "salary_type": "net-monthly"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as browser:
+        for path, body in (("/orders", order), ("/forms", {"fiscal_code": "", "order": order})):
+            response = await browser.post(path, json=body)
+            assert (response.status_code, response.json()) == (200, 45_000)
+        document = (await browser.get("/openapi.json")).json()
+    body = document["paths"]["/orders"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["amount"]["maximum"] == 1_500_000
+
+
+async def test_default_response_of_fastapi_repeats_no_value(application: FastAPI) -> None:
+    transport = httpx.ASGITransport(application)
+    wrong = {name: [str(value)] for name, value in values_of(ApprovalRequest).items()}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as browser:
+        response = await browser.post("/orders", json=wrong)
+    assert response.status_code == 422
+    detail = response.json()["detail"]
+    assert {"type": "missing", "loc": ["body", "amount"], "msg": "is required", "input": "***"} in detail
+    assert not found_in(response.text)
+
+
+async def test_route_that_returns_a_request_fails(application: FastAPI) -> None:
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as browser:
+        with pytest.raises(PydanticSerializationError, match="use a model of your own for responses"):
+            await browser.get("/orders")
