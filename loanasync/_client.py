@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -34,7 +34,7 @@ from loanasync._telemetry.spans import Telemetry
 from loanasync._transport.base import user_transport_factory
 from loanasync._transport.sessions import transport_factory
 from loanasync._validation import rules
-from loanasync.errors import ConfigurationError, InvalidRequestError
+from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
-    from loanasync.ledger import DecisionLedger, LedgerPolicy
+    from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy
     from loanasync.ledger.recorder import LedgerRecorder
 
 
@@ -292,6 +292,89 @@ class LoanClient(Closing):
         if isinstance(key, InvalidRequestError):
             raise InvalidRequestError(key.problems)
         return key
+
+    async def resolve(
+        self,
+        fiscal_code: str,
+        outcome: Literal["approved", "refused", "not_evaluated"],
+        *,
+        source: str,
+        scope: str = "",
+        order_token: str | None = None,
+        note: str = "",
+    ) -> "Entry":
+        """Write the outcome of an approval to the ledger, as a webhook, a back office or a person states it.
+
+        The call can be repeated, and may come before or after the service's response. It never changes a
+        decision in the ledger. If the request is still in progress, it waits up to
+        ``LedgerPolicy.patience`` seconds for the response, which has precedence.
+
+        Other processes that wait for this approval continue. An approval that is resolved without a response
+        has no redirect URL. `loanasync.ledger.resolve` writes all states, and corrects an entry.
+
+        Args:
+            fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
+            outcome: ``approved`` or ``refused``: the service's decision. ``not_evaluated``: the service
+                did not evaluate the customer; the next call of `approve` sends the request. State it only
+                about a request that has ended. It releases an entry only if its outcome is unknown.
+            source: The source of the outcome, such as ``"webhook"``. It is stored, so it must not contain
+                personal data.
+            scope: The `scope` that was passed to `approve`.
+            order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
+                Otherwise it selects the entry of this order if the customer has entries in several scopes.
+            note: A text for people, such as a ticket number or the id of the webhook's event. It is stored,
+                so it must not contain personal data.
+
+        Returns:
+            The current entry. Its state is the stated outcome.
+
+        Raises:
+            ConfigurationError: The client has no ledger.
+            InvalidRequestError: An argument is invalid.
+            NotResolvedError: The customer has no entry, or the entry contradicts the outcome. Nothing was
+                written.
+            InFlightError: The request is still in progress. Call again later.
+            LedgerUnavailableError: The ledger is not available. Repeat the call.
+
+        Example:
+            >>> from loanasync.ledger import MemoryLedger
+            >>> from loanasync.testing import connection_lost, scripted_client
+            >>> async def example() -> None:
+            ...     async with scripted_client(connection_lost(), ledger=MemoryLedger()) as shop:
+            ...         try:
+            ...             await shop.approve(fiscal_code, request)
+            ...         except LoanError as error:
+            ...             print(error.outcome)
+            ...         await shop.resolve(fiscal_code, "refused", source="webhook", note="event 17")
+            ...         print((await shop.approve(fiscal_code, request)).approved)
+            >>> run(example())
+            unknown
+            False
+        """
+        if self._recorder is None:
+            raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
+        from loanasync.ledger.keys import places_of  # noqa: PLC0415  (loaded only with a ledger)
+        from loanasync.ledger.resolution import resolve_customer, statement_problems  # noqa: PLC0415
+
+        policy, shop = self._recorder.policy, self._options.shop
+        problems = (
+            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
+            *statement_problems(outcome, source, note),
+            *rules.check_scope(scope),
+            *self._recorder.order_token_problems(order_token),
+        )
+        if problems:
+            del fiscal_code, order_token, note, source  # personal: must not be in a traceback
+            raise InvalidRequestError(problems)
+        places = places_of(shop, rules.normalize_fiscal_code(fiscal_code), policy, scope, order_token)
+        by_order = order_token is not None and policy.scope != "order_token"
+        del fiscal_code, order_token  # personal: must not be in a traceback
+        result = await resolve_customer(
+            self._recorder.ledger, policy, places, outcome, source, note, by_order=by_order
+        )
+        if isinstance(result, LoanError):
+            raise type(result)(*result.args)  # a copy, without a reference cycle
+        return result
 
     def check(
         self,

@@ -123,6 +123,18 @@ GROUPS: dict[str, list[Row]] = {
         Row("requested before with other data, without a known decision", mismatch("inflight")),
         Row("requested before with other data, and approved", mismatch("approved")),
         Row("requested before with other data, and refused", mismatch("refused")),
+        Row(
+            "from `resolve` only: the customer has no entry, or an entry that contradicts the stated outcome",
+            errors.NotResolvedError("resolve", "", "missing", "refused"),
+        ),
+        Row(
+            "from `resolve` only: the entry is approved, and another outcome was stated",
+            errors.NotResolvedError("resolve", "c0ffee", "approved", "refused"),
+        ),
+        Row(
+            "from `resolve` only: the entry is refused, and another outcome was stated",
+            errors.NotResolvedError("resolve", "c0ffee", "refused", "approved"),
+        ),
         Row("approved, but the ledger could not be written; has the decision", not_recorded("approved")),
         Row("refused, but the ledger could not be written; has the decision", not_recorded("refused")),
     ],

@@ -29,6 +29,7 @@
         ├── InFlightError                another call or worker has requested this approval
         ├── OutcomeUnknownError          requested before, with an unknown outcome; no request was sent
         ├── PayloadMismatchError         requested before, with other data; no request was sent
+        ├── NotResolvedError             the entry does not permit the outcome that `resolve` states
         └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
 Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
@@ -45,6 +46,7 @@ from loanasync.errors.ledger import (
     InFlightError,
     LedgerError,
     LedgerUnavailableError,
+    NotResolvedError,
     OutcomeUnknownError,
     PayloadMismatchError,
 )
@@ -94,6 +96,7 @@ __all__ = [
     "LedgerError",
     "LedgerUnavailableError",
     "LoanError",
+    "NotResolvedError",
     "OutcomeUnknownError",
     "PayloadMismatchError",
     "PoolTimeoutError",

@@ -23,6 +23,19 @@ _MISMATCH_ADVICE = {
     "refused": _DECIDED_ADVICE,
 }
 _OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
+_CONTRADICTION_ADVICE = "ask the service for the outcome, then look at the entry with loanasync ledger show"
+_NOT_RESOLVED = {
+    "missing": (
+        "this customer has no entry; check the fiscal code, the scope and the order token, and the shop, "
+        "the key and the environment of the client"
+    ),
+    "ambiguous": "entries in several scopes have this order token; pass the scope, too",
+    "inflight": "a request is in progress; ask the service for the outcome when it has ended",
+    "unknown": (
+        "the same source and note have released an earlier request; ask the service for the outcome of the "
+        "later one, then pass another note"
+    ),
+}
 _KEY_LENGTH = 12  # characters of an entry's key in messages, enough to identify the entry
 
 
@@ -117,7 +130,7 @@ class InFlightError(LedgerError):
 class OutcomeUnknownError(LedgerError):
     """This approval was requested before, and its outcome is unknown; no request was sent.
 
-    Ask the service for its decision. With a ledger, write it to the entry with ``loanasync.ledger.resolve``.
+    Ask the service for its decision. With a ledger, write it to the entry with `LoanClient.resolve`.
     To send the request again anyway, call ``approve(..., repeat_unknown=True)``.
 
     Args:
@@ -193,6 +206,43 @@ class PayloadMismatchError(LedgerError):
             f"{self._entry}: this approval was requested before with other data (state: {self.state}); "
             f"request not sent; {_MISMATCH_ADVICE.get(self.state, _MISMATCH_ADVICE['unknown'])}"
         )
+
+
+@define(slots=False, repr=False)
+class NotResolvedError(LedgerError):
+    """`LoanClient.resolve` wrote nothing, because the entry does not permit the stated outcome.
+
+    A person has to look at the entry, or the arguments name another customer, scope or order.
+
+    Args:
+        state: ``missing``: the customer has no entry. ``ambiguous``: the customer has entries of this order
+            token in several scopes. Otherwise the state of the entry, which contradicts the stated outcome.
+            For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the same
+            statement has released an earlier request.
+        stated: The stated outcome.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger
+        >>> from loanasync.testing import approved, scripted_client
+        >>> shop = scripted_client(approved(), ledger=MemoryLedger())
+        >>> decision = run(shop.approve(fiscal_code, request))
+        >>> try:
+        ...     run(shop.resolve(fiscal_code, "refused", source="webhook"))
+        ... except NotResolvedError as error:
+        ...     print(error.state, error.outcome)
+        approved approved
+    """
+
+    state: str
+    stated: str
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.outcome: Outcome = _OUTCOMES.get(self.state, "unknown")
+
+    def __str__(self) -> str:
+        reason = _NOT_RESOLVED.get(self.state, f"the entry is {self.state}; {_CONTRADICTION_ADVICE}")
+        return f"{self._entry}: not recorded as {self.stated}: {reason}"
 
 
 @define(slots=False, repr=False)

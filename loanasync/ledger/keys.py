@@ -15,6 +15,14 @@ _PURPOSE = b"loanasync ledger"
 
 
 @frozen
+class Place:
+    """The key under which the entry of an approval is stored, and the subject of the entry."""
+
+    key: str
+    subject: Subject
+
+
+@frozen
 class Digests:
     """The key of an approval's entry, the digest of its payload, and its subject."""
 
@@ -28,25 +36,47 @@ def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, .
 
     An approval is identified by the customer, the shop, the environment and the scope.
     """
-    old = (_from_token(each) if isinstance(each, str) else each for each in policy.old_keys)
-    return tuple(_digests(secret, call, policy, scope) for secret in (_secret(call.shop, policy), *old))
+    return tuple(_digests(secret, call, policy, scope) for secret in _secrets(call.shop, policy))
 
 
 def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Digests:
-    names = _names(call.shop, call.fiscal_code, policy)
-    order = "" if call.order_token is None else _digest(secret, "order", *names[1:4], call.order_token)
-    key = _digest(secret, *names, *_scope(policy, scope, call.order_token))
+    place = _place(secret, call.shop, call.fiscal_code, policy, scope, call.order_token)
     members = json.dumps(decode(call.body), sort_keys=True)  # independent of the order of members
-    subject = Subject(customer=_digest(secret, "customer", *names[1:]), order=order, scope=scope)
-    return Digests(key, _digest(secret, "payload", key, members), subject)
+    return Digests(place.key, _digest(secret, "payload", place.key, members), place.subject)
+
+
+def places_of(
+    shop: Shop, fiscal_code: str, policy: LedgerPolicy, scope: str, order_token: str | None
+) -> tuple[Place, ...]:
+    """Return the places of an approval's entry: first with the policy's key, then with its old keys."""
+    secrets = _secrets(shop, policy)
+    return tuple(_place(secret, shop, fiscal_code, policy, scope, order_token) for secret in secrets)
 
 
 def key_of(
     shop: Shop, fiscal_code: str, policy: LedgerPolicy, scope: str = "", order_token: str | None = None
 ) -> str:
     """Return the key of an approval's entry, without its payload."""
+    return _place(_secret(shop, policy), shop, fiscal_code, policy, scope, order_token).key
+
+
+def _place(
+    secret: bytes,
+    shop: Shop,
+    fiscal_code: str | None,
+    policy: LedgerPolicy,
+    scope: str,
+    order_token: str | None,
+) -> Place:
     names = _names(shop, fiscal_code, policy)
-    return _digest(_secret(shop, policy), *names, *_scope(policy, scope, order_token))
+    key = _digest(secret, *names, *_scope(policy, scope, order_token))
+    order = "" if order_token is None else _digest(secret, "order", *names[1:4], order_token)
+    return Place(key, Subject(customer=_digest(secret, "customer", *names[1:]), order=order, scope=scope))
+
+
+def _secrets(shop: Shop, policy: LedgerPolicy) -> tuple[bytes, ...]:
+    old = (_from_token(each) if isinstance(each, str) else each for each in policy.old_keys)
+    return (_secret(shop, policy), *old)
 
 
 def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:

@@ -174,6 +174,24 @@ async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -
     return ImportResult(number, tuple(left))
 
 
+async def import_files_of_entry(ledger: DecisionLedger, folders: Iterable[Path], key: str) -> None:
+    """Import the files of one entry. Files that cannot be imported are left in place.
+
+    Raises:
+        Exception: The ledger cannot be used.
+    """
+    for folder in folders:
+        try:
+            files = await asyncio.to_thread(orphan_files, folder, key)
+        except OSError:  # the folder cannot be read
+            continue
+        for file in files:
+            try:
+                await _import_file(ledger, file)
+            except Exception:  # noqa: BLE001  (usually caused by the content of the file, or it was deleted)
+                await ledger.get("")  # raises if the ledger itself cannot be used
+
+
 def orphan_files(folder: Path, key: str = "") -> list[Path]:
     """Return the files of a folder that may be orphans; an empty list if the folder does not exist.
 

@@ -87,9 +87,13 @@ class LedgerRecorder:
         self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
     ) -> str | InvalidRequestError:
         """Return the key of an approval's entry, or an error if a required order token is missing."""
-        if self._lacks_order_token(order_token):
-            return InvalidRequestError((_NO_ORDER_TOKEN,))
+        if problems := self.order_token_problems(order_token):
+            return InvalidRequestError(problems)
         return key_of(shop, fiscal_code, self.policy, scope, order_token)
+
+    def order_token_problems(self, order_token: str | None) -> tuple[Problem, ...]:
+        """Return a problem if a required order token is missing."""
+        return (_NO_ORDER_TOKEN,) if self._lacks_order_token(order_token) else ()
 
     def _lacks_order_token(self, order_token: str | None) -> bool:
         return self.policy.scope == "order_token" and order_token is None

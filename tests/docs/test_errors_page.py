@@ -47,10 +47,10 @@ DECIDED = {
         *("AlreadyEvaluatedError", "DomainError", "CannotCompleteError", "SystemFaultError"),
         *("UnexpectedResponseError", "ConnectError", "PoolTimeoutError", "DeadlineExceededError"),
         *("ReadTimeoutError", "ConnectionLostError"),
-        *("InFlightError", "OutcomeUnknownError", "PayloadMismatchError"),
+        *("InFlightError", "OutcomeUnknownError", "PayloadMismatchError", "NotResolvedError"),
     },
-    "approved, not repeatable": {"PayloadMismatchError", "DecisionNotRecordedError"},
-    "refused, not repeatable": {"PayloadMismatchError", "DecisionNotRecordedError"},
+    "approved, not repeatable": {"PayloadMismatchError", "NotResolvedError", "DecisionNotRecordedError"},
+    "refused, not repeatable": {"PayloadMismatchError", "NotResolvedError", "DecisionNotRecordedError"},
 }
 
 

@@ -13,10 +13,12 @@ from loanasync import (
     ApprovalRequest,
     DecisionNotRecordedError,
     InFlightError,
+    InvalidRequestError,
     LedgerError,
     LedgerUnavailableError,
     LoanClient,
     LoanError,
+    NotResolvedError,
     OutcomeUnknownError,
     PayloadMismatchError,
     Timeout,
@@ -106,10 +108,33 @@ async def no_postgres(captured: Captured, orphan_folder: Path) -> LoanError:
     return await Case(captured, orphan_folder, ledger, APPROVED).error_of_call()
 
 
+async def contradicted(captured: Captured, orphan_folder: Path) -> LoanError:
+    case = Case(captured, orphan_folder, MemoryLedger(), REFUSED)
+    await case.client.approve(CODE, planted(ApprovalRequest))
+    with pytest.raises(LoanError) as caught:
+        await case.client.resolve(CODE, "approved", source="webhook", order_token=TOKEN)
+    captured.add(caught.value)
+    with pytest.raises(InvalidRequestError) as refused:
+        await case.client.resolve(CODE, "approved", source="webhook", note=CODE)
+    captured.add(refused.value)
+    await case.capture_values()
+    return caught.value
+
+
+async def unavailable_to_resolve(captured: Captured, orphan_folder: Path) -> LoanError:
+    case = Case(captured, orphan_folder, FailingLedger(get=quoting))
+    with pytest.raises(LoanError) as caught:
+        await case.client.resolve(CODE, "approved", source="webhook")
+    captured.add(caught.value)
+    return caught.value
+
+
 CASES: list[tuple[Callable[[Captured, Path], Any], type[LedgerError]]] = [
     (in_flight, InFlightError),
     (unknown, OutcomeUnknownError),
     (mismatched, PayloadMismatchError),
+    (contradicted, NotResolvedError),
+    (unavailable_to_resolve, LedgerUnavailableError),
     (unavailable, LedgerUnavailableError),
     (no_valkey, LedgerUnavailableError),
     (no_postgres, LedgerUnavailableError),

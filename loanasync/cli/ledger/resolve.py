@@ -1,6 +1,5 @@
 """Resolving entries: a person states the outcome that the service named, with options or at prompts."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -15,6 +14,7 @@ from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.policy import default_orphan_folders
+from loanasync.ledger.resolution import problem_of_note
 
 TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
 _RESOLVABLE = frozenset({*TO_RESOLVE, State.HELD})
@@ -23,7 +23,6 @@ _RESPONSE_IN_FILE = (
     "its response may be in {file}. Run: loanasync ledger import-orphans. If the file is left there, move it "
     "away and run this command again"
 )
-_PERSONAL_DATA = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
 
 
 class Resolution(StrEnum):
@@ -52,10 +51,8 @@ def checked_note(note: str) -> str:
     Raises:
         ValueError: The note seems to contain personal data.
     """
-    if _PERSONAL_DATA.search(note):
-        raise ValueError(
-            "must not contain personal data such as a fiscal code or an e-mail address; use a ticket number"
-        )
+    if (problem := problem_of_note(note)) is not None:
+        raise ValueError(problem)
     return note.strip()
 
 

@@ -47,6 +47,8 @@ EXAMPLES: list[errors.LoanError] = [
     errors.OutcomeUnknownError(*ENTRY, "lost", ""),
     errors.OutcomeUnknownError(*ENTRY, "held", "asked by mail"),
     errors.PayloadMismatchError(*ENTRY, "approved"),
+    errors.NotResolvedError(*ENTRY, "unknown", "not_evaluated"),
+    errors.NotResolvedError(*ENTRY, "released", "approved"),
     errors.DecisionNotRecordedError(
         *ENTRY, "refused", DECISION, "/var/spool/shop/one.json", "OperationalError"
     ),

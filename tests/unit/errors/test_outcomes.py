@@ -101,6 +101,12 @@ TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
         for state in ("inflight", "unknown", "lost", "held")
     ),
     *(
+        (fixed(errors.NotResolvedError(*ENTRY, state, "not_evaluated")), "unknown", "unknown", False)
+        for state in ("missing", "inflight", "lost")
+    ),
+    (fixed(errors.NotResolvedError(*ENTRY, "approved", "refused")), "approved", "approved", False),
+    (fixed(errors.NotResolvedError(*ENTRY, "refused", "approved")), "refused", "refused", False),
+    *(
         (
             fixed(errors.DecisionNotRecordedError(*ENTRY, outcome, REFUSED, None, "OSError")),
             outcome,

@@ -1,0 +1,219 @@
+"""Resolution of a customer's approval with the outcome that another source states.
+
+Such a source is a webhook, a back office, a file, or a person. It is not the service's response to a client.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
+
+from attrs import frozen
+
+from loanasync._results import Problem
+from loanasync.errors import InFlightError, LedgerUnavailableError, LoanError, NotResolvedError
+from loanasync.ledger.backend import unsuitable_driver_error
+from loanasync.ledger.keys import Place
+from loanasync.ledger.maintenance import resolve
+from loanasync.ledger.model import SERVICE, Entry, State
+from loanasync.ledger.orphans import import_files_of_entry
+from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.protocol import DecisionLedger
+
+Result: TypeAlias = Literal[
+    "settled", "unchanged", "contradicts", "repeated", "inflight", "missing", "ambiguous"
+]
+
+STATES: Mapping[str, State] = MappingProxyType(
+    {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
+)
+_OPERATION = "resolve"
+_PERSONAL_DATA = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
+_PERSONAL = "must not contain personal data such as a fiscal code or an e-mail address; use a ticket number"
+
+
+def problem_of_note(note: object) -> str | None:
+    """Return the rule that a note breaks, or None. Notes are kept for good and read by many people."""
+    if not isinstance(note, str):
+        return "must be a str"
+    return _PERSONAL if _PERSONAL_DATA.search(note) else None
+
+
+def problem_of_source(source: object) -> str | None:
+    """Return the rule that the source of a stated outcome breaks, or None."""
+    if not isinstance(source, str) or source.strip() in ("", SERVICE):
+        return "must name the source, such as 'webhook' or 'back office'; it cannot be 'service'"
+    return problem_of_note(source)
+
+
+def statement_problems(outcome: object, source: object, note: object) -> Iterator[Problem]:
+    """Yield the problems of a stated outcome."""
+    if not (isinstance(outcome, str) and outcome in STATES):
+        yield Problem("outcome", "", "must be 'approved', 'refused' or 'not_evaluated'")
+    for field, message in (("source", problem_of_source(source)), ("note", problem_of_note(note))):
+        if message is not None:
+            yield Problem(field, "", message)
+
+
+@frozen
+class Statement:
+    """An outcome that a source states: the state that the entry is to have, the source, and a note.
+
+    The note is not empty: a correction needs one, and it distinguishes two statements of one source.
+    """
+
+    state: State
+    source: str
+    note: str
+
+
+@frozen
+class Resolution:
+    """The result of a resolution, and the current entry if there is one."""
+
+    result: Result
+    entry: Entry | None
+
+
+async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_order: bool) -> Resolution:
+    """Return the entry of an approval under the present key or an old one.
+
+    If there are several entries, prefer one with a decision, then the one under the newest key. An entry that
+    is released is the last choice.
+
+    Args:
+        ledger: The ledger.
+        places: The places of the entry.
+        by_order: Find the entry by its customer and order token instead of its key. Without a scope, entries
+            in each scope match.
+
+    Returns:
+        The entry, with the result ``unchanged``; or the result ``missing`` or ``ambiguous``.
+
+    Raises:
+        Exception: The ledger cannot be used.
+    """
+    found: list[Entry] = []
+    for place in places:
+        if by_order:
+            subject = place.subject
+            entries = await ledger.find(customer=subject.customer, order=subject.order)
+            in_scope = [entry for entry in entries if entry.scope == subject.scope]
+            found += in_scope if in_scope or subject.scope else entries
+        elif (entry := await ledger.get(place.key)) is not None:
+            found.append(entry)
+    if not found:
+        return Resolution("missing", None)
+    if len({entry.scope for entry in found}) > 1:
+        return Resolution("ambiguous", None)
+    return Resolution("unchanged", min(found, key=_rank))  # the first one of several with the same rank
+
+
+def _rank(entry: Entry) -> int:
+    return 0 if entry.state.is_decided else 2 if entry.state is State.RELEASED else 1
+
+
+async def settle_as_stated(
+    ledger: DecisionLedger,
+    entry: Entry,
+    statement: Statement,
+    *,
+    within: float = 0.0,
+    orphan_folders: Iterable[Path] = (),
+) -> Resolution:
+    """Settle an entry as a source states it, unless the entry contradicts the statement.
+
+    A decision in the ledger is never changed. A release by another source is corrected to the stated
+    decision. Only an entry that is unknown is released. Repeating a statement changes nothing.
+
+    Args:
+        ledger: The ledger.
+        entry: The entry.
+        statement: The stated outcome.
+        within: Seconds to wait for a request in progress. A release does not wait: it may have been stated
+            before that request was sent.
+        orphan_folders: Folders with responses that could not be written. The files of the entry are imported
+            first, because they contain what the service responded.
+
+    Raises:
+        Exception: The ledger cannot be used. Repeat the call.
+    """
+    until = time.monotonic() + within
+    if not entry.state.is_decided:
+        await import_files_of_entry(ledger, orphan_folders, entry.key)
+        entry = await ledger.get(entry.key) or entry
+    while True:
+        if entry.state is State.INFLIGHT and statement.state.is_decided:
+            entry = await ledger.wait(entry.key, max(0.0, until - time.monotonic())) or entry
+        if (result := result_without_writing(entry, statement)) is not None:
+            return Resolution(result, entry)
+        # Another owner may claim or settle the entry first: then look at the new state.
+        entry = await resolve(ledger, entry, statement.state, statement.note, source=statement.source)
+        if entry.state is statement.state:
+            return Resolution("settled", entry)
+
+
+def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
+    """Return the result if the entry must not be changed; None if it can be settled as stated."""
+    if entry.state is statement.state:
+        return "unchanged"
+    if entry.state is State.INFLIGHT:
+        return "inflight"
+    if entry.state.is_decided:
+        return "contradicts"
+    if statement.state.is_decided:
+        # A client releases an entry only with proof that the service evaluated nothing.
+        is_released_by_client = entry.state is State.RELEASED and not entry.is_correctable
+        return "contradicts" if is_released_by_client else None
+    # LOST: the service reported that it has decided. HELD: a person does not want a request to be sent.
+    if entry.state is not State.UNKNOWN:
+        return "contradicts"
+    # A redelivered statement must not release a request that was sent after the first delivery.
+    sent_before = (State.RELEASED, statement.source, statement.note)
+    is_repeated = any((each.state, each.source, each.note) == sent_before for each in entry.history)
+    return "repeated" if is_repeated else None
+
+
+async def resolve_customer(
+    ledger: DecisionLedger,
+    policy: LedgerPolicy,
+    places: Sequence[Place],
+    stated: str,
+    source: str,
+    note: str,
+    *,
+    by_order: bool,
+) -> Entry | LoanError:
+    """Settle the entry of a customer as a source states it; return the current entry, or an error.
+
+    It waits up to `LedgerPolicy.patience` seconds for a request in progress, and as long again for the
+    ledger itself.
+    """
+    statement = Statement(STATES[stated], source.strip(), note.strip() or source.strip())
+    key = "" if by_order else places[0].key
+    try:
+        async with asyncio.timeout(2 * policy.patience):
+            found = await find_entry(ledger, places, by_order=by_order)
+            if found.entry is not None:
+                key = found.entry.key
+                found = await settle_as_stated(
+                    ledger,
+                    found.entry,
+                    statement,
+                    within=policy.patience,
+                    orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
+                )
+    except LoanError as error:  # for example ConfigurationError: the file is not a ledger
+        return type(error)(*error.args)
+    except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
+        unsuitable = unsuitable_driver_error(ledger, error)
+        return unsuitable or LedgerUnavailableError(_OPERATION, key, type(error).__name__)
+    if found.result in ("settled", "unchanged"):
+        return cast("Entry", found.entry)
+    if found.result == "inflight" and statement.state.is_decided:
+        return InFlightError(_OPERATION, key)
+    state = found.result if found.entry is None else found.entry.state.value
+    return NotResolvedError(_OPERATION, key, state, stated)
