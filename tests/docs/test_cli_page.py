@@ -76,6 +76,7 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger show 491687359f07": 0,
         "ledger resolve 491687359f07": 0,
         "ledger resolve c7ee1cbfc005": 0,
+        "ledger resolve --customer": 2,
         "ledger import-orphans": 0,
         "ledger ls --state": 0,
         "ledger ls --without-redirect": 0,

@@ -35,10 +35,11 @@ from loanasync.cli.ledger.resolve import (
 )
 from loanasync.cli.rows.append import AppendFile
 from loanasync.ledger import Entry, State
-from loanasync.ledger.keys import key_of
+from loanasync.ledger.keys import places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
+from loanasync.ledger.resolution import find_entry
 
 app: typer.Typer = typer.Typer(
     help="Inspect a ledger of decisions, and resolve unknown outcomes.",
@@ -54,6 +55,19 @@ LEDGER = typer.Option(
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _KEY = typer.Argument(metavar="KEY", help="Key of an entry, or the beginning of a key.", show_default=False)
+Scope: TypeAlias = Annotated[
+    str, typer.Option(help="Scope of the customer's approval, if it was requested with one.")
+]
+Customer: TypeAlias = Annotated[
+    bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
+]
+ByOrder: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--order-token",
+        help="With --customer: find the entry of an order token, from a prompt or the second line of input.",
+    ),
+]
 _AGE = re.compile("([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _OTHER_FOLDERS = (
@@ -116,14 +130,10 @@ def ls(
 def show(
     ledger: Name,
     key: Annotated[str | None, _KEY] = None,
-    scope: Annotated[
-        str, typer.Option(help="Scope of the customer's approval, if it was requested with one.")
-    ] = "",
+    scope: Scope = "",
     *,
-    customer: Annotated[
-        bool,
-        typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input."),
-    ] = False,
+    customer: Customer = False,
+    order_token: ByOrder = False,
     reveal: Annotated[
         bool,
         typer.Option("--reveal", help="Show the masked values of the stored response, such as its redirect."),
@@ -141,7 +151,7 @@ def show(
         raise typer.BadParameter("give either KEY or --customer")
 
     with _opened(ledger) as use:
-        entry = _entry_of_customer(use, scope) if key is None else use.entry(key)
+        entry = _entry_of_customer(use, scope, by_order=order_token) if key is None else use.entry(key)
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
             typer.echo(json.dumps(members, indent=2))
@@ -150,27 +160,40 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(use: OpenLedger, scope: str) -> Entry:
-    entry = use.run(use.ledger.get(_key_of_customer(scope)))
-    if entry is None:
-        raise NotFoundError(
-            "no entry of this customer found: check LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID, "
-            "LOANASYNC_LEDGER_KEY, LOANASYNC_LEDGER_ENVIRONMENT and --scope. To find an older entry, use the "
-            "secret of that time: its LOANASYNC_LEDGER_KEY, or its LOANASYNC_AUTH_TOKEN if it had no key"
-        )
-    return entry
+def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
+    """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
 
-
-def _key_of_customer(scope: str) -> str:
+    Raises:
+        NotFoundError: The fiscal code is invalid, or no single entry was found.
+        ConfigurationError: The shop is not configured.
+    """
     shop, policy = shop_from_environment(os.environ), policy_from_environment(os.environ)
-    # Not an argument: arguments appear in the shell history and in the list of processes.
-    is_terminal = sys.stdin.isatty()
-    code = (
-        typer.prompt("Fiscal code", hide_input=True, err=True) if is_terminal else sys.stdin.readline()
-    ).strip()
+    code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
-    return key_of(shop, normalize_fiscal_code(code), policy, scope)
+    order_token = _read_personal("Order token") if by_order else None
+    places = places_of(shop, normalize_fiscal_code(code), policy, scope, order_token)
+    found = use.run(find_entry(use.ledger, places, by_order=by_order))
+    if found.entry is not None:
+        return found.entry
+    if found.result == "ambiguous":
+        raise NotFoundError("entries in several scopes have this order token: name one of them with --scope")
+    raise NotFoundError(
+        "no entry of this customer found: check LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID, "
+        "LOANASYNC_LEDGER_KEY, LOANASYNC_LEDGER_ENVIRONMENT, --scope and --order-token. To find an older "
+        "entry, use the secret of that time: its LOANASYNC_LEDGER_KEY, or its LOANASYNC_AUTH_TOKEN if it had "
+        "no key"
+    )
+
+
+def _read_personal(label: str) -> str:
+    """Return a text from a prompt without echo, or the next line of standard input.
+
+    It is not an argument: arguments appear in the shell history and in the list of processes.
+    """
+    if sys.stdin.isatty():
+        return str(typer.prompt(label, hide_input=True, err=True)).strip()
+    return sys.stdin.readline().strip()
 
 
 @app.command("resolve")
@@ -188,12 +211,18 @@ def resolve_entries(
     note: Annotated[
         str, typer.Option(help="The source, such as a ticket number. It must not contain personal data.")
     ] = "",
+    scope: Scope = "",
+    *,
+    customer: Customer = False,
+    order_token: ByOrder = False,
 ) -> None:
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
-    Run `loanasync ledger import-orphans` on every machine first: a response may be in a file. Without KEY,
-    prompts for each entry that is unknown or lost. A decision of the service is never overwritten. A
-    correction keeps the earlier state in the history.
+    Run `loanasync ledger import-orphans` on every machine first: a response may be in a file. Without KEY
+    and --customer, prompts for each entry that is unknown or lost. A decision of the service is never
+    overwritten. A correction keeps the earlier state in the history.
+
+    --customer needs the same settings as `loanasync ledger show --customer`.
 
     Exit codes: 0 all entries are resolved, 1 an entry could not be resolved, 2 nothing was done, 3 an entry
     was skipped.
@@ -204,16 +233,21 @@ def resolve_entries(
         safe_note = checked_note(note)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--note") from None
-    if resolution is not None and not (keys and safe_note):
-        given = " ".join(keys or ["KEY"])
+    if keys and customer:
+        raise typer.BadParameter("give either KEY or --customer")
+    if resolution is not None and not ((keys or customer) and safe_note):
+        given = " ".join(keys or ["--customer" if customer else "KEY"])
         raise typer.BadParameter(
-            "needs KEY and --note, for example: "
+            "needs KEY or --customer, and --note, for example: "
             f'loanasync ledger resolve {given} --as {resolution.value} --note "ticket 17"',
             param_hint="--as",
         )
 
     with _opened(ledger) as use:
-        entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
+        if customer:
+            entries = [_entry_of_customer(use, scope, by_order=order_token)]
+        else:
+            entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:
             print_message("no entry is unknown or lost")
         if resolution is None:

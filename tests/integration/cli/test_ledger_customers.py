@@ -1,0 +1,108 @@
+"""``loanasync ledger show`` and ``resolve`` with ``--customer``: the fiscal code is read, not an argument."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loanasync.ledger import SqliteLedger
+from loanasync.testing import approval_request, connection_lost
+from support.builders import FISCAL_CODE
+from support.ledger_clients import Shop
+from support.ledger_file import run_ledger
+
+SHOP = {"auth_token": "token", "shop_id": "shop"}
+
+
+@pytest.fixture(autouse=True)
+def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def file_of(tmp_path: Path, *approvals: tuple[str, str | None], **policy: str) -> Path:
+    """Create a ledger with an unknown entry for each scope and order token."""
+    file = tmp_path / "decisions.db"
+
+    async def fill() -> None:
+        async with SqliteLedger(file) as ledger:
+            options = {**SHOP, "base_url": "https://loans.example.com"}
+            shop = Shop(*[connection_lost()] * len(approvals), ledger=ledger, options=options, **policy)
+            for scope, order in approvals:
+                await shop.result(request=approval_request(order_token=order), scope=scope)
+
+    asyncio.run(fill())
+    return file
+
+
+def states(file: Path) -> dict[str, str]:
+    """Return the states by scope."""
+
+    async def read() -> dict[str, str]:
+        async with SqliteLedger(file) as ledger:
+            return {entry.scope: entry.state.value async for entry in ledger.scan()}
+
+    return asyncio.run(read())
+
+
+def resolve(file: Path, *options: str, stdin: str = f"{FISCAL_CODE.lower()}\n") -> tuple[int, str]:
+    done = run_ledger("resolve", file, "--customer", *options, stdin=stdin)
+    assert FISCAL_CODE not in done.output
+    return done.exit_code, done.stderr
+
+
+AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
+
+
+def test_resolve_customer_settles_the_entry(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("", None), ("spring", None))
+    code, message = resolve(file, *AS_REFUSED)
+    assert (code, message[12:]) == (0, " is refused\n")
+    assert states(file) == {"": "refused", "spring": "unknown"}
+    assert resolve(file, *AS_REFUSED, "--scope", "spring")[0] == 0
+    assert states(file) == {"": "refused", "spring": "refused"}
+
+
+def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("", None))
+    code, _ = resolve(file, stdin=f"{FISCAL_CODE}\na\nticket 17\n")
+    assert (code, states(file)) == (0, {"": "approved"})
+
+
+@pytest.mark.parametrize("scope", ["", "order_token"])
+def test_resolve_customer_finds_the_entry_of_an_order(tmp_path: Path, scope: str) -> None:
+    file = file_of(tmp_path, ("a", "A1"), ("b", "A2"), scope=scope)
+    code, _ = resolve(file, *AS_REFUSED, "--order-token", stdin=f"{FISCAL_CODE}\nA2\n")
+    assert (code, states(file)) == (0, {"a": "unknown", "b": "refused"})
+    shown = run_ledger("show", file, "--customer", "--order-token", stdin=f"{FISCAL_CODE}\nA2\n").stdout
+    assert "ticket 17" in shown
+
+
+def test_resolve_customer_of_an_order_in_two_scopes_needs_the_scope(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("a", "A1"), ("b", "A1"))
+    order = ("--order-token",)
+    code, message = resolve(file, *AS_REFUSED, *order, stdin=f"{FISCAL_CODE}\nA1\n")
+    assert (code, "name one of them with --scope" in message) == (2, True)
+    code, _ = resolve(file, *AS_REFUSED, *order, "--scope", "b", stdin=f"{FISCAL_CODE}\nA1\n")
+    assert (code, states(file)) == (0, {"a": "unknown", "b": "refused"})
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "message"),
+    [
+        (AS_REFUSED, "TSTXYZ00A00A000B\n", "no entry of this customer found: check LOANASYNC_BASE_URL"),
+        ((*AS_REFUSED, "--scope", "autumn"), f"{FISCAL_CODE}\n", "--scope and --order-token"),
+        (AS_REFUSED, "RSSMRA\n", "the fiscal code must be 16 letters and digits"),
+        (("--as", "refused"), "", 'ledger resolve --customer --as refused --note "ticket 17"'),
+        ((*AS_REFUSED, "0123abcd"), "", "give either KEY or --customer"),
+    ],
+)
+def test_resolve_customer_with_wrong_input_writes_nothing(
+    tmp_path: Path, options: tuple[str, ...], stdin: str, message: str
+) -> None:
+    file = file_of(tmp_path, ("", None))
+    code, printed = resolve(file, *options, stdin=stdin)
+    assert (code, states(file)) == (2, {"": "unknown"})
+    assert message in " ".join(printed.replace("│", " ").split())
