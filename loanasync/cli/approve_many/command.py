@@ -74,6 +74,13 @@ def approve_many(
         Path | None,
         typer.Option(metavar="FILE", help="Write the summary as JSON to this file; - is standard output."),
     ] = None,
+    problems: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="List all problems of the rows in this file, one per line; - is standard output.",
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of calls in progress.")] = 64,
     rate: Annotated[float | None, typer.Option(help="Maximum number of calls started per second.")] = None,
     canary: Annotated[
@@ -146,7 +153,7 @@ def approve_many(
         raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
     own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
     _check_distinct_files(
-        rows, out, *own_files, dead_letters, None if report is None else str(report), ledger
+        rows, out, *own_files, dead_letters, problems, None if report is None else str(report), ledger
     )
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
@@ -155,6 +162,7 @@ def approve_many(
         ledger=None if sandbox else ledger,
         dead_letters=dead_letters,
         report=report,
+        problems=problems,
         concurrency=concurrency,
         rate=rate,
         canary=canary,

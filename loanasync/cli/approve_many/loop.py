@@ -43,6 +43,7 @@ class RunOptions:
     ledger: str | None
     dead_letters: str | None
     report: Path | None
+    problems: str | None
     concurrency: int
     rate: float | None
     canary: int

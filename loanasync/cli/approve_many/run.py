@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from itertools import chain, islice
@@ -16,6 +16,7 @@ from rich.console import Console
 
 from loanasync import LoanClient
 from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
+from loanasync.cli.approve_many.problems import ProblemList, known_rows
 from loanasync.cli.approve_many.report import (
     Plan,
     duration_line,
@@ -42,13 +43,14 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import client_options, name_without_password, shop_from_environment
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, truncate_incomplete_line
 from loanasync.cli.rows.orders import Order, Orders
+from loanasync.cli.rows.source import InputProblem
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
 
 _WITHOUT_OUTCOME: frozenset[PastStatus] = frozenset({"new", "busy"})
 
 
-def make_plan(orders: Orders, earlier: PastRequests) -> Plan:
+def make_plan(orders: Orders, earlier: PastRequests, problems: ProblemList) -> Plan:
     """Read all rows, print their problems, and return the plan."""
     plan = Plan()
     rows = orders.read()
@@ -56,9 +58,9 @@ def make_plan(orders: Orders, earlier: PastRequests) -> Plan:
         while batch := tuple(islice(rows, LOOKUP_BATCH)):
             look_up([order.code for order in batch if order.row is not None])
             for order in batch:
-                for problem in order.problems:
-                    print_message(str(problem))
+                problems.add_row(order)
                 _count(plan, order, earlier)
+    problems.print()
     return plan
 
 
@@ -78,25 +80,40 @@ def _count(plan: Plan, order: Order, earlier: PastRequests) -> None:
 
 def run(options: RunOptions, orders: Orders, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
-    problems = list(orders.column_problems())
-    if problems:
-        # A field without a column is reported once, not for each row.
-        without_column = {problem.field for problem in problems if problem.field}
-        rows = (problem for order in orders.read() for problem in order.problems)
-        for problem in chain(problems, (each for each in rows if each.field not in without_column)):
-            print_message(str(problem))
-        return Exit.NOTHING_SENT
-    if options.validate_only:
-        plan = make_plan(orders, PastRequests())
-        print_message(f"{counted(plan.rows, 'row')}: {plan.new:,} valid, {plan.invalid:,} invalid", "bold")
-        return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
+    with closing(ProblemList(options.problems, _results_name(options))) as problems:
+        # A column that appears twice has the same problem twice.
+        if column_problems := list(dict.fromkeys(orders.column_problems())):
+            _list_all(column_problems, orders, problems)
+            return Exit.NOTHING_SENT
+        if options.validate_only:
+            plan = make_plan(orders, PastRequests(), problems)
+            print_message(
+                f"{counted(plan.rows, 'row')}: {plan.new:,} valid, {plan.invalid:,} invalid", "bold"
+            )
+            return Exit.NOTHING_SENT if plan.invalid or not plan.rows else Exit.DECIDED
+        return _plan_and_send(options, orders, problems, console)
+
+
+def _list_all(column_problems: Sequence[InputProblem], orders: Orders, problems: ProblemList) -> None:
+    """Print the problems of the columns and of all rows."""
+    # A field without a column is reported once, not for each row.
+    without_column = {problem.field for problem in column_problems if problem.field}
+    rows = (problem for order in orders.read() for problem in order.problems)
+    for problem in chain(column_problems, (each for each in rows if each.field not in without_column)):
+        problems.add(problem)
+    problems.print()
+
+
+def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, console: Console) -> Exit:
     if options.out is None and not options.dry_run:
         raise typer.BadParameter(
             "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
         )
     with ExitStack() as stack:
         parts = _prepare(options, orders, stack)
-        plan = make_plan(orders, parts.earlier)
+        if parts.lock is not None and options.skip_invalid:
+            problems.is_known = known_rows(_results_name(options), parts.form)
+        plan = make_plan(orders, parts.earlier, problems)
         can_send = plan.rows and (not plan.invalid or options.skip_invalid)
         if options.dry_run:
             console.print(plan_table(plan))

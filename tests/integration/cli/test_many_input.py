@@ -56,9 +56,8 @@ def test_invalid_rows_are_all_reported_and_nothing_is_sent(tmp_path: Path, serve
         "line 4: zero_interest_rate: must be true or false",
         "line 4: amount: must be whole euro cents, digits only; if the amounts are in euro",
         "line 6: fiscal_code: duplicate of line 1: each customer may appear only once",
-        "line 7: salary: is required because the service asked for additional data",
+        "2 × salary: is required because the service asked for additional data (lines 7 and 8)",
         "line 8: fiscal_code: must be 16 letters and digits",
-        "line 8: salary: is required because the service asked for additional data",
         "line 10: must be a JSON object",
         "line 11: a JSON member appears more than once",
         "line 13: incomplete: the file ends in the middle of this row",
@@ -205,10 +204,9 @@ def test_columns_may_have_our_names_the_specs_names_or_mapped_names(tmp_path: Pa
         *(2, ["line 1: --column iban=IBAN: there is no column 'IBAN'"]),
     )
     assert check(tmp_path, f"{HEAD},note\n{LINE},soon\n", "--ignore-unknown")[0] == 0
-    assert (
-        check(tmp_path, f"{HEAD},city\n{LINE},Roma\n")[1]
-        == ["line 1, column 'city': appears more than once"] * 2
-    )
+    assert check(tmp_path, f"{HEAD},city\n{LINE},Roma\n")[1] == [
+        "line 1, column 'city': appears more than once"
+    ]
 
 
 def test_problems_of_columns_and_of_rows_are_reported_together(tmp_path: Path) -> None:
