@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
@@ -132,19 +131,26 @@ class RequestLoop:
         self._approvals = approvals = self._client.approve_many(
             self._rows(), concurrency=options.concurrency, rate=options.rate, progress=self._record_result
         )
-        updated = time.monotonic()
-        with self._interruptible(), self._until_deadline():
-            async with approvals:
-                async for _ in approvals:
-                    if time.monotonic() - updated > _UPDATE_INTERVAL:
-                        updated = time.monotonic()
-                        update_progress(approvals.summary)
+        updates = asyncio.create_task(self._update_regularly(update_progress))
+        try:
+            with self._interruptible(), self._until_deadline():
+                async with approvals:
+                    async for _ in approvals:
+                        pass
+        finally:
+            updates.cancel()
         if self._is_aborted:
             await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
         update_progress(approvals.summary)
         self._result.summary = approvals.summary
         self._result.failures = self._failures.groups()
         return self._result
+
+    async def _update_regularly(self, update_progress: UpdateProgress) -> None:
+        """Update the progress display also while no result arrives."""
+        while True:
+            await asyncio.sleep(_UPDATE_INTERVAL)
+            update_progress(self._approvals.summary)
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield the rows for `approve_many`, which takes one when its call can start."""

@@ -22,6 +22,8 @@ _ADVICE = {
 }
 _OTHER_ADVICE = "the customers were decided before; do not send these rows again"
 _LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
+_MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
+_WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals
 
 UpdateProgress: TypeAlias = Callable[[Summary], None]
 
@@ -176,28 +178,58 @@ def report_members(
 
 @contextmanager
 def progress_display(console: Console, total: int) -> Iterator[UpdateProgress]:
-    """Yield a function that updates a progress bar; without a terminal it prints a line every 10 seconds."""
-    if not console.is_terminal:
-        printed = time.monotonic()
+    """Yield a function that updates a progress bar; without a terminal it prints a line every 10 seconds.
 
-        def print_line(summary: Summary) -> None:
-            nonlocal printed
-            if time.monotonic() < printed + _LINE_INTERVAL:
-                return
-            printed = time.monotonic()
-            rows = f"{summary.rows:,} of {counted(total, 'row')}"
-            console.print(
-                f"{rows}: {summary.approved:,} approved, {summary.refused:,} refused", highlight=False
-            )
-
-        yield print_line
+    Without a terminal, a last line is printed at the end.
+    """
+    # A setting such as FORCE_COLOR makes rich treat a log as a terminal, and a bar needs control characters.
+    if not console.file.isatty() or console.is_dumb_terminal:
+        with _progress_lines(console, total) as update_line:
+            yield update_line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("requesting", total=total)
 
         def update_bar(summary: Summary) -> None:
-            description = f"{summary.approved:,} approved, {summary.refused:,} refused"
-            progress.update(task, completed=summary.rows, description=description)
+            progress.update(task, completed=summary.rows, description=_counts(summary))
 
         yield update_bar
+
+
+@contextmanager
+def _progress_lines(console: Console, total: int) -> Iterator[UpdateProgress]:
+    started = printed = time.monotonic()
+    latest = Summary()
+
+    def print_line() -> None:
+        rows = f"{latest.rows:,} of {counted(total, 'row')}"
+        rate = latest.rows / max(time.monotonic() - started, _MIN_ELAPSED)
+        left = f"; about {_rounded((total - latest.rows) / rate)} left" if 0 < latest.rows < total else ""
+        speed = f"{rate:,.0f}" if rate >= _WHOLE_RATE else f"{rate:.1f}"
+        console.print(
+            f"{rows}: {_counts(latest)}; {speed} rows/s{left}", highlight=False, markup=False, soft_wrap=True
+        )
+
+    def update(summary: Summary) -> None:
+        nonlocal printed, latest
+        latest = summary
+        if time.monotonic() >= printed + _LINE_INTERVAL:
+            printed = time.monotonic()
+            print_line()
+
+    yield update
+    print_line()
+
+
+def _counts(summary: Summary) -> str:
+    failed = summary.rejected + summary.unknown + summary.error
+    return f"{summary.approved:,} approved, {summary.refused:,} refused, {failed:,} failed"
+
+
+def _rounded(seconds: float) -> str:
+    """Return a duration in the largest unit of which there are more than one."""
+    for unit, size in (("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"

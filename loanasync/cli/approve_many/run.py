@@ -131,8 +131,22 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
         parts.earlier.create_ledger()
         if parts.lock is not None:
             parts.lock.keeps_resume_file = True
+        print_message(_start_line(options, orders, plan))
         result = asyncio.run(_send(options, orders, parts, plan, console))
     return _report_result(options, plan, result, console)
+
+
+def _start_line(options: RunOptions, orders: Orders, plan: Plan) -> str:
+    """Return a line that says what this run will do."""
+    ledger = own_ledger(_results_name(options)) if options.out != STANDARD_OUTPUT else "none"
+    if options.ledger is not None:
+        ledger = name_without_password(options.ledger)
+    rate = "" if options.rate is None else f", at most {options.rate:g} per second"
+    return (
+        f"requesting {plan.results_to_write:,} of {counted(plan.rows, 'row')} of {orders.table.source.name}: "
+        f"{counted(options.concurrency, 'call')} at a time{rate}; ledger: "
+        f"{'none, because of --sandbox' if options.sandbox else ledger}"
+    )
 
 
 @frozen

@@ -211,7 +211,7 @@ def test_sandbox_option_with_a_ledger_reports_that_it_is_not_used(
     assert done.returncode == 0
     assert "with --sandbox the ledger is not used" in done.stderr
     assert not ledger.exists()
-    assert "ledger" not in run(None, *command, "--sandbox", stdin=row).stderr
+    assert "ledger is not used" not in run(None, *command, "--sandbox", stdin=row).stderr
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
@@ -286,6 +286,42 @@ def test_deadline_stops_the_run_and_the_same_command_resumes(tmp_path: Path, ser
     assert "stopped by --deadline (0.2 s); run the same command to resume" in done.stderr
     assert run(served, *command).returncode == 0
     assert approve_calls(served) == len(read(out)) == 40
+
+
+def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved"), make_row("invalid.city"), make_row("refused")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    first, second, *others = run(served, "approve-many", file, "-o", out).stderr.splitlines()
+    assert first == f"requesting 3 of 3 rows of {file}: 64 calls at a time; ledger: {out}.ledger"
+    assert second.startswith("3 of 3 rows: 1 approved, 1 refused, 1 failed; ")
+    assert others[0].split() == ["results"]
+    resumed = run(served, "approve-many", file, "-o", out, "--concurrency", "1", "--rate", "50")
+    assert resumed.stderr.splitlines()[0] == (
+        f"requesting 1 of 3 rows of {file}: 1 call at a time, at most 50 per second; ledger: {out}.ledger"
+    )
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    for options, ledger in (
+        (("--sandbox",), "none, because of --sandbox"),
+        ((), "none"),
+        (("--ledger", tmp_path / "decisions.db"), f"{tmp_path}/decisions.db"),
+    ):
+        done = run(served, "approve-many", "-", "-o", "-", *options, stdin=text)
+        assert done.stderr.splitlines()[0] == (
+            f"requesting 3 of 3 rows of standard input: 64 calls at a time; ledger: {ledger}"
+        )
+    assert "\x1b" not in done.stderr
+    assert "\r" not in done.stderr
+
+
+def test_progress_is_updated_while_no_result_arrives(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.cli.approve_many.report._LINE_INTERVAL", 0.2)
+    row = make_row("slow1000")
+    create(served, [row])
+    done = run(served, "approve-many", write(tmp_path / "rows.jsonl", [row]), "-o", tmp_path / "out.jsonl")
+    assert "0 of 1 row: 0 approved, 0 refused, 0 failed; 0.0 rows/s" in done.stderr.splitlines()[1:3]
 
 
 def test_results_of_another_service_or_format_are_not_resumed(tmp_path: Path, served: Sandbox) -> None:

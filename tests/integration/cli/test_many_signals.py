@@ -66,6 +66,7 @@ def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: S
     wait_for_calls(served, 5)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
+    assert "requesting 7 of 7 rows" in process.stderr.readline()
     assert "no further row is sent" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     code, errors = finish(process)

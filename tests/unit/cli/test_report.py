@@ -17,26 +17,78 @@ from loanasync.cli.approve_many.report import (
 from loanasync.cli.console import listed_lines
 
 
-def test_progress_on_a_terminal_is_a_bar() -> None:
-    seen = io.StringIO()
-    with progress_display(Console(file=seen, force_terminal=True, width=120), 1_000) as update:
-        update(Summary(approved=990, refused=10))
-    assert "990 approved, 10 refused" in seen.getvalue()
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    seen = Terminal()
+    with progress_display(Console(file=seen, width=120), 1_000) as update:
+        update(Summary(approved=990, refused=7, rejected=1, unknown=1, error=1))
+    assert "990 approved, 7 refused, 3 failed" in seen.getvalue()
     assert "1000/1000" in seen.getvalue()
 
 
-def test_progress_without_a_terminal_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time of the progress lines, as a list of one number."""
     now = [0.0]
     monkeypatch.setattr("loanasync.cli.approve_many.report.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(now: list[float]) -> None:
     seen = io.StringIO()
-    with progress_display(Console(file=seen, width=120), 12_000) as update:
-        for seconds in range(25):
+    with progress_display(Console(file=seen, width=20), 12_000) as update:
+        for seconds in range(26):
             now[0] = seconds
-            update(Summary(approved=100 * seconds))
+            update(Summary(approved=seconds, refused=99 * seconds, error=seconds // 10))
     assert seen.getvalue().splitlines() == [
-        "1,000 of 12,000 rows: 1,000 approved, 0 refused",
-        "2,000 of 12,000 rows: 2,000 approved, 0 refused",
+        "1,001 of 12,000 rows: 10 approved, 990 refused, 1 failed; 100 rows/s; about 110 s left",
+        "2,002 of 12,000 rows: 20 approved, 1,980 refused, 2 failed; 100 rows/s; about 100 s left",
+        "2,502 of 12,000 rows: 25 approved, 2,475 refused, 2 failed; 100 rows/s; about 95 s left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "end"),
+    [
+        (0, 10, "0 failed; 0.0 rows/s"),
+        (5, 10, "0 failed; 0.5 rows/s; about 4 h left"),
+        (50, 10, "0 failed; 5.0 rows/s; about 26 min left"),
+        (8_000, 0, "0 failed; 80,000 rows/s"),
+    ],
+)
+def test_progress_line_has_rate_and_remaining_time(
+    now: list[float], rows: int, seconds: float, end: str
+) -> None:
+    seen = io.StringIO()
+    with progress_display(Console(file=seen), 8_000) as update:
+        now[0] = seconds
+        update(Summary(approved=rows))
+    assert seen.getvalue().splitlines()[-1].endswith(end)
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_progress_in_a_log_has_no_control_characters(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Servers that run jobs often set these variables."""
+    monkeypatch.setenv(name, "1")
+    seen = io.StringIO()
+    console = Console(file=seen)
+    assert console.is_terminal, "rich uses colours"
+    with progress_display(console, 10) as update:
+        update(Summary(approved=10))
+    assert seen.getvalue() == "10 of 10 rows: 10 approved, 0 refused, 0 failed; 100 rows/s\n"
+
+
+def test_progress_on_a_dumb_terminal_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    seen = Terminal()
+    with progress_display(Console(file=seen), 10):
+        pass
+    assert seen.getvalue().startswith("0 of 10 rows")
 
 
 def test_duration_line_has_latencies_only_with_decisions() -> None:
