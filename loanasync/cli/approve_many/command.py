@@ -188,21 +188,37 @@ def approve_many(
         print_message(str(error), "bold")
         code = Exit.NOTHING_SENT
     except OSError as error:
-        is_missing_folder = isinstance(error, FileNotFoundError) and error.filename in own_files
-        name = out if is_missing_folder else error.filename or out
-        print_message(f"{name}: {error.strerror}", "bold")
+        print_message(_file_message(error, out, dead_letters, problems, report), "bold")
         code = Exit.NOTHING_SENT
     raise typer.Exit(code)
+
+
+def _file_message(error: OSError, *names: str | Path | None) -> str:
+    """Return a message that names a file as the user did, and what to do."""
+    file = str(error.filename or names[0])
+    # OUT.ledger and OUT.resume are in the folder of OUT.
+    given = [str(name) for name in names if name is not None and file.startswith(str(name))]
+    name = max(given, key=len, default=file)
+    folder = Path(name).parent
+    if not folder.is_dir():
+        return f"{name}: the folder {folder} {'is a file' if folder.exists() else 'does not exist'}"
+    if Path(name).is_dir():
+        return f"{name}: this is a directory; name a file"
+    if name != file:
+        return f"{name}: {file} beside it cannot be used ({error.strerror})"
+    return f"{name}: cannot be written ({error.strerror})"
 
 
 def _check_distinct_files(rows: str, *names: str | None) -> None:
     """Raise an error if a file would be used for two purposes, such as the rows and the results."""
     given = [name for name in names if name is not None]
-    files = [_resolved(name) for name in given if _is_file(name)]
-    files += [_resolved(rows)] if _is_file(rows) else []
-    for file in files:
-        if files.count(file) > 1:
-            raise typer.BadParameter(f"'{file}' is used for two purposes; name two different files")
+    files: dict[str, str] = {}  # the name that the user gave, by path
+    for name in filter(_is_file, [rows, *given]):
+        if (path := _resolved(name)) in files:
+            first = files[path]
+            named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
+            raise typer.BadParameter(f"{named} is used for two purposes; name two different files")
+        files[path] = name
     if given.count(STANDARD_OUTPUT) > 1:
         raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
 

@@ -1,6 +1,7 @@
 """One run of approve-many: plan the rows, request the approvals, and report the result."""
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -109,6 +110,9 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
         raise typer.BadParameter(
             "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
         )
+    out = options.out or STANDARD_OUTPUT
+    if out != STANDARD_OUTPUT and Path(out).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), out)
     with ExitStack() as stack:
         parts = _prepare(options, orders, stack)
         if parts.lock is not None and options.skip_invalid:
@@ -126,27 +130,17 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
             )
             print_message(f"nothing was sent: {reason}", "bold")
             return Exit.NOTHING_SENT
-        if options.dead_letters is not None:  # find a wrong path before the ledger is created
+        # Find a wrong path before the ledger is created.
+        if options.dead_letters is not None:
             AppendFile(options.dead_letters).close()
+        if options.report is not None and str(options.report) != STANDARD_OUTPUT:
+            options.report.open("a").close()
         parts.earlier.create_ledger()
         if parts.lock is not None:
             parts.lock.keeps_resume_file = True
-        print_message(_start_line(options, orders, plan))
+        print_message(_start_line(options, orders, plan, parts))
         result = asyncio.run(_send(options, orders, parts, plan, console))
     return _report_result(options, plan, result, console)
-
-
-def _start_line(options: RunOptions, orders: Orders, plan: Plan) -> str:
-    """Return a line that says what this run will do."""
-    ledger = own_ledger(_results_name(options)) if options.out != STANDARD_OUTPUT else "none"
-    if options.ledger is not None:
-        ledger = name_without_password(options.ledger)
-    rate = "" if options.rate is None else f", at most {options.rate:g} per second"
-    return (
-        f"requesting {plan.results_to_write:,} of {counted(plan.rows, 'row')} of {orders.table.source.name}: "
-        f"{counted(options.concurrency, 'call')} at a time{rate}; ledger: "
-        f"{'none, because of --sandbox' if options.sandbox else ledger}"
-    )
 
 
 @frozen
@@ -168,10 +162,24 @@ class _RunParts:
     lock: ResultsLock | None
 
 
+def _start_line(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> str:
+    """Return a line that says what this run will do."""
+    ledger = "none"
+    if options.ledger is not None:
+        ledger = name_without_password(options.ledger)
+    elif parts.ledger is not None:
+        ledger = str(own_ledger(_results_name(options)))
+    rate = "" if options.rate is None else f", at most {options.rate:g} per second"
+    return (
+        f"requesting {plan.results_to_write:,} of {counted(plan.rows, 'row')} of {orders.table.source.name}: "
+        f"{counted(options.concurrency, 'call')} at a time{rate}; ledger: {ledger}"
+    )
+
+
 def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts:
     """Lock the results until the stack is closed, and read what they and the ledger know."""
     out = options.out or STANDARD_OUTPUT
-    is_resumable = out != STANDARD_OUTPUT and _is_file(out) and (has_earlier_run(out) or not options.dry_run)
+    is_resumable = _is_file(out) and (has_earlier_run(out) or not options.dry_run)
     # A plan for rows that were never requested needs no service.
     needs_shop = not options.sandbox and (is_resumable or options.ledger is not None or not options.dry_run)
     shop = shop_from_environment(os.environ) if needs_shop else None
@@ -205,7 +213,7 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
 
 def _is_file(path: str) -> bool:
     """Return True for a file, or a path where one can be created; False for a device or a pipe."""
-    return Path(path).is_file() or not Path(path).exists()
+    return path != STANDARD_OUTPUT and (Path(path).is_file() or not Path(path).exists())
 
 
 async def _send(
@@ -273,7 +281,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
 def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: int) -> Iterator[str]:
     """Yield why the run ended early, and what the user has to do."""
     summary = result.summary
-    can_resume = options.out != STANDARD_OUTPUT or options.ledger is not None
+    can_resume = options.ledger is not None or _is_file(options.out or STANDARD_OUTPUT)
     for reason in (result.interrupted, result.stopped if unsent else ""):
         if reason:
             yield f"{reason}; run the same command to resume" if can_resume and unsent else reason

@@ -44,6 +44,7 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     done = CliRunner(env=PLAIN).invoke(app, ["approve-many", "rows.jsonl", *named])
     assert done.exit_code == 2
     assert "is used for two purposes; name" in done.stderr
+    assert str(tmp_path) not in done.stderr, "the names that the user gave"
     assert file.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == files
 
@@ -90,14 +91,73 @@ def test_rows_from_closed_standard_input_are_refused(
     assert (ended.value.code, capsys.readouterr().err) == (2, message)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "nowhere/out.jsonl"), "nowhere/out.jsonl: the folder nowhere does not exist"),
+        (("-o", "rows.jsonl/out.jsonl"), "rows.jsonl/out.jsonl: the folder rows.jsonl is a file"),
+        (("-o", "folder"), "folder: this is a directory; name a file"),
+        (("-o", "taken"), "taken: taken.resume beside it cannot be used (Is a directory)"),
+        (("-o", "out", "--report", "nowhere/r.json"), "nowhere/r.json: the folder nowhere does not exist"),
+        (("-o", "out", "--report", "folder"), "folder: this is a directory; name a file"),
+        (("-o", "out", "--dead-letters", "nowhere/d"), "nowhere/d: the folder nowhere does not exist"),
+        (("-o", "out", "--dead-letters", "folder"), "folder: this is a directory; name a file"),
+        (("-o", "out", "--ledger", "nowhere/l.db"), "ledger: the folder nowhere does not exist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_file_that_cannot_be_written_is_named_as_the_user_did(
+    tmp_path: Path,
+    served: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "taken.resume"):
+        (tmp_path / folder).mkdir()
+    rows = [make_row("approved")]
+    create(served, rows)
+    write(tmp_path / "rows.jsonl", rows)
+    done = run(served, "approve-many", "rows.jsonl", *options)
+    assert (done.returncode, done.stderr) == (2, f"{message}\n")
+    assert served.journal.calls(operation="approve") == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "rows.jsonl", "taken.resume"]
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="a folder in which nobody can create a file")
+@pytest.mark.parametrize("option", ["-o", "--report", "--dead-letters", "--problems"])
+def test_file_without_permission_is_named_as_the_user_did(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", [make_row("approved")])
+    done = run(served, "approve-many", "rows.jsonl", "-o", "out.jsonl", option, "/sys/file")
+    assert done.returncode == 2
+    assert done.stderr.startswith("/sys/file: ")
+    assert done.stderr.endswith(("(Permission denied)\n", "(Read-only file system)\n"))
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 def test_report_write_failure_is_reported_and_exits_with_1(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("approved"), make_row("refused")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out, "--report", tmp_path / "nowhere" / "report.json")
+    done = run(served, "approve-many", file, "-o", out, "--report", "/dev/full")
     assert done.returncode == 1
-    assert "could not be written (No such file or directory); the results are not affected" in done.stderr
+    assert (
+        "the report /dev/full could not be written (No space left on device); the results are" in done.stderr
+    )
     assert sorted(statuses(out).values()) == ["approved", "refused"]
+
+
+def test_results_on_a_device_are_not_resumed(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("forbidden")]
+    create(served, rows)
+    done = run(served, "approve-many", write(tmp_path / "rows.jsonl", rows), "-o", os.devnull)
+    assert "run the same command" not in done.stderr
+    assert done.stderr.splitlines()[0].endswith("; ledger: none")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")

@@ -319,7 +319,7 @@ def test_invalid_options_are_reported(tmp_path: Path) -> None:
         assert (invoked.exit_code, expected in invoked.stderr) == (2, True), (options, invoked.stderr)
     for more, expected in (
         (["-o", tmp_path / "out", "--rate", "0"], "must be a number of calls per second greater than 0"),
-        (["-o", tmp_path / "no" / "out"], f"{tmp_path / 'no' / 'out'}: No such file or directory"),
+        (["-o", tmp_path / "no" / "out"], "no does not exist"),
     ):
         done = run(None, "approve-many", file, "--sandbox", *more)
         assert (done.returncode, expected in done.stderr) == (2, True), (more, done.stderr)

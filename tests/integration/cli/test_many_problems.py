@@ -159,7 +159,7 @@ def test_problems_file_on_a_full_disk_is_named(tmp_path: Path) -> None:
     done = run(
         None, "approve-many", file, "-o", tmp_path / "out.jsonl", "--problems", "/dev/full", "--sandbox"
     )
-    assert (done.returncode, done.stderr) == (2, "/dev/full: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, "/dev/full: cannot be written (No space left on device)\n")
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])

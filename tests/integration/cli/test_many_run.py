@@ -302,7 +302,7 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
     )
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for options, ledger in (
-        (("--sandbox",), "none, because of --sandbox"),
+        (("--sandbox",), "none"),
         ((), "none"),
         (("--ledger", tmp_path / "decisions.db"), f"{tmp_path}/decisions.db"),
     ):
