@@ -67,7 +67,7 @@ def approve_many(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="File for rows that may be sent again after the cause of their error is corrected.",
+            help="File for rows that may be sent again after a correction, with line and reason.",
         ),
     ] = None,
     report: Annotated[

@@ -21,7 +21,7 @@ from loanasync import (
 from loanasync.bulk import Approvals, FailureGroup, Row, RowResult, Summary
 from loanasync.bulk.causes import FailureTally
 from loanasync.cli.approve_many.report import UpdateProgress
-from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, record_of
+from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, reason_of, record_of
 from loanasync.cli.approve_many.resume import PastRequests, PastStatus
 from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible
 from loanasync.cli.exit_codes import Exit
@@ -173,8 +173,9 @@ class RequestLoop:
         for order in islice(self._orders.read(), self._planned):
             if order.row is None:
                 self._result.invalid += 1
-                self._write(record_of(order, None))
-                self._write_dead_letter(order)
+                record = record_of(order, None)
+                self._write(record)
+                self._write_dead_letter(order, record)
                 continue
             status = self._earlier.status(order.code)
             if status == "busy":
@@ -189,14 +190,15 @@ class RequestLoop:
     def _record_result(self, row_result: RowResult) -> None:
         pending = cast("_Pending", row_result.id)
         order, result = pending.order, self._result
-        self._write(record_of(order, row_result, self._earlier.entry_key(order.code)))
+        record = record_of(order, row_result, self._earlier.entry_key(order.code))
+        self._write(record)
         result.unrecorded += isinstance(row_result.error, DecisionNotRecordedError)
         if not row_result.is_decided:
             self._failures.add(row_result, order.line)
         if row_result.status == "unknown":
             result.unknown_lines.append(order.line)
         if row_result.outcome in ("not_sent", "not_evaluated"):
-            self._write_dead_letter(order)
+            self._write_dead_letter(order, record)
         if isinstance(row_result.error, LedgerUnavailableError):  # no other row could be claimed either
             self._stop(f"the ledger is not available ({row_result.error.cause_type})")
         if isinstance(row_result.error, ConfigurationError):  # it concerns every row
@@ -254,11 +256,11 @@ class RequestLoop:
         ) as error:  # a result with personal data on the screen is better than a lost one
             sys.stderr.write(str(error))
 
-    def _write_dead_letter(self, order: Order) -> None:
-        if self._dead_letters is None or not order.parsed.text:
+    def _write_dead_letter(self, order: Order, record: Mapping[str, Any]) -> None:
+        if self._dead_letters is None:
             return
         try:
-            self._dead_letters.add(order.parsed.text)
+            self._dead_letters.add(self._orders.table.dead_letter(order.parsed, reason_of(record)))
         except OSError as error:  # not fatal: the results name the line of the row
             self._result.dead_letters_failure = (
                 f"some dead letters could not be written to {self._dead_letters.name} ({error.strerror}); "

@@ -71,7 +71,7 @@ def _cell(value: object) -> str:
         case bool():
             return str(value).lower()
         case list():
-            return "; ".join(f"{each['field']}: {each['message']}" for each in value)
+            return _problems_text(value)
         case _:
             # A record is one line, so that an incomplete record is noticed.
             return " ".join(str(value).splitlines())
@@ -160,8 +160,8 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
         entry: The start of the key of its ledger entry.
     """
     record: dict[str, Any] = {"line": order.line or None}  # no line for `loanasync approve`
-    if order.row is not None and order.row.id is not None:
-        record["id"] = order.row.id
+    if order.id is not None:
+        record["id"] = order.id
     if result is None:
         problems = [{"field": each.field, "message": each.message} for each in order.problems]
         return {**record, **_outcome_members("rejected", "not_sent"), "problems": problems}
@@ -193,6 +193,17 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
             "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
         }  # fmt: skip
     return {name: value for name, value in record.items() if value is not None}
+
+
+def reason_of(record: Mapping[str, Any]) -> str:
+    """Return the reason for a record without a decision, as one text."""
+    found = record.get("problems")
+    text = _problems_text(found) if found else record["message"]
+    return f"{record['error']}: {text}" if "error" in record else text
+
+
+def _problems_text(problems: Iterable[Mapping[str, str]]) -> str:
+    return "; ".join(": ".join(filter(None, (each["field"], each["message"]))) for each in problems)
 
 
 def _outcome_members(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:

@@ -238,8 +238,9 @@ async def _send(
         results = stack.enter_context(closing(ResultsFile(options.out, parts.form)))
         letters = None
         if options.dead_letters is not None:
-            header = orders.table.source.byte_order_mark + orders.table.header
-            letters = stack.enter_context(closing(AppendFile(options.dead_letters, overwrite_with=header)))
+            header, encoding = orders.table.dead_letters_header, orders.table.source.encoding
+            file = AppendFile(options.dead_letters, overwrite_with=header, encoding=encoding)
+            letters = stack.enter_context(closing(file))
         update_progress = stack.enter_context(progress_display(console, plan.results_to_write))
         loop = RequestLoop(options, client, orders, plan.rows, parts.earlier, results, letters, console)
         return await loop.run(update_progress)

@@ -21,10 +21,12 @@ class AppendFile:
     Args:
         path: Path of the file.
         overwrite_with: Empty the file and begin it with this text. None: append to the file.
+        encoding: Text encoding, one that writes no byte order mark.
     """
 
-    def __init__(self, path: str, *, overwrite_with: str | None = None) -> None:
+    def __init__(self, path: str, *, overwrite_with: str | None = None, encoding: str = "utf-8") -> None:
         self.name: str = "standard output" if path == STANDARD_OUTPUT else path
+        self._encoding = encoding
         self._is_gzip = path.endswith(".gz")
         if path == STANDARD_OUTPUT:
             self._file = os.dup(1)
@@ -40,7 +42,9 @@ class AppendFile:
         Raises:
             OSError: The text could not be written.
         """
-        content = text.encode(errors="backslashreplace")  # a lone surrogate is escaped as in JSON
+        content = text.encode(
+            self._encoding, errors="backslashreplace"
+        )  # a lone surrogate is escaped as in JSON
         left = memoryview(gzip.compress(content, mtime=0) if self._is_gzip else content)
         size_before = os.fstat(self._file).st_size
         try:

@@ -29,7 +29,7 @@ from loanasync.cli.rows.mapping import (
     FieldMapping,
     normalize_name,
 )
-from loanasync.cli.rows.parse import ParsedRow, Table
+from loanasync.cli.rows.parse import OWN_NAMES, ParsedRow, Table
 from loanasync.cli.rows.source import InputProblem, UnreadableError
 
 # Fields with an enumeration, whose values are often written in another language.
@@ -62,6 +62,7 @@ class Order:
     row: Row | None
     problems: tuple[InputProblem, ...] = ()
     is_duplicate: bool = False
+    id: object = None  # also of a row with problems, if it can be read
 
     @property
     def code(self) -> str:
@@ -70,8 +71,8 @@ class Order:
 
     @property
     def line(self) -> int:
-        """Number of the line on which the row begins."""
-        return self.parsed.line
+        """Number of the line on which the row began in the first run; dead letters contain it."""
+        return self.parsed.first_line
 
 
 @define
@@ -184,14 +185,14 @@ class Orders:
             self.table.problem(message, parsed.line, columns.get(name, ""), name)
             for name, message in messages.items()
         )
-        return Order(parsed, None if problems else row, problems, is_duplicate)
+        return Order(parsed, None if problems else row, problems, is_duplicate, row.id)
 
     def _values(self, parsed: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
         """Return values, columns and problem messages, each by field."""
         values: dict[str, Any] = {}
         columns: dict[str, str] = {}
         messages: dict[str, str] = {}
-        members = dict(parsed.members)
+        members = {name: value for name, value in parsed.members.items() if name not in OWN_NAMES}
         nested = members.pop("additional", None)
         if isinstance(nested, dict):
             twice = "appears twice: in the row and in its member 'additional'"

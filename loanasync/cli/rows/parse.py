@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from typing import Any
@@ -13,7 +14,17 @@ from loanasync.cli.console import counted
 from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
 
 _DELIMITERS = ";,\t|"
+# Columns or members of dead letters. As input they are skipped, except for the line.
+LINE_NAME = "loanasync_line"
+REASON_NAME = "loanasync_reason"
+OWN_NAMES = (LINE_NAME, REASON_NAME)
+# With the comma before it, or else with the one after it.
+_OWN_MEMBER = re.compile(
+    rf'(,\s*)?"(?:{"|".join(OWN_NAMES)})"\s*:\s*(?:[0-9]+|"(?:[^"\\]|\\.)*")(?(1)|\s*,?\s*)'
+)
+_LINE_MEMBER = re.compile(rf'"{LINE_NAME}"\s*:\s*([0-9]+)')
 _INCOMPLETE = "incomplete: the file ends in the middle of this row"
+_LINE_NUMBER = re.compile("[1-9][0-9]{0,11}")
 CANNOT_BE_PARSED = "cannot be parsed as JSON: a number is too long, or brackets are nested too deeply"
 
 
@@ -23,14 +34,44 @@ class ParsedRow:
 
     line: int
     members: Mapping[str, object]
-    text: str  # the row with its line end, to be copied to another file
+    text: str  # the row as it is in the file, with its line end
     problem: str = ""  # set if the row cannot be parsed
+
+    @property
+    def first_line(self) -> int:
+        """Line of the row in the file of the first run, if this file is one of dead letters."""
+        found = str(self.members.get(LINE_NAME, ""))
+        return int(found) if _LINE_NUMBER.fullmatch(found) else self.line
+
+
+class _ReadLines:
+    """Lines of a source, with the text of those that were read since the last call of `text`."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self._text: list[str] = []
+        self.number: int = 0  # of the line that was read last
+        self.is_at_end: bool = False
+
+    def __iter__(self) -> "_ReadLines":
+        return self
+
+    def __next__(self) -> str:
+        self.is_at_end = True
+        line = next(self._lines)
+        self.is_at_end = False
+        self.number += 1
+        self._text.append(line)
+        return line
+
+    def text(self) -> str:
+        text = "".join(self._text)
+        self._text.clear()
+        return text
 
 
 class Table:
     """The rows of a source. A first line that begins with ``{`` means JSON lines, anything else CSV.
-
-    `header` is the header line of a CSV file, and empty for JSON lines.
 
     Raises:
         UnreadableError: The file is empty, or has no header.
@@ -38,17 +79,18 @@ class Table:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.header: str = ""
         self.delimiter: str = ","  # CSV only
-        self.columns: Sequence[str] | None = None  # CSV only
+        self.columns: Sequence[str] | None = None  # CSV only, without those of dead letters
+        self._header = ""  # the text of a CSV header, as it is in the file
         first = next((line for line in source.lines() if line.strip()), "")
+        self._line_end = first[len(first.rstrip("\r\n")) :] or "\n"
         self._is_csv = not first.lstrip().startswith("{")
         if first.lstrip().startswith("["):
             raise UnreadableError("contains a JSON array; write one object per line, as `jq -c '.[]'` does")
         if not first:
             raise UnreadableError("contains no rows")
         if self._is_csv:
-            self._read_header()
+            self._open_csv()
 
     def rows(self) -> Iterator[ParsedRow]:
         """Yield all rows from the beginning, without blank lines.
@@ -66,7 +108,6 @@ class Table:
         for number, line in enumerate(self.source.lines(), 1):
             if not line.strip():
                 continue
-            text = line if line.endswith("\n") else line + "\n"
             try:
                 members = json.loads(line, object_pairs_hook=unique_members)
                 problem = "" if isinstance(members, dict) else "must be a JSON object"
@@ -78,79 +119,89 @@ class Table:
                     problem = _INCOMPLETE
             except (ValueError, RecursionError):
                 members, problem = {}, CANNOT_BE_PARSED
-            yield ParsedRow(number, members if isinstance(members, dict) else {}, text, problem)
+            if problem:
+                found = _LINE_MEMBER.search(line)
+                members = {LINE_NAME: found[1]} if found else {}
+            yield ParsedRow(number, members, line, problem)
 
-    def _read_header(self) -> None:
-        lines = self._lines_from_header()
-        first = next(lines)
+    def _open_csv(self) -> tuple[_ReadLines, Iterator[list[str]], list[str]]:
+        """Read the header, and return the lines, their reader, and all columns."""
+        lines = _ReadLines(self.source.lines())
+        first = next(line for line in lines if line.strip())
+        lines.text()
+        self._header = ""
         if first.lower().startswith("sep=") and len(first.strip()) == len("sep=;"):  # Excel's delimiter line
-            self.delimiter = first[4]
-            self._delimiter_lines = 1
+            self._header, self.delimiter = first, first[4]
             first = next(lines, "")
         else:
             self.delimiter = max(_DELIMITERS, key=first.count)
-            self._delimiter_lines = 0
         reader = csv.reader(chain([first], lines), delimiter=self.delimiter, strict=True)
         try:
-            self.columns = [name.strip() for name in next(reader, [])]
+            columns = [name.strip() for name in next(reader, [])]
         except csv.Error:
             raise UnreadableError(
                 "the first line is not a CSV header; write the column names in it"
             ) from None
-        self.header = self._csv_line(self.columns)
+        self._own_columns = [index for index, name in enumerate(columns) if name in OWN_NAMES]
+        self.columns = [name for name in columns if name not in OWN_NAMES]
+        header = self._without_own_cells((lines.text() or first).rstrip("\r\n"))
+        self._header += self._csv_cells(OWN_NAMES) + header + self._line_end
+        return lines, reader, columns
 
-    def _lines_from_header(self) -> Iterator[str]:
-        """Yield the lines, beginning with the first one that is not blank."""
-        lines = self.source.lines()
-        self._blank_lines = 0
-        for line in lines:
-            if line.strip():
-                yield line
-                break
-            self._blank_lines += 1
-        yield from lines
+    @property
+    def dead_letters_header(self) -> str:
+        """The text with which a file of dead letters begins."""
+        return self.source.byte_order_mark + self._header
 
-    def _csv_line(self, cells: Sequence[str]) -> str:
+    def dead_letter(self, row: ParsedRow, reason: str) -> str:
+        """Return a row as it is in the file, with the line and the reason in front."""
+        text = row.text.rstrip("\r\n")
+        line_end = row.text[len(text) :] or self._line_end
+        reason = " ".join(reason.splitlines())
+        if self._is_csv:
+            return self._csv_cells((str(row.first_line), reason)) + self._without_own_cells(text) + line_end
+        text = _OWN_MEMBER.sub("", text).lstrip()
+        if not text.startswith("{"):  # not an object, so it cannot have members
+            return text + line_end
+        own = json.dumps({LINE_NAME: row.first_line, REASON_NAME: reason}).removesuffix("}")
+        members = text.removeprefix("{").lstrip()
+        return f"{own}{'' if members.startswith('}') else ', '}{members}{line_end}"
+
+    def _csv_cells(self, cells: Collection[str]) -> str:
         text = StringIO(newline="")
-        csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(cells)
-        return text.getvalue()
+        csv.writer(text, delimiter=self.delimiter, lineterminator="").writerow(cells)
+        return text.getvalue() + self.delimiter
+
+    def _without_own_cells(self, text: str) -> str:
+        if not self._own_columns:
+            return text
+        end = re.escape(self.delimiter)
+        cells = re.findall(f'((?:"(?:[^"]|"")*")?[^{end}]*){end}', text + self.delimiter)
+        return self.delimiter.join(cell for index, cell in enumerate(cells) if index not in self._own_columns)
 
     def _csv_rows(self) -> Iterator[ParsedRow]:
-        columns = self.columns or ()
-        last_line = ""
-
-        def lines_with_last() -> Iterator[str]:
-            nonlocal last_line
-            for line in self._lines_from_header():
-                last_line = line
-                yield line
-
-        lines = lines_with_last()
-        for _ in range(self._delimiter_lines):
-            next(lines)
-        reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
-        lines_before = self._blank_lines + self._delimiter_lines
-        next(reader)  # the header
+        lines, reader, columns = self._open_csv()
         while True:
-            number = lines_before + reader.line_num + 1
+            number = lines.number + 1
             try:
                 cells = next(reader, None)
             except csv.Error:
-                is_end = next(lines, None) is None
-                problem = "incomplete: the file ends inside a quoted cell" if is_end else "invalid CSV"
-                yield ParsedRow(number, {}, "", problem)
-                return
+                problem = (
+                    "incomplete: the file ends inside a quoted cell" if lines.is_at_end else "invalid CSV"
+                )
+                yield ParsedRow(number, {}, lines.text(), problem)
+                continue
             if cells is None:
                 return
+            text, problem = lines.text(), ""
             if not any(cell.strip() for cell in cells):
                 continue
-            problem = ""
             if len(cells) != len(columns):
                 problem = f"has {counted(len(cells), 'cell')}, but the header has {len(columns):,}"
-                if len(cells) < len(columns) and not last_line.endswith(("\n", "\r")):
+                if len(cells) < len(columns) and not text.endswith(("\n", "\r")):
                     problem = _INCOMPLETE
             members = {name: cell.strip() for name, cell in zip(columns, cells, strict=False)}
-            yield ParsedRow(number, members, self._csv_line(cells), problem)
+            yield ParsedRow(number, members, text, problem)
 
 
 def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,6 +211,7 @@ def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         UnreadableError: A member is repeated.
     """
     members = dict(pairs)
-    if len(members) != len(pairs):
+    names = [name for name, _ in pairs if name not in OWN_NAMES]
+    if len(set(names)) != len(names):
         raise UnreadableError("a JSON member appears more than once")
     return members

@@ -1,5 +1,6 @@
 """Reading of input files: text or gzip, from a file or a pipe, with or without a byte order mark."""
 
+import codecs
 import gzip
 import io
 import shutil
@@ -14,6 +15,8 @@ from attrs import frozen
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF_8_MARK = b"\xef\xbb\xbf"
+# Encodings that write a byte order mark each time, and those that write the same text without one.
+_WITHOUT_MARK = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # Excel saves "Unicode text" as UTF-16
 # A spreadsheet or a data file under the name of a text file.
 _NOT_TEXT = {
@@ -73,6 +76,9 @@ class Source:
     def __init__(self, path: str, encoding: str | None = None) -> None:
         self.name: str = "standard input" if path == "-" else path
         self._encoding = encoding
+        # The format of a copy, known when the first line was read. The encoding writes no mark.
+        self.encoding: str = "utf-8"
+        self.byte_order_mark: str = ""
         try:
             self._file = _temporary_copy(_standard_input()) if path == "-" else _open(path)
         except IsADirectoryError:
@@ -81,11 +87,6 @@ class Source:
             raise UnreadableError("file not found") from None
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror}") from None
-
-    @property
-    def byte_order_mark(self) -> str:
-        """The text that begins a UTF-8 copy of some lines, so that the same ``--encoding`` can read it."""
-        return "" if self._encoding is None else _UTF_8_MARK.decode()
 
     def close(self) -> None:
         """Close the file."""
@@ -122,14 +123,18 @@ class Source:
             )
         start = file.peek(3)[:3]
         encoding = self._encoding or ("utf-16" if start[:2] in _UTF_16_MARKS else "utf-8-sig")
-        if start == _UTF_8_MARK:  # as in our dead letters: they are UTF-8, whatever the encoding of the rows
+        if start == _UTF_8_MARK:  # it says more than --encoding
             encoding = "utf-8-sig"
         try:
+            name = codecs.lookup(encoding).name
             text = io.TextIOWrapper(file, encoding=encoding, newline="")
         except LookupError:
             raise UnreadableError(
                 f"unknown text encoding '{encoding}'; use a name such as utf-8 or cp1252"
             ) from None
+        has_mark = start == _UTF_8_MARK or start[:2] in _UTF_16_MARKS
+        self.byte_order_mark = "\ufeff" if has_mark and name in _WITHOUT_MARK else ""
+        self.encoding = _WITHOUT_MARK.get(name, name)
         number = 0
         try:
             while line := text.readline(_MAX_LINE):

@@ -104,16 +104,6 @@ def test_results_with_other_columns_are_not_resumed(tmp_path: Path, served: Sand
     assert (done.returncode, "line 1: not a result of this command" in done.stderr) == (2, True)
 
 
-def test_dead_letters_can_be_compressed(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("forbidden"), make_row("approved")]
-    create(served, rows)
-    dead = tmp_path / "dead.jsonl.gz"
-    file = write(tmp_path / "rows.jsonl", rows)
-    assert run(served, "approve-many", file, "-o", "-", "--dead-letters", dead).returncode == 1
-    assert [json.loads(line) for line in content(dead).splitlines()] == [rows[0]]
-    assert run(None, "approve-many", dead, "--validate-only").returncode == 0
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.csv.gz"])
 def test_format_writes_a_record_as_one_line_and_reads_it_again(tmp_path: Path, name: str) -> None:
     form = format_of(name, ";")

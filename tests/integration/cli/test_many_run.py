@@ -1,6 +1,5 @@
 """Runs of ``approve-many``: results, report, dead letters, exit codes, limits and the plan."""
 
-import csv
 import json
 import os
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: 
         make_row("approved", id="order 1"),
         make_row("refused", id=2),
         make_row("invalid.city"),
-        make_row("approved", amount=1),
+        make_row("approved", amount=1, id="order 4"),
     ]
     create(served, rows)
     out, dead, report = (tmp_path / name for name in ("out.jsonl", "dead.jsonl", "report.json"))
@@ -71,7 +70,8 @@ def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: 
     assert (by_line[3]["status"], by_line[3]["problems"][0]["field"]) == ("rejected", "city")
     assert (by_line[4]["status"], by_line[4]["problems"][0]["field"]) == ("rejected", "amount")
     assert "fiscal_code" not in by_line[4], "it was not sent"
-    assert sorted(read(dead), key=lambda row: row["amount"]) == [rows[3], rows[2]]
+    assert by_line[4]["id"] == "order 4"
+    assert [row["loanasync_line"] for row in read(dead)] == [4, 3]
     assert run(None, "approve-many", dead, "--validate-only").returncode == 2, "one row is still invalid"
     members = json.loads(report.read_text(encoding="utf-8"))
     assert members["results"] == {"approved": 1, "refused": 1, "rejected": 2, "unknown": 0, "error": 0}
@@ -113,45 +113,6 @@ def test_failed_rows_are_grouped_by_cause_in_output_and_report(tmp_path: Path, s
     assert statuses(out)[created[5]["fiscal_code"]] == "approved"
     shown = done.stderr + again.stderr + report.read_text(encoding="utf-8")
     assert not [row for row in rows if row["fiscal_code"] in shown or row["email"] in shown]
-
-
-@pytest.mark.parametrize("name", ["dead.csv", "dead.csv.gz"])
-def test_dead_letters_are_utf_8_and_readable_with_the_same_encoding(
-    tmp_path: Path, served: Sandbox, name: str
-) -> None:
-    row = make_row("approved", city="Forlì")
-    file, dead = tmp_path / "rows.csv", tmp_path / name
-    with file.open("w", encoding="cp1252", newline="") as opened:
-        writer = csv.DictWriter(opened, row.keys())
-        writer.writeheader()
-        writer.writerow(row)
-    options = ("--encoding", "cp1252", "-o", "-")
-    assert run(served, "approve-many", file, *options, "--dead-letters", dead).returncode == 1, (
-        "the requests are not created yet"
-    )
-    create(served, [row])
-    assert run(served, "approve-many", dead, *options).returncode == 0
-    assert [(each.request or {})["city"] for each in served.journal.calls(operation="approve")] == [
-        "Forlì"
-    ] * 2
-
-
-def test_dead_letters_of_a_csv_file_are_a_csv_file(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("forbidden", city="Forlì; centro"), make_row("approved")]
-    create(served, rows)
-    file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
-    with file.open("w", encoding="utf-8-sig", newline="") as opened:
-        writer = csv.DictWriter(opened, rows[0], delimiter=";")
-        writer.writeheader()
-        writer.writerows(rows)
-    assert run(served, "approve-many", file, "-o", out, "--dead-letters", dead).returncode == 1
-    with dead.open(encoding="utf-8", newline="") as opened:
-        assert list(csv.DictReader(opened, delimiter=";")) == [
-            {name: str(value) for name, value in rows[0].items()}
-        ]
-    dead.write_text(dead.read_text(encoding="utf-8").replace("+forbidden", ""), encoding="utf-8")
-    assert run(served, "approve-many", dead, "-o", out).returncode == 0
-    assert set(statuses(out).values()) == {"approved"}
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])

@@ -1,0 +1,171 @@
+"""``approve-many --dead-letters``: a copy of failed rows that is corrected and passed as input again."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loanasync.sandbox import Sandbox
+from support.cli import create, make_row, read, run, statuses, write
+
+NOT_CREATED = "UserNotFoundError: domain: User not found"
+OWN = ("loanasync_line", "loanasync_reason")
+
+
+def content(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
+def csv_text(rows: list[dict[str, Any]], line_end: str = "\n") -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0], delimiter=";", quoting=csv.QUOTE_ALL, lineterminator=line_end)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [("utf-8", ()), ("utf-8-sig", ()), ("utf-16", ()), ("cp1252", ("--encoding", "cp1252"))],
+)
+def test_dead_letters_keep_encoding_mark_line_ends_and_quotes(
+    tmp_path: Path, served: Sandbox, codec: str, options: tuple[str, ...], name: str
+) -> None:
+    rows = [make_row("approved", amount=amount, city="Forlì; centro") for amount in (45_000, 1, 45_000)]
+    text = "sep=;\r\n" + csv_text(rows, "\r\n").removesuffix("\r\n")
+    file, dead, out = tmp_path / name, tmp_path / f"dead-{name}", tmp_path / "out.jsonl"
+    file.write_bytes(gzip.compress(text.encode(codec)) if name.endswith(".gz") else text.encode(codec))
+    options = (*options, "-o", str(out), "--skip-invalid", "--dead-letters", str(dead))
+    assert run(served, "approve-many", file, *options).returncode == 1, "no request is created yet"
+    lines = text.splitlines()
+    reason = "amount: must be between 5000 and 1500000 (euro cents)"
+    expected = {f"4;{reason};{lines[3]}", *(f"{n};{NOT_CREATED};{lines[n - 1]}" for n in (3, 5))}
+    raw = content(dead)
+    mark = len("\ufeff".encode(codec)) if codec in ("utf-8-sig", "utf-16") else 0
+    assert raw[:mark] == text.encode(codec)[:mark]
+    begin, header, *letters, end = raw.decode(codec).split("\r\n")
+    assert (begin, header, end) == ("sep=;", f"loanasync_line;loanasync_reason;{lines[1]}", "")
+    assert set(letters) == expected
+
+    create(served, rows)
+    corrected = tmp_path / f"corrected-{name}"
+    edited = raw.decode(codec).replace('"1"', '"45000"').encode(codec)
+    corrected.write_bytes(gzip.compress(edited) if name.endswith(".gz") else edited)
+    again = run(served, "approve-many", corrected, *options)
+    assert again.returncode == 0, again.stderr
+    assert {line["line"]: line["status"] for line in read(out)} == dict.fromkeys((3, 4, 5), "approved")
+    assert {(call.request or {})["city"] for call in served.journal.calls(status=201) if call.evaluated} == {
+        "Forlì; centro"
+    }
+    assert content(dead).decode(codec).splitlines() == [begin, header], "a run without failures empties them"
+
+
+def test_dead_letters_of_json_lines_keep_the_text_of_the_row(tmp_path: Path, served: Sandbox) -> None:
+    good = make_row("approved")
+    wrong = {**make_row("approved", amount=1), "extra": {"rate": 1.50}, "city": "Forl\u00ec"}
+    text = json.dumps(wrong).replace("1.5", "1.50")
+    broken = '{"fiscal_code": "TSTXYZ00A00A000A", "amount": 1, "amount": 2}'
+    file, dead, out = (tmp_path / name for name in ("rows.jsonl", "dead.jsonl", "out.jsonl"))
+    lines = [json.dumps(good), text, broken, "5", "{}", '{"fiscal_code": "TST']
+    file.write_bytes("\r\n".join(lines).encode())
+    options = ("--skip-invalid", "--dead-letters", dead, "-o", out)
+    create(served, [good, wrong])
+    assert run(served, "approve-many", file, *options).returncode == 1
+    letters = dead.read_bytes().decode().split("\r\n")
+    assert letters.pop() == ""
+    reason = "amount: must be between 5000 and 1500000 (euro cents)"
+    assert letters[0] == f'{{"loanasync_line": 2, "loanasync_reason": "{reason}", {text[1:]}'
+    assert letters[1].endswith(f'a JSON member appears more than once", {broken[1:]}')
+    assert letters[2] == "5"
+    assert json.loads(letters[3]).keys() == {*OWN}
+    assert letters[4].startswith('{"loanasync_line": 6, "loanasync_reason": "incomplete')
+    assert letters[4].endswith('", "fiscal_code": "TST')
+
+    # The same lines fail again, with the line of the first file and one reason each.
+    again = tmp_path / "again.jsonl"
+    done = run(served, "approve-many", dead, "--skip-invalid", "--dead-letters", again, "-o", out)
+    assert (done.returncode, f"{dead}: line 1: amount: must be between" in done.stderr) == (1, True), (
+        done.stderr
+    )
+    assert again.read_bytes().splitlines()[:4] == dead.read_bytes().splitlines()[:4]
+    moved = json.loads(letters[0])
+    reason = moved.pop(OWN[1])
+    write(dead, [{**moved, OWN[1]: reason}])  # as `jq -S` does
+    run(served, "approve-many", dead, "--skip-invalid", "--dead-letters", again, "-o", out)
+    assert json.loads(again.read_text(encoding="utf-8")) == json.loads(letters[0])
+    assert again.read_text(encoding="utf-8").count(OWN[1]) == 1
+    again.write_text(again.read_text(encoding="utf-8").splitlines()[0].replace(": 1,", ": 45000,"))
+    assert run(served, "approve-many", again, "-o", out).returncode == 0
+    assert statuses(out) == {row["fiscal_code"]: "approved" for row in (good, wrong)}
+
+
+def test_dead_letters_twice_keep_the_first_line_and_the_last_reason(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved"), make_row("approved", amount=1, city='Forlì "alto"; centro', id="7")]
+    create(served, rows)
+    file, out = tmp_path / "rows.csv", tmp_path / "out.jsonl"
+    file.write_text(csv_text([{"id": "", **row} for row in rows]), encoding="utf-8")
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    run(served, "approve-many", file, "-o", out, "--skip-invalid", "--dead-letters", first)
+    letters = first.read_text(encoding="utf-8").replace('"RM"', '"rm"').replace(';"1";', ';"45000";')
+    # Excel writes all cells anew, and a person moves the columns of the command to the end.
+    cells = [row[2:] + row[:2] for row in csv.reader(letters.splitlines(), delimiter=";")]
+    with first.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, delimiter=";").writerows(cells)
+    run(served, "approve-many", first, "-o", out, "--skip-invalid", "--dead-letters", second)
+    [letter] = csv.DictReader(second.read_text(encoding="utf-8").splitlines(), delimiter=";")
+    assert (letter.pop(OWN[0]), letter.pop(OWN[1])) == (
+        "3",
+        "province: must be two upper-case letters, such as RM",
+    )
+    assert letter == {name: str(value) for name, value in rows[1].items()} | {
+        "amount": "45000",
+        "province": "rm",
+    }
+    assert [(line["line"], line.get("id")) for line in read(out) if line["status"] == "rejected"][-1] == (
+        3,
+        "7",
+    )
+
+
+def test_rows_after_an_invalid_csv_row_are_read(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(3)]
+    create(served, rows)
+    head, *lines = csv_text(rows).splitlines()
+    file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
+    broken = lines[1].replace('"RM"', '"R"M')
+    incomplete = '"TST\nXYZ'
+    file.write_text("\n".join([head, lines[0], broken, lines[2], incomplete]), encoding="utf-8")
+    done = run(served, "approve-many", file, "-o", out, "--skip-invalid", "--dead-letters", dead)
+    assert f"{file}: line 3: invalid CSV" in done.stderr
+    assert f"{file}: line 5: incomplete: the file ends inside a quoted cell" in done.stderr
+    assert [line["line"] for line in read(out) if line["status"] == "approved"] == [2, 4]
+    assert dead.read_text(encoding="utf-8").splitlines()[1:] == [
+        f"3;invalid CSV;{broken}",
+        f"5;incomplete: the file ends inside a quoted cell;{incomplete.splitlines()[0]}",
+        incomplete.splitlines()[1],
+    ]
+    text = dead.read_text(encoding="utf-8").replace('"R"M', '"RM"').partition("5;")[0]
+    dead.write_text(text, encoding="utf-8")
+    assert run(served, "approve-many", dead, "-o", out).returncode == 0
+    assert set(statuses(out).values()) == {"approved"}
+
+
+def test_resume_writes_each_dead_letter_once(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("forbidden"), make_row("approved", amount=1), make_row("approved")]
+    create(served, rows)
+    file, dead = write(tmp_path / "rows.jsonl", rows), tmp_path / "dead.jsonl.gz"
+    command = ("approve-many", file, "-o", tmp_path / "out.jsonl", "--skip-invalid", "--dead-letters", dead)
+    for _ in range(3):
+        assert run(served, *command).returncode == 1
+    letters = [json.loads(line) for line in content(dead).splitlines()]
+    assert [
+        (letter[OWN[0]], letter[OWN[1]]) for letter in sorted(letters, key=lambda each: each[OWN[0]])
+    ] == [
+        (1, "AccessDeniedError: Access denied"),
+        (2, "amount: must be between 5000 and 1500000 (euro cents)"),
+    ]
