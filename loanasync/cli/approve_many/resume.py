@@ -203,16 +203,17 @@ def _missing_resume_file(out: str) -> NotResumableError:
     )
 
 
-def read_results(out: str, form: Format) -> dict[str, PastStatus]:
-    """Return the status of each customer in the results. The customer's last line counts.
+def read_results(out: str, form: Format) -> tuple[dict[str, PastStatus], int]:
+    """Return the status of each customer in the results, and the number of lines.
+
+    The last line of a customer counts: earlier ones are removed at the end of a run.
 
     Raises:
         NotResumableError: A line was not written by this command.
     """
     found: dict[str, PastStatus] = {}
-    if not has_content(out):
-        return found
-    for number, line in enumerate(read_lines(out), 1):
+    number = 0
+    for number, line in enumerate(read_lines(out) if has_content(out) else (), 1):
         if number == 1 and line == form.header.rstrip("\n"):
             continue
         try:
@@ -224,7 +225,7 @@ def read_results(out: str, form: Format) -> dict[str, PastStatus]:
             ) from None
         if "fiscal_code" in record:
             found[normalize_fiscal_code(record["fiscal_code"])] = status
-    return found
+    return found, number
 
 
 def _past_status(record: Mapping[str, Any]) -> PastStatus:

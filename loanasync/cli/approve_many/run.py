@@ -16,6 +16,7 @@ from attrs import frozen
 from rich.console import Console
 
 from loanasync import LoanClient
+from loanasync.cli.approve_many.final_lines import keep_final_lines
 from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
 from loanasync.cli.approve_many.problems import ProblemList, known_rows
 from loanasync.cli.approve_many.report import (
@@ -140,6 +141,8 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
             parts.lock.keeps_resume_file = True
         print_message(_start_line(options, orders, plan, parts))
         result = asyncio.run(_send(options, orders, parts, plan, console))
+        if parts.earlier_lines and not result.used_fallback:
+            _keep_final_lines(options.out or "", parts)
     return _report_result(options, plan, result, console)
 
 
@@ -153,6 +156,7 @@ class _RunParts:
         earlier: The customers that were requested before.
         form: Format of the results.
         lock: The lock on the results, if they can be resumed.
+        earlier_lines: Number of lines in the results before this run.
     """
 
     client: LoanClient | None
@@ -160,6 +164,7 @@ class _RunParts:
     earlier: PastRequests
     form: Format
     lock: ResultsLock | None
+    earlier_lines: int = 0
 
 
 def _start_line(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> str:
@@ -192,9 +197,9 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
         if has_content(out):
             truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
-    reported = read_results(out, form) if is_resumable else {}
+    reported, lines = read_results(out, form) if is_resumable else ({}, 0)
     if shop is None:
-        return _RunParts(None, None, PastRequests(reported), form, lock)
+        return _RunParts(None, None, PastRequests(reported), form, lock, lines)
     is_own = lock is not None and options.ledger is None
     arguments = client_options(options.ledger, only_reads=options.dry_run)
     if lock is not None and is_own:
@@ -205,15 +210,26 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
         }
     client = LoanClient.from_env(dialect=options.dialect, **arguments)
     if not arguments:
-        return _RunParts(client, None, PastRequests(reported), form, lock)
+        return _RunParts(client, None, PastRequests(reported), form, lock, lines)
     key = partial(key_of, shop, policy=arguments["ledger_policy"])
     earlier = PastRequests(reported, arguments["ledger"], key, is_own)
-    return _RunParts(client, arguments["ledger"], earlier, form, lock)
+    return _RunParts(client, arguments["ledger"], earlier, form, lock, lines)
 
 
 def _is_file(path: str) -> bool:
     """Return True for a file, or a path where one can be created; False for a device or a pipe."""
     return path != STANDARD_OUTPUT and (Path(path).is_file() or not Path(path).exists())
+
+
+def _keep_final_lines(out: str, parts: _RunParts) -> None:
+    try:
+        keep_final_lines(out, parts.form, parts.earlier_lines)
+    except OSError as error:
+        print_message(
+            f"{out} keeps the lines of earlier runs ({error.strerror}): the last line of a row counts. "
+            "The next run removes the others",
+            "bold",
+        )
 
 
 async def _send(

@@ -55,6 +55,10 @@ class AppendFile:
                 os.ftruncate(self._file, size_before)
             raise
 
+    def sync(self) -> None:
+        """Wait until the text is on the disk."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)

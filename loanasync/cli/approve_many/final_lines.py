@@ -1,0 +1,92 @@
+"""Removal of superseded lines from a results file, so that each row has one line after any number of runs."""
+
+import os
+import shutil
+from collections.abc import Collection
+from contextlib import closing, suppress
+from pathlib import Path
+
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.cli.approve_many.results import Format
+from loanasync.cli.rows.append import AppendFile, read_lines
+
+_DECIDED = ("approved", "refused")
+_NOT_EVALUATED = ("not_sent", "not_evaluated")
+
+
+def file_in_preparation(path: str) -> str:
+    """Return the path of the file that replaces the results at the end of a run."""
+    return f"{path}.new.gz" if path.endswith(".gz") else f"{path}.new"
+
+
+def keep_final_lines(path: str, form: Format, earlier_lines: int) -> None:
+    """Remove the lines that later ones have superseded.
+
+    The file is replaced as a whole: after a kill it is the old one or the new one.
+
+    Args:
+        path: Path of the results.
+        form: Their format.
+        earlier_lines: Number of lines that the file had before this run.
+
+    Raises:
+        OSError: The file cannot be replaced. It is unchanged.
+    """
+    superseded = _superseded_lines(path, form, earlier_lines)
+    if not superseded:
+        return
+    path = os.path.realpath(path)  # a link stays a link
+    prepared = file_in_preparation(path)
+    try:
+        with closing(AppendFile(prepared, overwrite_with="")) as file:
+            for number, line in enumerate(read_lines(path)):
+                if number not in superseded:
+                    file.add(line + "\n")
+            file.sync()
+        shutil.copymode(path, prepared)
+        Path(prepared).replace(path)
+    except OSError:
+        with suppress(OSError):
+            Path(prepared).unlink()
+        raise
+
+
+def _superseded_lines(path: str, form: Format, earlier_lines: int) -> Collection[int]:
+    """Return the numbers of the lines, from 0, that are not the final ones of their rows.
+
+    A line is superseded by a later one of the same customer, but a decision only by a decision. A line
+    without an evaluation is also superseded by a later one of the same row, whose fiscal code may have been
+    wrong: by the same line and id, or in a later run by the same id.
+    """
+    superseded: set[int] = set()
+    decided: set[int] = set()
+    unevaluated: set[int] = set()
+    by_customer: dict[str, int] = {}
+    by_row: dict[tuple[str, str], int] = {}
+    earlier_by_id: dict[str, list[int]] = {}  # unevaluated lines of earlier runs
+    for number, line in enumerate(read_lines(path)):
+        if number == 0 and line == form.header.rstrip("\n"):
+            continue
+        record = form.record(line)
+        if customer := normalize_fiscal_code(record.get("fiscal_code", "")):
+            is_decided = record["status"] in _DECIDED
+            previous = by_customer.get(customer, -1)
+            if previous in decided and not is_decided:
+                superseded.add(number)
+                continue
+            superseded.add(previous)
+            by_customer[customer] = number
+            if is_decided:
+                decided.add(number)
+        row_id = str(record.get("id", ""))
+        row = (str(record.get("line")), row_id)
+        if (previous := by_row.get(row, -1)) in unevaluated:
+            superseded.add(previous)
+        by_row[row] = number
+        if number >= earlier_lines:
+            superseded.update(earlier_by_id.pop(row_id, ()))
+        if record["outcome"] in _NOT_EVALUATED:
+            unevaluated.add(number)
+            if row_id and number < earlier_lines:
+                earlier_by_id.setdefault(row_id, []).append(number)
+    return superseded - {-1}
