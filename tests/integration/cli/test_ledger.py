@@ -211,8 +211,7 @@ def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
     [
         (
             ("--as", "held"),
-            "needs KEY or --customer, and --note, for example: "
-            'loanasync ledger resolve KEY --as held --note "ticket 17"',
+            "needs KEY or --customer, and --note, for example: loanasync ledger resolve KEY --as held",
         ),
         ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
         ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),

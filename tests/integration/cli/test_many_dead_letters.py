@@ -89,9 +89,7 @@ def test_dead_letters_of_json_lines_keep_the_text_of_the_row(tmp_path: Path, ser
     # The same lines fail again, with the line of the first file and one reason each.
     again = tmp_path / "again.jsonl"
     done = run(served, "approve-many", dead, "--skip-invalid", "--dead-letters", again, "-o", out)
-    assert (done.returncode, f"{dead}: line 1: amount: must be between" in done.stderr) == (1, True), (
-        done.stderr
-    )
+    assert (done.returncode, "3 rows rejected as in an earlier run" in done.stderr) == (1, True), done.stderr
     assert again.read_bytes().splitlines()[:4] == dead.read_bytes().splitlines()[:4]
     moved = json.loads(letters[0])
     reason = moved.pop(OWN[1])
